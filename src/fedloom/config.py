@@ -1,0 +1,163 @@
+"""The settings of a run: strict, complete, the same as a TOML file, as flags and as keyword arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from . import models
+from .data import partitions
+from .errors import FedloomError, unknown
+from .method import explain, find, make
+from .method import Method as _Method
+from .schedule import Schedule
+from .training import Count, Share, Training
+
+
+class Execution(BaseModel):
+    """Where and how fast; no setting here changes a result."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    executor: str = "inplace"
+    workers: Count = 2  # processes of the pool
+
+
+class Config(BaseModel):
+    """Everything that says what a run is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str = "fedavg"
+    data: str = "digits4"
+    partition: str = "domains"
+    model: str = "cnn"
+    clients: Count | None = None  # None: the partition's own number
+    seed: int = 0
+    validation: Share = 0.1  # share of each client's training data held out to choose rounds
+    schedule: Schedule = Schedule()
+    training: Training = Training()
+    hyper: dict[str, Any] = {}  # the method's own settings
+    partitioning: dict[str, Any] = {}
+    network: dict[str, Any] = {}  # options of the model
+    execution: Execution = Execution()
+
+    def hash(self) -> str:
+        """Names what is computed: equal for runs whose results must be equal."""
+        body = self.model_dump(mode="json", exclude={"execution"})
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+    def toml(self) -> str:
+        """The config as a file that `fedloom run FILE` runs again."""
+        body = self.model_dump(mode="json", exclude_none=True)
+        plain = {k: v for k, v in body.items() if not isinstance(v, dict)}
+        tables = {k: v for k, v in body.items() if isinstance(v, dict) and v}
+        lines = [f"{k} = {_toml(v)}" for k, v in plain.items()]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
+        return "\n".join(lines) + "\n"
+
+
+SECTIONS = ("schedule", "training", "hyper", "partitioning", "network", "execution")
+
+
+def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
+    """A complete config from a (nested) mapping and flat changes such as `{"mu": 0.1, "training.lr": 0.01}`.
+
+    A flat key without a section belongs to whichever section knows it; if several do, the section must be named.
+    """
+    body = {k: dict(v) if isinstance(v, Mapping) else v for k, v in given.items()}
+    for key in body:
+        if key not in Config.model_fields:
+            raise unknown("key", key, Config.model_fields)
+    named = {k: body.get(k, Config.model_fields[k].default) for k in ("method", "partition", "model")}
+    cls = find(str(named["method"]))
+    known = _known(cls, named)
+    for key, value in (changes or {}).items():
+        section, name = _place(key, known)
+        if section == "":
+            body[name] = value
+        else:
+            body.setdefault(section, {})[name] = value
+    for section in SECTIONS:
+        for name in body.get(section, {}):
+            if name not in known[section]:
+                raise unknown(f"key in [{section}]", name, known[section])
+    body["training"] = {**cls.training, **body.get("training", {})}
+    body["hyper"] = make(str(named["method"]), body.get("hyper", {})).params()
+    try:
+        return Config(**body)
+    except ValidationError as error:
+        raise FedloomError(f"config: {explain(error)}") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A TOML file as a mapping."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise FedloomError(f"there is no file {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise FedloomError(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_set(items: Iterable[str]) -> dict[str, Any]:
+    """`["mu=0.1", "hidden=[64, 32]"]` as a mapping; values are TOML, anything else is text."""
+    changes: dict[str, Any] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or not key.strip():
+            raise FedloomError(f"--set wants key=value, got {item!r}.")
+        try:
+            changes[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            changes[key.strip()] = text
+    return changes
+
+
+def _known(cls: type[_Method], named: Mapping[str, Any]) -> dict[str, set[str]]:
+    """The keys of every section, for this method, partition and model."""
+    if named["partition"] not in (*partitions.names(), "given"):
+        raise unknown("partition", named["partition"], partitions.names())
+    if named["model"] not in (*models.names(), "given"):
+        raise unknown("model", named["model"], models.names())
+    return {
+        "": {k for k in Config.model_fields if k not in SECTIONS},
+        "schedule": set(Schedule.model_fields),
+        "training": set(Training.model_fields),
+        "hyper": {f.name for f in fields(cls)},  # type: ignore[arg-type]
+        "partitioning": set() if named["partition"] == "given" else set(partitions.options(named["partition"])),
+        "network": set() if named["model"] == "given" else set(models.options(named["model"])),
+        "execution": set(Execution.model_fields),
+    }
+
+
+def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
+    section, dot, name = key.rpartition(".")
+    if dot:
+        if section not in known:
+            raise unknown("section", section, SECTIONS)
+        if name not in known[section]:
+            raise unknown(f"key in [{section}]", name, known[section])
+        return section, name
+    homes = [s for s, names in known.items() if key in names]
+    if not homes:
+        raise unknown("key", key, set().union(*known.values()))
+    if len(homes) > 1:
+        raise FedloomError(f"{key!r} could be any of {', '.join(f'{s}.{key}' for s in homes)}: say which.")
+    return homes[0], key
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return json.dumps(value)

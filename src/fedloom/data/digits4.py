@@ -1,0 +1,246 @@
+"""`digits4`: four digit domains, made offline from what scikit-learn and Pillow ship.
+
+- `handwritten`: scikit-learn's 8x8 handwritten digits, smoothly enlarged, white on black;
+- `photo`: the same handwriting blended into photograph patches by absolute difference, as in MNIST-M;
+- `printed`: Pillow's built-in font, slanted and seen in perspective, dark ink on shaded paper;
+- `street`: like coloured house numbers, bold or outlined, neighbours cut off at both sides, blurred and noisy.
+
+Every domain has 1200 training and 300 test images, balanced over the ten classes. Training and test share the font,
+but neither a handwritten source nor a photograph region.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import PIL
+import sklearn
+from PIL import Image, ImageDraw, ImageFont
+from sklearn.datasets import load_digits, load_sample_images
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+Rng = np.random.Generator
+
+DOMAINS: tuple[str, ...] = ("handwritten", "photo", "printed", "street")
+RECIPE_VERSION = 1  # raise it whenever pixels or labels change, or old caches pass for new ones
+
+_PER_CLASS = {"train": 120, "test": 30}
+_TEST_SOURCES = 35  # per class; the rarest class has 174 sources, so 139 remain for its 120 training images
+_SIDE = 32
+_FINE = 2 * _SIDE  # digits are drawn at twice the size and averaged down, which keeps thin strokes whole
+
+
+def _rng(*seed: int) -> Rng:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def _uniform(rng: Rng, low: float, high: float, *shape: int) -> Floats:
+    return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def split_sources(labels: npt.NDArray[Any]) -> dict[str, list[Ints]]:
+    """Split the handwritten sources, once for all domains: per class the indices for `train` and for `test`."""
+    rng = _rng(4, 0)
+    shuffled = [rng.permutation(np.flatnonzero(labels == digit)).astype(np.int64) for digit in range(10)]
+    return {"train": [s[_TEST_SOURCES:] for s in shuffled], "test": [s[:_TEST_SOURCES] for s in shuffled]}
+
+
+def _handwriting() -> tuple[Floats, Ints]:
+    """Return the enlarged handwritten masks and their labels, in the order of `load_digits`."""
+    digits = load_digits()
+    # The ink touches the 8x8 frame; without a margin the enlargement would end in a hard edge there.
+    small = np.pad(digits.images / 16, ((0, 0), (1, 1), (1, 1))).astype(np.float32)
+    large = [np.asarray(Image.fromarray(mask).resize((_FINE, _FINE), Image.Resampling.BICUBIC)) for mask in small]
+    # Bicubic ink is grey throughout; a steeper ramp brings back the white core of a pen stroke.
+    return np.clip((np.stack(large) - 0.2) / 0.6, 0, 1), digits.target.astype(np.int64)
+
+
+def _glyphs() -> Floats:
+    """Return printed masks indexed [style, digit]: four weights from light to bold, and last an outlined style."""
+    font = ImageFont.load_default(66)
+
+    def draw(digit: int, stroke: int) -> Floats:
+        canvas = Image.new("L", (_FINE, _FINE))
+        left, top, right, bottom = font.getbbox(str(digit))
+        # Centred on its ink, so that a pose moves every digit alike whatever the font's own margins.
+        place = ((_FINE - left - right) / 2 - stroke, (_FINE - top - bottom) / 2 - stroke)
+        ImageDraw.Draw(canvas).text(place, str(digit), fill=255, font=font, stroke_width=stroke)
+        return np.asarray(canvas, dtype=np.float32) / np.float32(255)
+
+    weights = np.stack([[draw(digit, stroke) for digit in range(10)] for stroke in range(5)])
+    weights[4] -= weights[0]
+    return weights
+
+
+def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
+    """Draw each mask in its pose on 32x32 pixels; coordinates run from -1 to 1, and zeros surround the mask."""
+    if len(masks) > 100:  # small blocks stay in the processor's cache: twice as fast
+        blocks = [slice(i, i + 100) for i in range(0, len(masks), 100)]
+        return np.concatenate([_warp(masks[b], {k: v[b] for k, v in pose.items()}) for b in blocks])
+    axis = (np.arange(_FINE, dtype=np.float32) + 0.5) * (2 / _FINE) - 1
+    p = {name: value[:, None, None] for name, value in pose.items()}
+    x, y = axis[None, None, :] - p["x"], axis[None, :, None] - p["y"]
+    depth = 1 + p["tilt_x"] * x + p["tilt_y"] * y
+    cos, sin = np.cos(p["turn"]), np.sin(p["turn"])
+    x, y = (cos * x + sin * y) / depth, (cos * y - sin * x) / depth
+    x = x + p["slant"] * y - p["shift"]
+    # One zero pixel around each mask stands for everything outside it, hence the width of two more.
+    wide = _FINE + 2
+    u, v = ((c / p["size"] + 1) * (_FINE / 2) + 0.5 for c in (x / p["aspect"], y))
+    u, v = np.clip(u, 0, wide - 1.001), np.clip(v, 0, wide - 1.001)
+    column, line = u.astype(np.int32), v.astype(np.int32)
+    u, v = u - column.astype(np.float32), v - line.astype(np.float32)
+    ink = np.pad(masks, ((0, 0), (1, 1), (1, 1))).reshape(-1)
+    at = np.arange(0, ink.size, wide * wide, dtype=np.int32)[:, None, None] + line * wide + column
+    upper, lower = (ink[a] * (1 - u) + ink[a + 1] * u for a in (at, at + wide))
+    fine = upper * (1 - v) + lower * v
+    mean = (fine[:, ::2, ::2] + fine[:, 1::2, ::2] + fine[:, ::2, 1::2] + fine[:, 1::2, 1::2]) / 4
+    return np.asarray(mean, dtype=np.float32)
+
+
+def _pose(rng: Rng, n: int, size: tuple[float, float], **spread: float) -> dict[str, Floats]:
+    """Draw `n` poses: `size` uniform in its range, all else uniform within plus or minus its spread."""
+    spread = {"tilt_x": 0.0, "tilt_y": 0.0, "shift": 0.0} | spread
+    pose = {name: _uniform(rng, -most, most, n) for name, most in spread.items()}
+    return pose | {"size": _uniform(rng, *size, n), "aspect": 1 + pose["aspect"]}
+
+
+def _patches(rng: Rng, n: int, split: str) -> Floats:
+    """Cut photograph patches (n,3,32,32) from tiles, four in fifteen of them for test and the rest for training."""
+    regions: list[Floats] = []
+    for photograph in load_sample_images().images:
+        for k in range(15):
+            top, left = k // 5 * 142, k % 5 * 128
+            if (k % 4 == 1) == (split == "test"):
+                tile = Image.fromarray(photograph[top : top + 142, left : left + 128])
+                # Reduced after the cut, not before, so that no pixel mixes two tiles.
+                regions += [np.asarray(tile.reduce(by), dtype=np.float32) / np.float32(255) for by in (1, 2, 3)]
+
+    def cut() -> Floats:
+        region = regions[rng.integers(len(regions))]
+        top, left = (rng.integers(length - _SIDE + 1) for length in region.shape[:2])
+        return region[top : top + _SIDE, left : left + _SIDE][:, :: rng.choice((-1, 1))]
+
+    # Much of the two photographs is smooth sky or shadow; on it, a digit looks like plain handwriting.
+    best = [max((cut() for _ in range(3)), key=lambda patch: float(patch.std())) for _ in range(n)]
+    return np.stack(best).transpose(0, 3, 1, 2)
+
+
+def _shade(rng: Rng, n: int, strength: float) -> Floats:
+    """Return linear shades (n,1,32,32) of random direction, at most `strength` away from zero."""
+    axis = np.linspace(-0.5, 0.5, _SIDE, dtype=np.float32)
+    across, down = _uniform(rng, -strength, strength, 2, n, 1, 1, 1)
+    return np.asarray(across * axis + down * axis[:, None], dtype=np.float32)
+
+
+def _blur(images: Floats, sigma: Floats) -> Floats:
+    """Blur each image with a five-tap Gaussian of its own width."""
+    taps = np.exp(-(np.arange(-2, 3, dtype=np.float32)[:, None] ** 2) / (2 * sigma**2))
+    taps = (taps / taps.sum(axis=0))[..., None, None, None]
+    for _ in range(2):
+        wide = np.pad(images, ((0, 0), (0, 0), (0, 0), (2, 2)), mode="edge")
+        images = np.sum([tap * wide[..., k : k + _SIDE] for k, tap in enumerate(taps)], axis=0).swapaxes(2, 3)
+    return images
+
+
+def _handwritten(rng: Rng, masks: Floats) -> Floats:
+    pose = _pose(rng, len(masks), (0.85, 1.1), aspect=0.1, turn=0.15, slant=0.15, x=0.1, y=0.1)
+    return _warp(masks, pose)[:, None].repeat(3, axis=1)
+
+
+def _printed(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
+    n = len(labels)
+    pose = _pose(rng, n, (0.5, 0.95), aspect=0.15, turn=0.15, slant=0.35, x=0.2, y=0.2, tilt_x=0.3, tilt_y=0.3)
+    ink = _warp(glyphs[rng.integers(3, size=n), labels], pose)[:, None]
+    paper = _uniform(rng, 0.8, 1.0, n, 1, 1, 1) + _uniform(rng, -0.04, 0.04, n, 3, 1, 1) + _shade(rng, n, 0.12)
+    image = paper + ink * (_uniform(rng, 0.0, 0.35, n, 1, 1, 1) - paper)
+    return image + 0.025 * rng.standard_normal((n, 1, _SIDE, _SIDE), dtype=np.float32)
+
+
+def _street(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
+    n = len(labels)
+    pose = _pose(rng, n, (0.85, 1.25), aspect=0.15, turn=0.15, slant=0.2, x=0.15, y=0.12, tilt_x=0.2, tilt_y=0.1)
+    style = rng.integers(2, len(glyphs), size=n)
+    mask = _warp(glyphs[style, labels], pose)
+    for side in (-1, 1):
+        # A house number has one typeface, so neighbours share style and pose; one place in five is empty.
+        there = rng.random((n, 1, 1), dtype=np.float32) < 0.8
+        beside = pose | {"shift": side * pose["size"] * _uniform(rng, 1.0, 1.25, n)}
+        mask = np.maximum(mask, there * _warp(glyphs[style, rng.integers(10, size=n)], beside))
+    wall = _uniform(rng, 0.2, 0.8, n, 1, 1, 1) + _uniform(rng, -0.2, 0.2, n, 3, 1, 1)
+    # Lighter than a dark wall, darker than a light one; between them either, for there is room both ways.
+    lighter = wall.mean(axis=1, keepdims=True) < _uniform(rng, 0.35, 0.65, n, 1, 1, 1)
+    contrast = _uniform(rng, 0.2, 0.65, n, 1, 1, 1) * np.where(lighter, np.float32(1), np.float32(-1))
+    paint = np.clip(wall + contrast + _uniform(rng, -0.2, 0.2, n, 3, 1, 1), 0, 1)
+    image = _blur(wall + mask[:, None] * (paint - wall) + _shade(rng, n, 0.5), _uniform(rng, 0.5, 1.3, n))
+    return image + _uniform(rng, 0.01, 0.07, n, 1, 1, 1) * rng.standard_normal(image.shape, dtype=np.float32)
+
+
+def generate() -> dict[str, npt.NDArray[Any]]:
+    """Make the data set: for each domain and split `<domain>_x_<split>`, `..._y_...` and `..._source_...`.
+
+    Images are uint8 (N,3,32,32) and labels int64. The source is the int64 index of the digit in `load_digits`, or -1
+    where the image holds no handwriting.
+    """
+    masks, targets = _handwriting()
+    sources, glyphs = split_sources(targets), _glyphs()
+    data: dict[str, npt.NDArray[Any]] = {}
+    for d, domain in enumerate(DOMAINS):
+        for s, (split, per_class) in enumerate(_PER_CLASS.items()):
+            rng = _rng(4, 1, d, s)
+            labels = rng.permutation(np.repeat(np.arange(10, dtype=np.int64), per_class))
+            source = np.full(len(labels), -1, dtype=np.int64)
+            if domain in ("handwritten", "photo"):
+                for digit in range(10):
+                    source[labels == digit] = rng.choice(sources[split][digit], per_class, replace=False)
+                image = _handwritten(rng, masks[source])
+                if domain == "photo":
+                    image = np.abs(_patches(rng, len(labels), split) - image)
+            else:
+                image = (_printed if domain == "printed" else _street)(rng, labels, glyphs)
+            data[f"{domain}_x_{split}"] = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
+            data[f"{domain}_y_{split}"] = labels
+            data[f"{domain}_source_{split}"] = source
+    return data
+
+
+def cache_name() -> str:
+    """Return the cache's file name; it names all that the pixels depend on: recipe, font and photographs, digits."""
+    return f"digits4-r{RECIPE_VERSION}-pillow{PIL.__version__}-sklearn{sklearn.__version__}.npz"
+
+
+def _read(file: Path) -> dict[str, npt.NDArray[Any]]:
+    with np.load(file, allow_pickle=False) as stored:
+        data = {key: stored[key] for key in stored.files}
+    if set(data) != {f"{d}_{part}_{split}" for d in DOMAINS for part in ("x", "y", "source") for split in _PER_CLASS}:
+        raise ValueError("it does not hold the arrays of digits4")
+    return data
+
+
+def load(cache: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return `generate()`'s result, kept as a file in the folder `cache`; a damaged one is replaced, with a warning."""
+    file = cache / cache_name()
+    try:
+        return _read(file)
+    except FileNotFoundError:
+        pass
+    except Exception as error:  # a damaged archive raises whatever its first bad byte leads to, not one known type
+        warnings.warn(f"The digits4 cache {file} cannot be read ({error}); it is made again.", stacklevel=2)
+    data: dict[str, Any] = generate()
+    cache.mkdir(parents=True, exist_ok=True)
+    # Each writer has a file of its own and puts it in place whole: no reader and no second writer meets half a file.
+    partial = file.with_name(f"{file.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with partial.open("xb") as stream:
+            np.savez(stream, **data)
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+    return data

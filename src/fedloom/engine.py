@@ -1,0 +1,211 @@
+"""The round loop: sample, download, execute, upload, aggregate, evaluate, checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import FedloomError
+from .executors import Executor, Result, Task
+from .local import Site
+from .metrics.accuracy import accuracies, summarise
+from .payload import Payload
+from .schedule import Schedule
+from .state import Checkpoint, Store
+
+SCORED = ("validation", "test")
+COMMON_CHUNK = 64  # clients whose samples one task scores with the common model
+
+
+class Callback(Protocol):
+    """Something that watches a run. `after_round` may return True to stop it."""
+
+    def after_round(self, engine: Engine, record: dict[str, Any] | None) -> bool | None:
+        """Called when a round is complete; `record` is its line of metrics, None if it was not evaluated."""
+        ...
+
+
+@dataclass
+class Engine:
+    """One run of one method on one federation."""
+
+    site: Site
+    executor: Executor
+    schedule: Schedule
+    callbacks: Sequence[Callback] = ()
+    store: Store = field(default_factory=Store)
+    round: int = 0
+    server: Payload = field(default_factory=Payload)
+    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})  # since the first round
+
+    def run(self, start: Checkpoint | None = None) -> None:
+        """Go on from a checkpoint (or from nothing) until the last round, or until a callback stops the run."""
+        site, method = self.site, self.site.method
+        site.load()
+        self.server = method.init(site).replace(round=0, seed=site.seed, known=torch.zeros(site.clients, dtype=torch.bool))
+        if start and start.server is not None:
+            self.round, self.server, self.bytes = start.round, start.server, dict(start.extra["bytes"])
+        while self.round < self.schedule.rounds:
+            self.round += 1
+            self.server = self.server.replace(round=self.round)
+            cohort, lost, work = self.schedule.cohort(self.round, site)
+            moved = dict(self.bytes)
+            self._welcome(cohort)
+            due = self.schedule.evaluates(self.round)
+            arrived = _Arrivals(site.clients)
+            self.server = method.aggregate(self.server, self._work(cohort, lost, work, due, arrived))
+            arrived.finish(method.name)
+            record = self._evaluate(cohort, lost, arrived, moved) if due else None
+            if any([callback.after_round(self, record) for callback in self.callbacks]):
+                return
+
+    def _welcome(self, cohort: list[int]) -> None:
+        """Newcomers introduce themselves."""
+        known = self.server.tensor("known")
+        new = [k for k in cohort if not known[k]]
+        if not new:
+            return
+        results = self.executor.run(Task("hello", self.round, (k,)) for k in new)
+        hellos = {r.clients[0]: self._received(r) for r in results}
+        known = known.clone()
+        known[new] = True
+        self.server = self.site.method.join(self.server, hellos).replace(known=known)
+
+    def _work(
+        self, cohort: list[int], lost: set[int], work: Mapping[int, float], due: bool, arrived: _Arrivals
+    ) -> Iterator[tuple[int, Payload]]:
+        """Send downloads, have clients work, hand on their uploads one by one in a fixed order."""
+
+        def tasks() -> Iterator[Task]:
+            for k in cohort:
+                down = self._sent(self.site.method.download(self.server, k))
+                if k not in lost:  # a client that is lost took the download and is not heard of again
+                    splits = SCORED if due else ()
+                    yield Task("client", self.round, (k,), down, self.store.get(k), splits, work.get(k, 1.0))
+
+        for result in self.executor.run(tasks()):
+            k = result.clients[0]
+            upload = self._received(result)
+            self.store.put(k, result.state)
+            arrived.add(k, result, len(self.site.federation.clients[k].train))
+            yield k, upload
+        arrived.complete = True
+
+    def _sent(self, down: Payload) -> Payload:
+        self.bytes["down"] += down.nbytes
+        return down
+
+    def _received(self, result: Result) -> Payload:
+        """An upload, counted, and refused if the server could not use it."""
+        upload, k = result.upload, result.clients[0]
+        self.bytes["up"] += upload.nbytes
+        for name, value in upload.items():
+            if not isinstance(value, Tensor):
+                if isinstance(value, float) and not np.isfinite(value):
+                    raise FedloomError(f"round {self.round}: client {k} uploaded {name} = {value}.")
+                continue
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                raise FedloomError(
+                    f"round {self.round}: client {k} uploaded a NaN or infinity in {name!r}; "
+                    "a smaller lr or clip=1 often helps, --executor debug shows where it arose."
+                )
+            expected = self.server.get(name)
+            if isinstance(expected, Tensor) and (expected.shape, expected.dtype) != (value.shape, value.dtype):
+                raise FedloomError(
+                    f"round {self.round}: client {k} uploaded {name!r} with shape {tuple(value.shape)} ({value.dtype}), "
+                    f"the server has {tuple(expected.shape)} ({expected.dtype})."
+                )
+        return upload
+
+    # -- evaluation ---------------------------------------------------------------------------------------------
+    def _evaluate(
+        self, cohort: list[int], lost: set[int], arrived: _Arrivals, moved: dict[str, int]
+    ) -> dict[str, Any]:
+        """One line of metrics. Nothing that a client or the server remembers is changed."""
+        site, method = self.site, self.site.method
+        scores: dict[str, dict[str, np.ndarray]] = {}
+        if (common := self._common()) is not None:
+            scores["common"] = common
+        scores["before"] = self._before() if method.personalised or common is None else common
+        # A client that did not train this round has, after training, what it has before it.
+        scores["after"] = {s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s]) for s in SCORED}
+        domains = [c.domain for c in site.federation.clients]
+        record: dict[str, Any] = {
+            "round": self.round,
+            "participants": len(cohort),
+            "lost": sorted(lost),
+            "loss": arrived.losses(),
+            "bytes": {way: self.bytes[way] - moved[way] for way in ("up", "down")},
+            "bytes_total": dict(self.bytes),
+        }
+        figures = {stage: summarise(s["test"], domains) for stage, s in scores.items()}
+        held = {stage: summarise(s["validation"], domains).get("accuracy_mean") for stage, s in scores.items()}
+        record["personal"] = figures[method.stage]
+        record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
+        record["validation"] = {"personal": held[method.stage], "common": held.get("common")}
+        record["clients"] = {stage: accuracies(s["test"]) for stage, s in scores.items()}
+        return record
+
+    def _before(self) -> dict[str, np.ndarray]:
+        """Every client's personal model with what the server would send it now."""
+        method, clients = self.site.method, range(self.site.clients)
+        tasks = (
+            Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED) for k in clients
+        )
+        return _collect(self.executor.run(tasks), self.site.clients)
+
+    def _common(self) -> dict[str, np.ndarray] | None:
+        """The common model on every client's samples; clients with the same samples are scored once."""
+        if self.site.method.common(self.server, self.site) is None:
+            return None
+        scores = {}
+        for split in SCORED:
+            first: dict[bytes, int] = {}
+            same = [first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(self.site.federation.clients)]
+            chosen = sorted(set(same))
+            chunks = [tuple(chosen[i : i + COMMON_CHUNK]) for i in range(0, len(chosen), COMMON_CHUNK)]
+            tasks = (Task("common", self.round, chunk, self.server, splits=(split,)) for chunk in chunks)
+            scores[split] = _collect(self.executor.run(tasks), self.site.clients)[split][same]
+        return scores
+
+
+@dataclass
+class _Arrivals:
+    """What clients reported beside their uploads."""
+
+    clients: int
+    complete: bool = False
+
+    def __post_init__(self) -> None:
+        self.trained = np.zeros(self.clients, dtype=bool)
+        self.scores = {s: np.zeros((self.clients, 2), dtype=np.int64) for s in SCORED}
+        self._losses: list[tuple[int, dict[str, float]]] = []
+
+    def add(self, k: int, result: Result, size: int) -> None:
+        self.trained[k] = True
+        for split, rows in result.scores.items():
+            self.scores[split][k] = rows[0].numpy()
+        self._losses.append((size, result.losses))
+
+    def losses(self) -> dict[str, float]:
+        """The mean of each loss part over the clients that trained, weighted by size."""
+        names = sorted({name for _, losses in self._losses for name in losses})
+        total = sum(size for size, _ in self._losses)
+        return {m: sum(size * losses.get(m, 0.0) for size, losses in self._losses) / total for m in names}
+
+    def finish(self, name: str) -> None:
+        if not self.complete:
+            raise FedloomError(f"{name}.aggregate must look at every upload; it stopped before the last one.")
+
+
+def _collect(results: Iterable[Result], clients: int) -> dict[str, np.ndarray]:
+    scores = {s: np.zeros((clients, 2), dtype=np.int64) for s in SCORED}
+    for result in results:
+        for split, rows in result.scores.items():
+            scores[split][list(result.clients)] = rows.numpy()
+    return scores

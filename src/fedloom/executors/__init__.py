@@ -1,0 +1,27 @@
+"""How clients are executed. All executors give the same numbers; they differ in where and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..errors import unknown
+from ..local import Site
+from .base import Executor, Result, Task, execute
+from .inplace import Debug, Inplace
+from .pool import Pool
+
+EXECUTORS: dict[str, Callable[[Site, int], Executor]] = {
+    "inplace": lambda site, workers: Inplace(site),
+    "pool": Pool,
+    "debug": lambda site, workers: Debug(site),
+}
+
+
+def make(name: str, site: Site, workers: int) -> Executor:
+    """The executor of that name."""
+    if name not in EXECUTORS:
+        raise unknown("executor", name, EXECUTORS)
+    return EXECUTORS[name](site, workers)
+
+
+__all__ = ["EXECUTORS", "Executor", "Result", "Task", "execute", "make"]

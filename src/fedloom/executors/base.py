@@ -1,0 +1,150 @@
+"""The unit of work: a `Task` goes to a client, a `Result` comes back. Both can be written as one payload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import ClientError
+from ..local import Local, Predictor, Site
+from ..payload import Payload
+from ..rng import key
+
+Kind = Literal["hello", "client", "before", "common"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one worker does in one go.
+
+    `hello` and `client` are the method's hooks. `before` scores client's personal model from a download. `common`
+    scores the common model on several clients' samples; its `down` is the server.
+    """
+
+    kind: Kind
+    round: int
+    clients: tuple[int, ...]
+    down: Payload = field(default_factory=Payload)
+    state: Payload = field(default_factory=Payload)
+    splits: tuple[str, ...] = ()  # which samples to score (after training, for `client`)
+    work: float = 1.0
+
+    def encode(self) -> bytes:
+        """The task as bytes."""
+        return Payload(
+            kind=self.kind,
+            round=self.round,
+            clients=torch.tensor(self.clients),
+            splits=" ".join(self.splits),
+            work=self.work,
+            down=self.down,
+            state=self.state,
+        ).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Task:
+        """The task that `encode` turned into these bytes."""
+        p: Any = Payload.decode(data)
+        return Task(
+            kind=p["kind"],
+            round=p["round"],
+            clients=tuple(p["clients"].tolist()),
+            down=p.group("down"),
+            state=p.group("state"),
+            splits=tuple(p["splits"].split()),
+            work=p["work"],
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a task. `scores` maps a split to (correct, total) per client of the task."""
+
+    clients: tuple[int, ...]
+    upload: Payload = field(default_factory=Payload)
+    state: Payload = field(default_factory=Payload)
+    scores: dict[str, Tensor] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The result as bytes."""
+        return Payload(
+            clients=torch.tensor(self.clients),
+            upload=self.upload,
+            state=self.state,
+            scores=Payload(self.scores),
+            losses=Payload(self.losses),
+        ).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Result:
+        """The result that `encode` turned into these bytes."""
+        p: Any = Payload.decode(data)
+        return Result(
+            clients=tuple(p["clients"].tolist()),
+            upload=p.group("upload"),
+            state=p.group("state"),
+            scores=dict(p.group("scores")),
+            losses=dict(p.group("losses")),
+        )
+
+
+class Executor(Protocol):
+    """Runs tasks. Results come in the order of the tasks, whoever finishes first."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        """Execute the tasks; they are drawn one by one, as there is room."""
+        ...
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of worker processes."""
+        ...
+
+    def close(self) -> None:
+        """Give back processes and settings."""
+        ...
+
+
+def execute(site: Site, task: Task) -> Result:
+    """Do a task with what a worker has. A failure names round, client and step."""
+    local = Local(site, task.clients[0], task.round, task.work)
+    # The model's own randomness (dropout) has its key too, and the caller's generator is left alone.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(site.seed, task.round, local.id, task.kind))
+        try:
+            return _execute(site, task, local)
+        except Exception as error:
+            step = f", step {local.step}" if local.step else ""
+            said = f"{type(error).__name__}: {error}"
+            raise ClientError(f"{task.kind} failed in round {task.round}, client {local.id}{step}: {said}") from error
+
+
+def _execute(site: Site, task: Task, local: Local) -> Result:
+    method = site.method
+    if task.kind == "hello":
+        return Result(task.clients, upload=method.hello(local))
+    if task.kind == "client":
+        update = method.client(task.down, task.state, local)
+        predict = method.personal(update.trained, update.state, local) if task.splits else None
+        return Result(task.clients, update.upload, update.state, score(site, predict, task), local.losses())
+    if task.kind == "before":
+        return Result(task.clients, scores=score(site, method.personal(task.down, task.state, local), task))
+    return Result(task.clients, scores=score(site, method.common(task.down, site), task))
+
+
+def score(site: Site, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
+    """(correct, total) of a predictor on each client's samples, by split."""
+    scores = {}
+    for split in task.splits if predict else ():
+        rows = []
+        for k in task.clients:
+            x, y = site.federation.samples(k, split)
+            correct = int((predict(x).argmax(1) == y).sum()) if len(y) and predict else 0
+            rows.append((correct, y.numel()))
+        scores[split] = torch.tensor(rows)
+    return scores

@@ -1,0 +1,132 @@
+"""Persistent worker processes, one thread each. Data lie in shared memory; payloads travel as bytes, not pickles."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from ..errors import ClientError, FedloomError
+from ..local import Site
+from .base import Result, Task, execute
+
+# A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
+_START = "forkserver" if sys.platform != "win32" else "spawn"
+
+
+class Pool:
+    """`workers` processes. Tasks go out in order to whoever is free; results are handed on in the order of tasks."""
+
+    def __init__(self, site: Site, workers: int) -> None:
+        if workers < 1:
+            raise FedloomError(f"the pool needs at least 1 worker, got {workers}.")
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        context = mp.get_context(_START)
+        if _START == "forkserver":
+            context.set_forkserver_preload(["fedloom.executors.pool"])
+        parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)
+        self._workers: list[tuple[Any, Connection]] = []
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, *parts), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        """Execute the tasks on whoever is free."""
+        waiting = iter(tasks)
+        idle = [connection for _, connection in self._workers]
+        busy: dict[Connection, tuple[int, Task]] = {}
+        done: dict[int, Result] = {}
+        sent = handed = 0
+        exhausted = False
+        try:
+            while True:
+                # A task is sent only to a worker that waits for one, so neither side can block the other.
+                while idle and not exhausted:
+                    task = next(waiting, None)
+                    if task is None:
+                        exhausted = True
+                        break
+                    connection = idle.pop()
+                    connection.send_bytes(task.encode())
+                    busy[connection] = (sent, task)
+                    sent += 1
+                while handed in done:
+                    yield done.pop(handed)
+                    handed += 1
+                if not busy and exhausted:
+                    return
+                for ready in wait(list(busy)):
+                    assert isinstance(ready, Connection)
+                    number, task = busy.pop(ready)
+                    idle.append(ready)
+                    done[number] = _receive(ready, task)
+        finally:
+            for connection in busy:  # the caller stopped half-way: let the workers finish, drop what they say
+                _drain(connection)
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the workers."""
+        return [process.pid for process, _ in self._workers]
+
+    def close(self) -> None:
+        """End the workers."""
+        for _, connection in self._workers:
+            connection.close()
+        for process, _ in self._workers:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+        torch.set_num_threads(self._threads)
+
+
+def _receive(connection: Connection, task: Task) -> Result:
+    try:
+        answer = connection.recv_bytes()
+    except (EOFError, ConnectionResetError):
+        raise ClientError(
+            f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]} "
+            "(killed, or out of memory?); the last checkpoint is intact."
+        ) from None
+    if answer[:1] == b"!":
+        raise ClientError(answer[1:].decode())
+    return Result.decode(answer[1:])
+
+
+def _drain(connection: Connection) -> None:
+    try:
+        connection.recv_bytes()
+    except (EOFError, OSError):
+        return
+
+
+def _work(connection: Connection, *parts: Any) -> None:
+    """A worker's life: take a task, do it, answer; end when the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the main process has said it already
+        site = Site(*parts)
+    while True:
+        try:
+            task = Task.decode(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            answer = b"=" + execute(site, task).encode()
+        except ClientError as error:
+            answer = b"!" + str(error).encode()
+        try:
+            connection.send_bytes(answer)
+        except OSError:
+            return

@@ -1,0 +1,339 @@
+"""`Site` and `Local`: what a client works with, and `local.fit`, the library's only training loop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .data.federation import Federation
+from .errors import FedloomError
+from .rng import torch_rng
+from .roles import Role, Roles
+from .training import Training
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from .method import Method
+
+Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
+EVAL_BATCH = 512
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What a model makes of a batch."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(slots=True)
+class Batch(Outputs):
+    """A mini-batch as a loss sees it: inputs, targets, the model's outputs, and those of reference models by name."""
+
+    x: Tensor
+    y: Tensor
+    refs: Mapping[str, Outputs]
+
+
+Loss = Callable[[Batch], Tensor | dict[str, Tensor]]
+GradientHook = Callable[[Tree, Tree], Tree]
+
+
+def cross_entropy(batch: Batch) -> dict[str, Tensor]:
+    """The mean softmax cross-entropy of a batch."""
+    return {"ce": F.cross_entropy(batch.logits, batch.y)}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a call of `fit` did."""
+
+    steps: int  # executed, not planned
+    lr: float
+    losses: dict[str, float]  # mean over samples, by part
+
+
+class Site:
+    """What stays in a worker between clients: the resident model, its first weights, the data, the method."""
+
+    def __init__(
+        self, method: Method, federation: Federation, model: nn.Module, training: Training, seed: int, strict: bool = False
+    ) -> None:
+        self.method, self.federation, self.training, self.seed, self.strict = method, federation, training, seed, strict
+        self.given = model  # as it was given, for other workers to start from
+        self.model = copy.deepcopy(model)
+        if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
+            raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
+        self.roles = method.roles(self.model)
+        self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the resident model
+        self.first = Tree(self.tensors).clone()
+        self._frozen = set(self.roles.names("frozen"))
+        self._references: list[nn.Module] = []
+
+    @property
+    def clients(self) -> int:
+        """How many clients the federation has."""
+        return len(self.federation)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.federation.data.classes)
+
+    @torch.no_grad()
+    def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
+        """Set every tensor of the resident model: from the last tree that names it, else to its first value.
+
+        All are set, so nothing of the client before is left over.
+        """
+        tensors = self.tensors if into is None else into.state_dict()
+        source = dict(self.first)
+        for tree in trees:
+            for name, tensor in tree.items():
+                if name not in source:
+                    raise FedloomError(f"the model has no tensor {name!r}.")
+                if tensor.shape != source[name].shape:
+                    raise FedloomError(
+                        f"tensor {name!r} has shape {tuple(tensor.shape)}, the model wants {tuple(source[name].shape)}."
+                    )
+                source[name] = tensor
+        torch._foreach_copy_(list(tensors.values()), [source[n] for n in tensors])
+
+    def tree(self, role: Role = "shared") -> Tree:
+        """A copy of the resident model's tensors that have this role."""
+        return Tree(self.tensors).only(self.roles.names(role)).clone()
+
+    def parameters(self) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers)."""
+        return Tree((n, p) for n, p in self._trainable(None)).clone()
+
+    def predictor(self) -> Predictor:
+        """The resident model as it is now, as a predictor. Valid until the next `load`."""
+        return lambda x: self.outputs(x).logits
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Outputs:
+        """Features and logits of stored samples, in evaluation mode, in large batches."""
+        self.model.eval()
+        parts = []
+        for start in range(0, max(len(x), 1), EVAL_BATCH):
+            features = self.model.body(self.federation.data.prepare(x[start : start + EVAL_BATCH]))
+            parts.append((features, self.model.head(features)))
+        features, logits = zip(*parts, strict=True)
+        return Outputs(torch.cat(features), torch.cat(logits))
+
+    def _trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
+        """Named parameters that may be trained: not frozen and, if `only` is given, inside one of its modules."""
+        wanted = None if only is None else {id(p) for module in only for p in module.parameters()}
+        return [
+            (n, p)
+            for n, p in self.model.named_parameters()
+            if n not in self._frozen and (wanted is None or id(p) in wanted)
+        ]
+
+    def reference(self, i: int, weights: Tree) -> nn.Module:
+        """The i-th spare model, loaded with `weights`, in evaluation mode."""
+        while len(self._references) <= i:
+            self._references.append(copy.deepcopy(self.model).eval().requires_grad_(False))
+        self.load(weights, into=self._references[i])
+        return self._references[i]
+
+
+@dataclass
+class Local:
+    """One client in one round: its data, the resident model, its random keys."""
+
+    site: Site
+    id: int
+    round: int
+    work: float = 1.0  # share of the planned steps a straggler manages
+    step: int = 0  # where training is, for error messages
+    _fits: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many training samples the client has."""
+        return len(self.site.federation.clients[self.id].train)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are in the federation."""
+        return self.site.classes
+
+    @property
+    def counts(self) -> Tensor:
+        """The client's training samples of each class."""
+        return self.site.federation.counts(self.id)
+
+    @property
+    def model(self) -> Any:
+        """The resident model (with `body` and `head`)."""
+        return self.site.model
+
+    @property
+    def training(self) -> Training:
+        """The run's settings of local training."""
+        return self.site.training
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A generator that belongs to (seed, round, client, purpose)."""
+        return torch_rng(self.site.seed, self.round, self.id, purpose)
+
+    def load(self, *trees: Tree) -> None:
+        """Install weights in the resident model; see `Site.load`."""
+        self.site.load(*trees)
+
+    def tree(self, role: Role = "shared") -> Tree:
+        """A copy of the resident model's tensors that have this role."""
+        return self.site.tree(role)
+
+    def parameters(self) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers)."""
+        return self.site.parameters()
+
+    def predictor(self) -> Predictor:
+        """The resident model as it is now, as a predictor."""
+        return self.site.predictor()
+
+    def losses(self) -> dict[str, float]:
+        """The mean of each loss part over all steps taken so far."""
+        total = sum(n for n, _ in self._fits)
+        names = {name for _, parts in self._fits for name in parts}
+        return {m: sum(n * parts.get(m, 0.0) for n, parts in self._fits) / total for m in sorted(names)}
+
+    def fit(
+        self,
+        loss: Loss = cross_entropy,
+        *,
+        pull: tuple[Tree, float] | None = None,
+        gradient: GradientHook | None = None,
+        only: Iterable[nn.Module] | None = None,
+        refs: Mapping[str, Tree] | None = None,
+        **changes: Any,
+    ) -> Fit:
+        """Train the resident model on the client's data.
+
+        `loss` maps a `Batch` to a scalar or to named parts that are summed. `pull=(anchor, mu)` adds the gradient of
+        `mu/2 * |w - anchor|^2`. `gradient(g, w)` replaces the gradient tree `g` at weights `w`. `only` restricts
+        training to some modules; the others stay as they are, in evaluation mode. `refs` names weights of models that
+        see each batch too, in evaluation mode and without gradient. Other keywords change the run's `Training`.
+        """
+        training = self.training.model_copy(update=changes)
+        site, model, data = self.site, self.site.model, self.site.federation.data
+        only = None if only is None else list(only)
+        named = site._trainable(only)
+        params = [p for _, p in named]
+        references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
+        anchor = [pull[0][n] for n, _ in named] if pull else []
+        index = torch.from_numpy(site.federation.clients[self.id].train)
+        rng = self.rng(f"batches {len(self._fits)}")
+        optimizer = training.make(params, self.round) if params else None
+        sums: dict[str, Tensor] = {}
+        seen = steps = 0
+        with _trained(model, params, only, site._frozen) as norms:
+            for rows in _batches(len(index), training, self.work, rng):
+                self.step = steps + 1
+                rows = index[rows]
+                x, y = data.prepare(data.x[rows]), data.y[rows]
+                # Statistics of a single sample are undefined: such a batch uses the running ones.
+                for norm in norms:
+                    norm.train(len(rows) > 1)
+                features = model.body(x)
+                batch = Batch(features, model.head(features), x, y, _see(references, x))
+                parts = loss(batch)
+                parts = parts if isinstance(parts, dict) else {"loss": parts}
+                total = torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values()))
+                if site.strict and not torch.isfinite(total):
+                    raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
+                if optimizer is not None:
+                    optimizer.zero_grad()
+                    total.backward()
+                    self._correct(named, anchor, pull[1] if pull else 0.0, gradient)
+                    if training.clip:
+                        nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
+                    optimizer.step()
+                for name, part in parts.items():
+                    value = part.detach() * len(rows)
+                    sums[name] = sums[name] + value if name in sums else value
+                seen, steps = seen + len(rows), steps + 1
+        losses = {name: float(value) / seen for name, value in sums.items()}
+        self._fits.append((seen, losses))
+        return Fit(steps, training.step_size(self.round), losses)
+
+    @torch.no_grad()
+    def _correct(
+        self, named: list[tuple[str, nn.Parameter]], anchor: list[Tensor], mu: float, hook: GradientHook | None
+    ) -> None:
+        if not (anchor or hook):
+            return
+        params = [p for _, p in named]
+        for p in params:  # a parameter the loss does not reach still feels a pull
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        grads = [p.grad for p in params if p.grad is not None]
+        if anchor:
+            torch._foreach_add_(grads, torch._foreach_sub([p.data for p in params], anchor), alpha=mu)
+        if hook:
+            names = [n for n, _ in named]
+            new = hook(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named))
+            for name, p in named:
+                p.grad = new[name]
+
+
+def _see(references: Mapping[str, nn.Module], x: Tensor) -> dict[str, Outputs]:
+    seen = {}
+    with torch.no_grad():
+        for name, model in references.items():
+            features = model.body(x)  # type: ignore[operator]
+            seen[name] = Outputs(features, model.head(features))  # type: ignore[operator]
+    return seen
+
+
+def _batches(n: int, training: Training, work: float, rng: torch.Generator) -> Iterator[Tensor]:
+    """Row numbers of each step's batch: epochs of shuffled data, the incomplete last batch kept unless told."""
+    if n == 0:
+        return
+    full, rest = divmod(n, training.batch)
+    per_epoch = full + (1 if rest and not (training.drop_last and full) else 0)
+    planned = training.steps or training.epochs * per_epoch
+    left = max(1, int(planned * work))
+    while left:
+        order = torch.randperm(n, generator=rng)
+        for rows in order.split(training.batch)[: min(per_epoch, left)]:
+            yield rows
+            left -= 1
+
+
+class _trained:
+    """Training mode for the parts that train, for as long as the loop runs; hands out BatchNorm layers in them."""
+
+    def __init__(
+        self, model: nn.Module, params: list[nn.Parameter], only: list[nn.Module] | None, frozen: set[str]
+    ) -> None:
+        self.model, self.only, self.frozen = model, only, frozen
+        self.idle = [p for p in model.parameters() if not any(p is q for q in params)] if only or frozen else []
+
+    def __enter__(self) -> list[_BatchNorm]:
+        for p in self.idle:
+            p.requires_grad_(False)
+        self.model.train(self.only is None)
+        for module in self.only or ():
+            module.train()
+        for prefix, module in self.model.named_modules():
+            names = [f"{prefix}.{n}" if prefix else n for n in module.state_dict()]
+            if names and all(n in self.frozen for n in names):
+                module.eval()
+        return [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
+
+    def __exit__(self, *_: object) -> None:
+        for p in self.idle:
+            p.requires_grad_(True)
+        for p in self.model.parameters():
+            p.grad = None

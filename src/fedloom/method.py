@@ -1,0 +1,190 @@
+"""`Method`: the contract between an algorithm and everything that runs it.
+
+A method is a pure function of what arrives, what the client remembers and what data it has. It may keep nothing on
+itself: a client's memory is `state`, the server's memory is `server`, both payloads (names -> tensors and scalars).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+
+import torch
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as validated
+from torch import nn
+
+from .errors import FedloomError, unknown
+from .local import Local, Predictor, Site
+from .payload import Payload
+from .roles import Roles
+
+Stage = Literal["before", "after"]
+Uploads = Iterable[tuple[int, Payload]]  # (client, upload), in a fixed order, each to be looked at once
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client hands back."""
+
+    upload: Payload  # goes to the server
+    state: Payload = field(default_factory=Payload)  # stays with the client until its next round
+    trained: Payload = field(default_factory=Payload)  # what it holds now, in the form of a download
+
+
+class Method:
+    """One algorithm. Subclasses are made with `@method(name)`; their fields are the hyper-parameters.
+
+    The hooks below are the whole contract; `methods/fedavg.py` shows them filled in.
+    """
+
+    name: ClassVar[str] = ""
+    stage: ClassVar[Stage] = "before"  # which personal model the paper reports: before or after local training
+    personalised: ClassVar[bool] = True  # False: every client uses the common model
+    training: ClassVar[Mapping[str, Any]] = {}  # where the paper's local training differs from `Training`'s defaults
+    neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None  # ({"mu": 0}, "fedavg"): with mu=0 it is FedAvg
+    origin: ClassVar[str | None] = None  # the file a user's own method came from
+
+    def roles(self, model: nn.Module) -> Roles:
+        """What happens to each tensor of the model; by default all are shared."""
+        return Roles(model)
+
+    def init(self, site: Site) -> Payload:
+        """The server before the first round."""
+        raise NotImplementedError
+
+    def hello(self, local: Local) -> Payload:
+        """What a client says when it first appears."""
+        return Payload(size=local.size)
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        """What the server makes of newcomers: by default it notes their sizes in the vector `sizes`."""
+        sizes = server.tensor("sizes").clone()
+        for k, hello in hellos.items():
+            sizes[k] = int(hello.number("size"))
+        return server.replace(sizes=sizes)
+
+    def download(self, server: Payload, k: int) -> Payload:
+        """What the server sends to client `k`."""
+        raise NotImplementedError
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        """Local work; the only place that sees data."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        """What the server learns from this round's uploads."""
+        raise NotImplementedError
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        """What a client would use, given a download (or `trained`) and its state."""
+        raise NotImplementedError
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        """The one model for everybody, if the method has one."""
+        return None
+
+    def params(self) -> dict[str, Any]:
+        """The hyper-parameters as plain values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def __reduce__(self) -> Any:
+        # A worker process finds the method by its name or file; a class from a notebook travels by reference.
+        if type(self).__module__ == "__main__":
+            return (type(self), (), {}) if not self.params() else (_rebuild, (type(self), self.params()))
+        return make, (type(self).origin or self.name, self.params())
+
+
+def _rebuild(cls: type[Method], params: dict[str, Any]) -> Method:
+    return cls(**params)
+
+
+def sizes(site: Site) -> torch.Tensor:
+    """The server's record of client sizes before anybody has said hello."""
+    return torch.zeros(site.clients, dtype=torch.int64)
+
+
+# -- the registry ---------------------------------------------------------------------------------------------------
+REGISTRY: dict[str, type[Method]] = {}
+T = TypeVar("T", bound=Method)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def method(name: str) -> Callable[[type[T]], type[T]]:
+    """Register a class as the method `name` and make it a frozen dataclass whose fields are checked."""
+
+    def register(cls: type[T]) -> type[T]:
+        made = validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+        made.name = name
+        REGISTRY[name] = made
+        return made
+
+    return register
+
+
+def names() -> tuple[str, ...]:
+    """All methods that come with the library, in alphabetical order."""
+    package = importlib.import_module("fedloom.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"fedloom.methods.{module.name}")
+    return tuple(sorted(n for n, cls in REGISTRY.items() if cls.origin is None and cls.__module__ != "__main__"))
+
+
+def find(spec: str) -> type[Method]:
+    """The method class of that name, or the one defined in a Python file (`path/to/mine.py`)."""
+    if spec.endswith(".py"):
+        return _from_file(Path(spec))
+    if spec not in REGISTRY:
+        names()
+    if spec not in REGISTRY:
+        hint = f" (to use your own file, say {spec}.py)" if Path(f"{spec}.py").exists() else ""
+        raise FedloomError(f"{unknown('method', spec, REGISTRY)}{hint}")
+    return REGISTRY[spec]
+
+
+def make(spec: str, params: Mapping[str, Any] | None = None) -> Method:
+    """The method `spec` with these hyper-parameters; anything wrong is named."""
+    cls = find(spec)
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    for key in params or {}:
+        if key not in known:
+            raise unknown(f"setting of {spec}", key, known)
+    try:
+        return cls(**(params or {}))
+    except ValidationError as error:
+        raise FedloomError(f"{spec}: {explain(error)}") from None
+
+
+def explain(error: ValidationError) -> str:
+    """A pydantic error as one sentence."""
+    said = []
+    for e in error.errors():
+        where = ".".join(str(part) for part in e["loc"] if part not in ("float", "int"))
+        said.append(f"{where} = {e.get('input')!r}: {e['msg'][0].lower()}{e['msg'][1:]}")
+    return "; ".join(dict.fromkeys(said)) + "."
+
+
+def _from_file(path: Path) -> type[Method]:
+    origin = str(path.resolve())
+    for cls in REGISTRY.values():
+        if cls.origin == origin:
+            return cls
+    if not path.exists():
+        raise FedloomError(f"there is no method file {path}.")
+    before = dict(REGISTRY)
+    spec = importlib.util.spec_from_file_location(f"fedloom_user_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    new = [cls for n, cls in REGISTRY.items() if before.get(n) is not cls and cls.__module__ == spec.name]
+    if len(new) != 1:
+        raise FedloomError(f"{path} must define exactly one @method, found {len(new)}.")
+    new[0].origin = origin
+    return new[0]

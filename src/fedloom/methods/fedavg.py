@@ -1,0 +1,58 @@
+"""FedAvg: local SGD from a common model, then a mean weighted by sample counts.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+
+Travels: all shared tensors down and up; the sample count once, when a client first appears.
+Symbols: w -> `model`, n_k -> `sizes[k]`, E and B -> `epochs` and `batch`, eta -> `lr`.
+Buffers: shared like everything else (BatchNorm statistics are averaged, the integer counter takes the largest).
+Deviations: none. Weights are normalised over the clients that answered.
+
+Methods that keep part of a model private inherit from this one and change `roles` only: local tensors are kept in the
+client's state under `model` and put back before training and before prediction.
+"""
+
+from __future__ import annotations
+
+from ..local import Fit, Local, Predictor, Site
+from ..method import Method, Update, Uploads, method, sizes
+from ..payload import Payload
+from ..tree import Mean
+
+
+@method("fedavg")
+class FedAvg(Method):
+    """Train from the common model, average by size."""
+
+    personalised = False
+
+    def init(self, site: Site) -> Payload:
+        return Payload(model=site.tree("shared"), sizes=sizes(site))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload(model=server.tree("model"))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(down.tree("model"), state.tree("model"))
+        self.train(down, state, local)
+        shared = Payload(model=local.tree("shared"))
+        return Update(upload=shared, state=state.replace(model=local.tree("local")), trained=shared)
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        """The local objective: plain cross-entropy."""
+        return local.fit()
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        mean = Mean()
+        for k, up in uploads:
+            mean.add(up.tree("model"), weight=server.tensor("sizes")[k].item())
+        return server.replace(model=mean.value(default=server.tree("model")))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"), state.tree("model"))
+        return local.predictor()
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        if self.personalised:  # part of the model exists at clients only
+            return None
+        site.load(server.tree("model"))
+        return site.predictor()

@@ -1,0 +1,32 @@
+"""FedBN: every BatchNorm layer stays private, its running statistics included.
+
+Li et al., "FedBN: Federated learning on non-IID features via local batch normalization", ICLR 2021.
+
+Travels: everything but BatchNorm. Symbols: the layers' gamma, beta, mu, sigma^2 -> tensors of role `local`.
+Deviations: layers are found by type, so those in shortcuts and unnamed containers count too; weights are by size (the
+released script is uniform; our clients differ in size). LayerNorm and GroupNorm are shared, as the paper is silent on
+them. On a model without BatchNorm the method is exactly FedAvg, and says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..method import method
+from ..roles import Roles
+from .fedavg import FedAvg
+
+
+@method("fedbn")
+class FedBN(FedAvg):
+    """FedAvg in which BatchNorm is private."""
+
+    personalised = True
+
+    def roles(self, model: nn.Module) -> Roles:
+        if not any(isinstance(m, _BatchNorm) for m in model.modules()):
+            warnings.warn("FedBN: the model has no BatchNorm layer, so this is FedAvg.", stacklevel=2)
+        return Roles(model, local=[_BatchNorm])

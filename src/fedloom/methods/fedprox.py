@@ -1,0 +1,30 @@
+"""FedProx: FedAvg with a pull of the local weights towards the received ones.
+
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
+
+Travels: as FedAvg. Symbols: mu -> `mu`, w^t -> the downloaded `model`.
+The local objective is CE + mu/2 |w_k - w|^2 over parameters (not buffers); stragglers' partial work is aggregated.
+Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 1}; 0.01 is our default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..local import Fit, Local
+from ..method import method
+from ..payload import Payload
+from .fedavg import FedAvg
+
+
+@method("fedprox")
+class FedProx(FedAvg):
+    """FedAvg with a proximal term."""
+
+    neutral = ({"mu": 0.0}, "fedavg")
+    mu: Annotated[float, Field(ge=0)] = 0.01
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        return local.fit(pull=(down.tree("model"), self.mu))

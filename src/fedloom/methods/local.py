@@ -1,0 +1,32 @@
+"""Local ("Solo"): every client trains alone. The reference that a federation has to beat.
+
+Travels: nothing. The client keeps its whole model, buffers included, from round to round.
+Symbols: w_k -> `model` in the client's state.
+Deviations: a client trains only in rounds in which it is sampled, so that its work equals that of a federated run.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..local import Local
+from ..method import method
+from ..payload import Payload
+from ..roles import Roles
+from .fedavg import FedAvg
+
+
+@method("local")
+class Alone(FedAvg):
+    """FedAvg in which every tensor is private."""
+
+    personalised = True
+
+    def roles(self, model: nn.Module) -> Roles:
+        return Roles(model, local=[model])
+
+    def hello(self, local: Local) -> Payload:
+        return Payload()
+
+    def join(self, server: Payload, hellos: object) -> Payload:
+        return server

@@ -1,0 +1,56 @@
+"""SCAFFOLD: control variates remove the drift between clients.
+
+Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020.
+
+Travels: (w, c) down, (w_k - w, c_k+ - c_k) up, so twice FedAvg's bytes. Kept by the client: c_k.
+Symbols: x -> `model`, c -> `c`, c_i -> `c` in the state, y_i - x -> `delta`, eta_g -> `server_lr`, K -> executed steps.
+c_k+ is option II of the paper, c_k - c + (w - w_k) / (K eta), which holds for plain SGD only: any momentum, weight
+decay or clipping is refused. Means over clients are uniform; c moves by 1/N of the sum, with N all clients.
+Buffers have no gradient: they are sent with the difference and averaged like the weights, at rate 1.
+"""
+
+from __future__ import annotations
+
+from ..errors import FedloomError
+from ..local import Local, Site
+from ..method import Update, Uploads, method
+from ..payload import Payload
+from ..training import Positive
+from ..tree import Mean, Tree
+from .fedavg import FedAvg
+
+
+@method("scaffold")
+class Scaffold(FedAvg):
+    """FedAvg with drift correction."""
+
+    server_lr: Positive = 1.0
+
+    def init(self, site: Site) -> Payload:
+        if not site.training.plain_sgd:
+            raise FedloomError("scaffold needs plain SGD: set optimizer=sgd, momentum=0, weight_decay=0 and no clip.")
+        return super().init(site).replace(c=site.parameters().zeros_like())
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload(model=server.tree("model"), c=server.tree("c"))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        w, c = down.tree("model"), down.tree("c")
+        own = state.tree("c") or c.zeros_like()
+        local.load(w)
+        correction = c - own
+        fit = local.fit(gradient=lambda g, _: g + correction)
+        delta = local.tree("shared") - w
+        new = own - c - delta.only(c) / (fit.steps * fit.lr)
+        up = Payload(delta=delta, c=new - own)
+        return Update(upload=up, state=Payload(c=new), trained=Payload(model=local.tree("shared"), c=c))
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        w, c, mean, drift = server.tree("model"), server.tree("c"), Mean(), Mean()
+        for _, up in uploads:
+            mean.add(up.tree("delta"))
+            drift.add(up.tree("c"))
+        delta = mean.value(default=w.zeros_like())
+        step = Tree((n, self.server_lr * d if n in c else d) for n, d in delta.items())
+        share = drift.total / len(server.tensor("sizes"))
+        return server.replace(model=w + step, c=c + share * drift.value(default=c.zeros_like()))

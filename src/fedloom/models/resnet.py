@@ -1,0 +1,87 @@
+"""Residual networks of basic blocks: a small one of 10 layers and the usual one of 18."""
+
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+from .base import Split, Task, image, positive, register, unknown
+
+Stem = Literal["imagenet", "small"]
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
+    # No bias: the batch norm that follows every convolution would cancel it.
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, outputs, 3, stride)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = _conv(outputs, outputs, 3, 1)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        result: Tensor = self.relu(inner + self.shortcut(x))
+        return result
+
+
+class ResNet(nn.Module):
+    """The body of a residual network: `features` gives the last feature map, `pool` makes it a vector.
+
+    `blocks` counts the basic blocks of each stage; every stage after the first doubles `width` and halves the map.
+    The "imagenet" stem quarters the image before the first stage, the "small" one keeps its size.
+    """
+
+    def __init__(self, channels: int, blocks: tuple[int, ...], width: int = 64, stem: Stem = "imagenet") -> None:
+        super().__init__()
+        kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
+        self.features = nn.Sequential()
+        self.features.add_module("conv", _conv(channels, width, kernel, stride))
+        self.features.add_module("bn", nn.BatchNorm2d(width))
+        self.features.add_module("relu", nn.ReLU())
+        if stem == "imagenet":
+            self.features.add_module("maxpool", nn.MaxPool2d(3, stride=2, padding=1))
+        inputs = width
+        for stage, count in enumerate(blocks):
+            outputs = width * 2**stage
+            layers = nn.Sequential()
+            for block in range(count):
+                layers.append(BasicBlock(inputs, outputs, stride=2 if stage > 0 and block == 0 else 1))
+                inputs = outputs
+            self.features.add_module(f"stage{stage + 1}", layers)
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.width = inputs
+        for layer in self.modules():  # batch norms start at weight 1, bias 0 by themselves
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        vector: Tensor = self.pool(self.features(x))
+        return vector
+
+
+@register("resnet10")
+def resnet10(task: Task, *, width: int = 64) -> Split:
+    """One block in each of four stages behind the small stem; `width` channels in the first stage."""
+    positive("resnet10", width=width)
+    body = ResNet(image("resnet10", task)[0], (1, 1, 1, 1), width, "small")
+    return Split(body, nn.Linear(body.width, task.classes), body.width)
+
+
+@register("resnet18")
+def resnet18(task: Task, *, width: int = 64, stem: Stem = "imagenet") -> Split:
+    """Two blocks in each of four stages; take `stem="small"` for images of about 32 pixels."""
+    positive("resnet18", width=width)
+    if stem not in get_args(Stem):
+        raise unknown("stem of model 'resnet18'", str(stem), get_args(Stem))
+    body = ResNet(image("resnet18", task)[0], (2, 2, 2, 2), width, stem)
+    return Split(body, nn.Linear(body.width, task.classes), body.width)

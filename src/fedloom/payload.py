@@ -1,0 +1,143 @@
+"""`Payload`: what crosses a boundary. Flat names -> tensors and scalars, with an exact size in bytes.
+
+A client's memory and the server's memory have the same form, so everything that lives longer than one call can be
+written to disk, sent over a network and compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from .errors import FedloomError
+from .tree import Tree
+
+Scalar = bool | int | float | str
+Value = Tensor | Scalar
+
+
+class Payload(Mapping[str, Value]):
+    """An immutable flat mapping. A `Tree` given under a name is stored as `name/tensor`; `tree(name)` gives it back.
+
+    >>> p = Payload(size=3, model=Tree(w=torch.zeros(2)))
+    >>> sorted(p), p["size"], p.tree("model")["w"]
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        self._items: dict[str, Value] = {}
+        for name, value in {**(items or {}), **named}.items():
+            if isinstance(value, (Tree, Payload)):
+                self._items.update({f"{name}/{n}": v for n, v in value.items()})
+            elif isinstance(value, (Tensor, bool, int, float, str)):
+                self._items[name] = value
+            else:
+                raise FedloomError(f"{name!r} is a {type(value).__name__}; a payload holds tensors and plain scalars.")
+
+    def __getitem__(self, name: str) -> Value:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        shown = {n: tuple(v.shape) if isinstance(v, Tensor) else v for n, v in self._items.items()}
+        return f"Payload({shown})"
+
+    def group(self, name: str) -> Payload:
+        """Everything stored under `name/`."""
+        start = f"{name}/"
+        return Payload({n[len(start) :]: v for n, v in self._items.items() if n.startswith(start)})
+
+    def tree(self, name: str) -> Tree:
+        """The tensors stored under `name/` (empty if there are none)."""
+        start = f"{name}/"
+        return Tree(
+            (n[len(start) :], v) for n, v in self._items.items() if n.startswith(start) and isinstance(v, Tensor)
+        )
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name."""
+        value = self._items[name]
+        if not isinstance(value, Tensor):
+            raise FedloomError(f"{name!r} is not a tensor but {value!r}.")
+        return value
+
+    def number(self, name: str) -> float:
+        """The number of that name."""
+        return float(cast(float, self._items[name]))
+
+    def replace(self, **named: Any) -> Payload:
+        """A payload in which these names (whole groups for trees) have new values; the rest is kept."""
+        old = {
+            n: v for n, v in self._items.items() if not any(n == new or n.startswith(f"{new}/") for new in named)
+        }
+        return Payload(old, **named)
+
+    def copy(self) -> Payload:
+        """A payload that shares no memory with this one."""
+        return Payload({n: _own(v) if isinstance(v, Tensor) else v for n, v in self._items.items()})
+
+    def equal(self, other: Payload) -> bool:
+        """Whether both hold the same names and exactly the same values."""
+        return self.encode() == other.encode()
+
+    # -- the wire -----------------------------------------------------------------------------------------------
+    def encode(self) -> bytes:
+        """The payload as safetensors bytes, scalars in the header. Nothing to say takes no bytes."""
+        if not self._items:
+            return b""
+        tensors = {n: v.detach().contiguous() for n, v in self._items.items() if isinstance(v, Tensor)}
+        # Tensors that share memory (tied weights, views) are refused by the format: give each its own.
+        seen: set[int] = set()
+        for name, tensor in tensors.items():
+            place = tensor.untyped_storage().data_ptr()
+            if place in seen:
+                tensors[name] = tensor.clone()
+            seen.add(place)
+        return save(tensors, metadata={"scalars": self._scalars()})
+
+    @staticmethod
+    def decode(data: bytes) -> Payload:
+        """The payload that `encode` turned into these bytes."""
+        if not data:
+            return Payload()
+        try:
+            tensors = load(bytes(data))
+            length = int.from_bytes(data[:8], "little")
+            scalars = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["scalars"])
+        except Exception as error:
+            raise FedloomError(f"these {len(data)} bytes are no payload: {error}") from error
+        return Payload({**scalars, **tensors})
+
+    @property
+    def nbytes(self) -> int:
+        """`len(self.encode())`, without encoding: the length depends on names, shapes and scalars only."""
+        if not self._items:
+            return 0
+        shapes = tuple(sorted((n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor)))
+        return _encoded_length(shapes, len(json.dumps(self._scalars())))
+
+    def _scalars(self) -> str:
+        return json.dumps({n: v for n, v in sorted(self._items.items()) if not isinstance(v, Tensor)})
+
+
+def _own(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+@lru_cache(maxsize=4096)
+def _encoded_length(shapes: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], scalars: int) -> int:
+    """Measured, not computed: the same names and shapes are really encoded once, with a text as long as the scalars."""
+    tensors = {name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in shapes}
+    return len(save(tensors, metadata={"scalars": "x" * (scalars - 2)}))

@@ -1,0 +1,50 @@
+"""Roles: what happens to each tensor of a model. Decided by module or module type, never by a part of a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from torch import nn
+
+from .errors import FedloomError
+
+Role = Literal["shared", "local", "frozen"]
+
+
+class Roles:
+    """One role for every parameter and buffer of `model`.
+
+    `shared` travels and is averaged, `local` never leaves the client, `frozen` is never trained nor sent. `local` and
+    `frozen` list modules of the model or module types (`[model.head]`, `[nn.BatchNorm2d]`); what they do not claim is
+    shared. Buffers follow their module, so BatchNorm statistics have a role like everything else.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        local: Iterable[nn.Module | type[nn.Module]] = (),
+        frozen: Iterable[nn.Module | type[nn.Module]] = (),
+    ) -> None:
+        self.of: dict[str, Role] = dict.fromkeys(model.state_dict(), "shared")
+        for role, claims in (("local", list(local)), ("frozen", list(frozen))):
+            for name in _claimed(model, claims):
+                if self.of[name] not in ("shared", role):
+                    raise FedloomError(f"tensor {name!r} cannot be both local and frozen.")
+                self.of[name] = role  # type: ignore[assignment]
+
+    def names(self, role: Role) -> list[str]:
+        """The names of all tensors with this role, in the model's order."""
+        return [n for n, r in self.of.items() if r == role]
+
+
+def _claimed(model: nn.Module, claims: list[nn.Module | type[nn.Module]]) -> Iterator[str]:
+    for claim in claims:
+        found = False
+        for prefix, module in model.named_modules():
+            if module is claim or (isinstance(claim, type) and isinstance(module, claim)):
+                found = True
+                yield from (f"{prefix}.{n}" if prefix else n for n in module.state_dict())
+        if not found and isinstance(claim, nn.Module):
+            raise FedloomError(f"a {type(claim).__name__} that is given a role is not part of the model.")

@@ -1,0 +1,161 @@
+"""`Tree`: named tensors with arithmetic, so that methods can be written as the papers write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from .errors import FedloomError
+
+Number = int | float | Tensor
+
+
+class Tree(Mapping[str, Tensor]):
+    """An immutable mapping of names to tensors. `a - b`, `0.5 * a`, `a.dot(b)` act on all tensors at once.
+
+    Trees in one expression must have the same names; the order of names does not matter. Operations never change
+    their operands and never share memory with them, except `only` and `without`, which are views.
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = ()) -> None:
+        self._items: dict[str, Tensor] = dict(items)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"Tree({', '.join(f'{n}: {tuple(t.shape)}' for n, t in self._items.items())})"
+
+    # -- arithmetic ---------------------------------------------------------------------------------------------
+    def _list(self) -> list[Tensor]:
+        return list(self._items.values())
+
+    def _like(self, other: Tree) -> list[Tensor]:
+        """`other`'s tensors in the order of mine; names and shapes must agree."""
+        if self._items.keys() != other._items.keys():
+            odd = sorted(self._items.keys() ^ other._items.keys())
+            raise FedloomError(f"trees have different names: {odd[0]!r} is in only one of them ({len(odd)} such).")
+        tensors = [other._items[n] for n in self._items]
+        for name, mine, theirs in zip(self._items, self._items.values(), tensors, strict=True):
+            if mine.shape != theirs.shape:
+                raise FedloomError(f"tensor {name!r} has shape {tuple(theirs.shape)}, expected {tuple(mine.shape)}.")
+        return tensors
+
+    def _new(self, tensors: Iterable[Tensor]) -> Tree:
+        return Tree(zip(self._items, tensors, strict=True))
+
+    def _apply(self, foreach: Callable[..., Any], other: Any) -> Tree:
+        if not self._items:
+            return Tree()
+        args = self._like(other) if isinstance(other, Tree) else other
+        return self._new(foreach(self._list(), args))
+
+    def __add__(self, other: Tree | Number) -> Tree:
+        return self._apply(torch._foreach_add, other)
+
+    def __sub__(self, other: Tree | Number) -> Tree:
+        return self._apply(torch._foreach_sub, other)
+
+    def __mul__(self, other: Tree | Number) -> Tree:
+        return self._apply(torch._foreach_mul, other)
+
+    def __truediv__(self, other: Tree | Number) -> Tree:
+        return self._apply(torch._foreach_div, other)
+
+    def __rmul__(self, other: Number) -> Tree:
+        return self * other
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Tree:
+        return self * -1
+
+    def dot(self, other: Tree) -> Tensor:
+        """The inner product over all tensors together."""
+        products = [(a * b).sum() for a, b in zip(self._list(), self._like(other), strict=True)]
+        return torch.stack(products).sum() if products else torch.zeros(())
+
+    def norm(self) -> Tensor:
+        """The Euclidean norm over all tensors together (not per tensor)."""
+        return self.dot(self).sqrt()
+
+    # -- structure ----------------------------------------------------------------------------------------------
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Tree:
+        """A tree of `fn(tensor)`."""
+        return self._new(fn(t) for t in self._list())
+
+    def zeros_like(self) -> Tree:
+        """The same names and shapes, all zero."""
+        return self.map(torch.zeros_like)
+
+    def clone(self) -> Tree:
+        """A copy that shares no memory with this tree or anything else."""
+        return self.map(lambda t: t.detach().clone(memory_format=torch.contiguous_format))
+
+    def only(self, names: Iterable[str]) -> Tree:
+        """The part with these names (a view); a name that is not there is an error."""
+        wanted = set(names)
+        if missing := wanted - self._items.keys():
+            raise FedloomError(f"no tensor named {min(missing)!r} in {self!r}")
+        return Tree((n, t) for n, t in self._items.items() if n in wanted)
+
+    def without(self, names: Iterable[str]) -> Tree:
+        """The part without these names (a view)."""
+        unwanted = set(names)
+        return Tree((n, t) for n, t in self._items.items() if n not in unwanted)
+
+    def __or__(self, other: Mapping[str, Tensor]) -> Tree:
+        """Both trees' tensors; where a name is in both, `other` wins (a view)."""
+        return Tree({**self._items, **other})
+
+    def equal(self, other: Tree) -> bool:
+        """Whether names and values agree exactly."""
+        return self.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in self.items())
+
+
+class Mean:
+    """A weighted mean that is updated as trees arrive, so memory does not grow with their number.
+
+    Written as `mean += (tree - mean) * weight / total`: one tree, or equal trees, give back exactly that tree.
+    Integer tensors (BatchNorm's batch counter) take the largest value, for a mean of counters means nothing.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._mean: Tree | None = None
+
+    def add(self, tree: Tree, weight: float = 1.0) -> None:
+        """Count `tree` with `weight` (not negative; a weight of 0 counts for nothing)."""
+        weight = float(weight)
+        if not weight >= 0:
+            raise FedloomError(f"an aggregation weight must not be negative or NaN, got {weight}.")
+        if weight == 0:
+            return
+        self.total += weight
+        if self._mean is None:
+            self._mean = tree.clone()
+            return
+        mean, new = self._mean._list(), self._mean._like(tree)
+        pairs = [(m, n) for m, n in zip(mean, new, strict=True) if m.is_floating_point()]
+        if pairs:
+            floats, arrived = (list(ts) for ts in zip(*pairs, strict=True))
+            step = torch._foreach_sub(cast(list[Tensor], arrived), floats)
+            torch._foreach_add_(floats, step, alpha=weight / self.total)
+        for m, n in zip(mean, new, strict=True):
+            if not m.is_floating_point():
+                torch.maximum(m, n, out=m)
+
+    def value(self, default: Tree) -> Tree:
+        """The mean so far, or `default` if nothing with weight arrived."""
+        return default if self._mean is None else self._mean
