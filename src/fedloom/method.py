@@ -49,6 +49,7 @@ class Method:
     personalised: ClassVar[bool] = True  # False: every client uses the common model
     training: ClassVar[Mapping[str, Any]] = {}  # where the paper's local training differs from `Training`'s defaults
     neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None  # ({"mu": 0}, "fedavg"): with mu=0 it is FedAvg
+    alone_is_local: ClassVar[bool] = True  # with one client (and neutral values) it is plain training
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
     def roles(self, model: nn.Module) -> Roles:

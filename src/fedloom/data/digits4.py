@@ -128,8 +128,8 @@ def _patches(rng: Rng, n: int, split: str) -> Floats:
         top, left = (rng.integers(length - _SIDE + 1) for length in region.shape[:2])
         return region[top : top + _SIDE, left : left + _SIDE][:, :: rng.choice((-1, 1))]
 
-    # Much of the two photographs is smooth sky or shadow; on it, a digit looks like plain handwriting.
-    best = [max((cut() for _ in range(3)), key=lambda patch: float(patch.std())) for _ in range(n)]
+    # Much of the two photographs is smooth shadow, on which a digit looks like plain handwriting: prefer the rest.
+    best = [max((cut() for _ in range(3)), key=lambda patch: float(patch.mean() + patch.std())) for _ in range(n)]
     return np.stack(best).transpose(0, 3, 1, 2)
 
 
@@ -151,7 +151,7 @@ def _blur(images: Floats, sigma: Floats) -> Floats:
 
 
 def _handwritten(rng: Rng, masks: Floats) -> Floats:
-    pose = _pose(rng, len(masks), (0.85, 1.1), aspect=0.1, turn=0.15, slant=0.15, x=0.1, y=0.1)
+    pose = _pose(rng, len(masks), (0.95, 1.15), aspect=0.1, turn=0.12, slant=0.15, x=0.1, y=0.1)
     return _warp(masks, pose)[:, None].repeat(3, axis=1)
 
 

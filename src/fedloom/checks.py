@@ -1,0 +1,440 @@
+"""The contract that every method passes, on a small made-up federation; usable on a user's own method.
+
+From a test file:  `@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)` and `check(MyMethod())`.
+From a shell:      `fedloom check mymethod.py`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .data.federation import Client, Dataset, Federation
+from .engine import Engine
+from .errors import FedloomError
+from .executors import Executor, Result, Task
+from .executors.inplace import Inplace
+from .executors.pool import Pool
+from .local import Site
+from .method import Method, find, make
+from .models import Split
+from .payload import Payload
+from .rng import key, numpy_rng
+from .schedule import Schedule
+from .state import Checkpoint, Store
+from .training import Training
+
+Check = Callable[[Method], None]
+CHECKS: list[Check] = []
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """How a check ended: passed, failed (then `error` says why), or not for this method (then `about` says why)."""
+
+    name: str
+    about: str
+    error: str | None = None
+    applies: bool = True
+
+
+class NotApplicable(Exception):
+    """Raised by a check that has nothing to check in a method; the message says why."""
+
+
+def run_checks(method: str | Method) -> Iterator[CheckResult]:
+    """Put a method through all checks, one by one."""
+    made = make(method) if isinstance(method, str) else method
+    for check in CHECKS:
+        name, about = check.__name__.removeprefix("check_"), (check.__doc__ or "").split("\n")[0]
+        try:
+            check(made)
+        except NotApplicable as reason:
+            yield CheckResult(name, str(reason), applies=False)
+        except Exception as error:  # a check reports whatever goes wrong in the method
+            yield CheckResult(name, about, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        else:
+            yield CheckResult(name, about)
+
+
+# -- the small world ------------------------------------------------------------------------------------------------
+def network(classes: int = 4) -> Split:
+    """A network with BatchNorm (buffers) and dropout (its own randomness), small enough for many runs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key("checks", "network"))
+        body = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.1), nn.Flatten()
+        )
+        return Split(body, nn.Linear(96, classes), 96)
+
+
+def federation(sizes: Iterable[int] = (24, 40, 16, 32), only: dict[int, list[int]] | None = None) -> Federation:
+    """Clients of two domains. Class 3 exists by name, but nobody has it; `only` restricts clients to some classes."""
+    rng = numpy_rng("checks", "data")
+    patterns = rng.normal(size=(3, 8, 8))
+    xs, ys, domains, clients, at = [], [], [], [], 0
+    for k, n in enumerate(sizes):
+        labels = rng.choice((only or {}).get(k, [0, 1, 2]), size=n + 20)
+        images = patterns[labels] + 0.5 * rng.normal(size=(n + 20, 8, 8)) + (k % 2)
+        xs.append(np.clip(128 + 40 * images, 0, 255).astype(np.uint8)[:, None])
+        ys.append(labels)
+        domains.append(np.full(n + 20, k % 2))
+        rows = np.arange(at, at + n + 20)
+        clients.append(Client(rows[:n], rows[n : n + 8], rows[n + 8 :], ("plain", "bright")[k % 2]))
+        at += n + 20
+    data = Dataset(
+        name="checks",
+        x=torch.from_numpy(np.concatenate(xs)),
+        y=torch.from_numpy(np.concatenate(ys)),
+        domain=torch.from_numpy(np.concatenate(domains)),
+        test=torch.zeros(at, dtype=torch.bool),
+        classes=("zero", "one", "two", "nobody's"),
+        domains=("plain", "bright"),
+    )
+    return Federation(data, tuple(clients))
+
+
+@dataclass
+class Trace:
+    """A run, kept in memory: metrics and what server and clients remember in the end."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    states: list[list[bytes]] = field(default_factory=list)  # per round, per client
+    server: Payload = field(default_factory=Payload)
+
+    def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
+        """Note what there is after a round."""
+        if record:
+            self.metrics.append(record)
+        self.states.append([engine.store.get(k).encode() for k in range(engine.site.clients)])
+        self.server = engine.server
+
+
+def trace(
+    method: Method,
+    world: Federation | None = None,
+    wrap: Callable[[Site], Executor] = Inplace,
+    folder: Path | None = None,
+    **schedule: Any,
+) -> Trace:
+    """Run a method in the small world."""
+    training = Training(**{**method.training, "batch": 8})
+    site = Site(method, world or federation(), network(), training, seed=7)
+    seen, store = Trace(), Store(folder)
+    executor = wrap(site)
+    try:
+        engine = Engine(site, executor, Schedule(**{"rounds": ROUNDS, **schedule}), [seen], store)
+        engine.run(store.load() if folder else None)
+        if folder:
+            store.save(Checkpoint(engine.round, engine.server, {"bytes": engine.bytes}))
+    finally:
+        executor.close()
+    return seen
+
+
+@lru_cache(maxsize=64)
+def _usual(spec: type[Method], params: str) -> Trace:
+    return trace(_METHODS[spec, params])
+
+
+_METHODS: dict[tuple[type[Method], str], Method] = {}
+
+
+def usual(method: Method) -> Trace:
+    """The plain run that many checks compare with, computed once per method."""
+    token = (type(method), repr(method.params()))
+    _METHODS[token] = method
+    return _usual(*token)
+
+
+def same(a: Trace, b: Trace, what: str) -> None:
+    """Fail unless two runs agree to the last bit."""
+    for mine, theirs in zip(a.metrics, b.metrics, strict=True):
+        for name in mine:
+            assert mine[name] == theirs[name], f"{what}: round {mine['round']} differs in {name!r}"
+    assert a.server.equal(b.server), f"{what}: the server differs"
+    assert a.states[-1] == b.states[-1], f"{what}: a client's state differs"
+
+
+def check(fn: Check) -> Check:
+    """Add a function to the contract."""
+    CHECKS.append(fn)
+    return fn
+
+
+# -- the contract ---------------------------------------------------------------------------------------------------
+@check
+def check_defaults(method: Method) -> None:
+    """It can be made without arguments, is frozen, and refuses unknown settings by name."""
+    made = find(type(method).origin or method.name)()
+    try:
+        made.name_that_no_method_has = 1  # type: ignore[attr-defined]
+    except Exception:
+        pass
+    else:
+        raise AssertionError("attributes can be set on the method: it could remember things")
+    try:
+        make(type(method).origin or method.name, {"no_such_setting": 1})
+    except FedloomError as error:
+        assert "no_such_setting" in str(error)
+    else:
+        raise AssertionError("an unknown setting was accepted")
+
+
+@check
+def check_deterministic(method: Method) -> None:
+    """The same seed gives the same bits."""
+    same(usual(method), trace(method), "second run")
+
+
+@check
+def check_pool(method: Method) -> None:
+    """Worker processes give the same bits as one process, with 1, 2 and 4 workers."""
+    for workers in (1, 2, 4):
+        same(usual(method), trace(method, wrap=partial(Pool, workers=workers)), f"{workers} workers")
+
+
+@check
+def check_order(method: Method) -> None:
+    """It does not matter in which order clients finish."""
+    same(usual(method), trace(method, wrap=_Backwards), "clients finishing in reverse order")
+
+
+@check
+def check_resume(method: Method) -> None:
+    """A run that stops after any round and goes on ends with the same bytes on disk."""
+    with tempfile.TemporaryDirectory() as place:
+        straight = Path(place) / "straight"
+        straight.mkdir()
+        whole = trace(method, folder=straight)
+        for stop in range(1, ROUNDS):
+            halves = Path(place) / f"stopped-{stop}"
+            halves.mkdir()
+            trace(method, folder=halves, rounds=stop)
+            rest = trace(method, folder=halves)
+            assert rest.metrics == whole.metrics[stop:], f"stopped after round {stop}: metrics differ"
+            assert rest.server.equal(whole.server), f"stopped after round {stop}: the server differs"
+            assert rest.states[-1] == whole.states[-1], f"stopped after round {stop}: a client's state differs"
+
+
+@check
+def check_neutral(method: Method) -> None:
+    """With its neutral values it is the method it grew out of, step by step."""
+    if method.neutral is None:
+        raise NotApplicable("it declares no neutral values")
+    values, parent = method.neutral
+    quiet, plain = type(method)(**{**method.params(), **values}), make(parent)
+    ours, theirs = usual(quiet), usual(plain)
+    for mine, other in zip(ours.metrics, theirs.metrics, strict=True):
+        for name in ("personal", "loss", "clients"):
+            if parent == "local" and name == "loss":
+                continue
+            assert mine[name] == other[name], f"with {dict(values)} round {mine['round']} differs from {parent} in {name!r}"
+
+
+@check
+def check_alone(method: Method) -> None:
+    """With one client (and neutral values) it is plain training."""
+    if not method.alone_is_local:
+        raise NotApplicable("it says that one client is not plain training")
+    quiet = type(method)(**{**method.params(), **(method.neutral[0] if method.neutral else {})})
+    world = federation(sizes=(40,))
+    ours, theirs = trace(quiet, world), trace(make("local"), world)
+    for mine, other in zip(ours.metrics, theirs.metrics, strict=True):
+        a, b = mine["after"]["accuracy_mean"], other["after"]["accuracy_mean"]
+        assert abs(a - b) < 1e-6, f"round {mine['round']}: accuracy {a} instead of {b}"
+        losses = [sum(m["loss"].values()) for m in (mine, other)]
+        assert abs(losses[0] - losses[1]) < 1e-4 * max(1, abs(losses[1])), f"loss {losses[0]} instead of {losses[1]}"
+
+
+@check
+def check_hard_clients(method: Method) -> None:
+    """One sample, one class, the highest class missing, a class nobody has: it works, with finite numbers."""
+    world = federation(sizes=(1, 30, 12, 9), only={1: [0], 2: [0, 1], 3: [2]})
+    _finite(trace(method, world), "hard clients")
+
+
+@check
+def check_absence(method: Method) -> None:
+    """Half the cohort gone, clients never sampled: it works, and an absent client's state does not change."""
+    lost = {1: [1, 3], 2: [0, 1, 2, 3]}
+    seen = trace(method, dropouts=lost)
+    _finite(seen, "drop-outs")
+    assert seen.states[0][1] == Payload().encode(), "a client that was lost in round 1 has a state"
+    assert seen.states[0] == seen.states[1], "everybody was lost in round 2, yet a state changed"
+    few = trace(method, ratio=0.25, rounds=4)
+    _finite(few, "a quarter of the clients a round")
+    for before, after in zip(few.states, few.states[1:], strict=False):
+        changed = [k for k, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        assert len(changed) <= 1, f"one client took part, yet the states of {changed} changed"
+
+
+@check
+def check_stragglers(method: Method) -> None:
+    """Clients that manage only part of their steps are still of use."""
+    _finite(trace(method, stragglers=0.5, straggler_work=0.3), "stragglers")
+
+
+@check
+def check_evaluation(method: Method) -> None:
+    """Evaluating every round or only at the end gives the same server and states."""
+    rarely = trace(method, eval_every=ROUNDS)
+    assert rarely.server.equal(usual(method).server), "evaluation changes the server"
+    assert rarely.states[-1] == usual(method).states[-1], "evaluation changes a client's state"
+    assert rarely.metrics[-1]["personal"] == usual(method).metrics[-1]["personal"], "evaluation changes accuracy"
+
+
+@check
+def check_inputs(method: Method) -> None:
+    """What it is given is not changed: downloads, states, the server."""
+    trace(method, wrap=_Watching)
+    site = Site(method, federation(), network(), Training(**{**method.training, "batch": 8}), seed=7)
+    server = usual(method).server
+    before = server.encode()
+    for k in range(site.clients):
+        method.download(server, k)
+    method.common(server, site)
+    assert server.encode() == before, "download or common changes the server"
+
+
+@check
+def check_copies(method: Method) -> None:
+    """The server keeps no tensor of an upload: changing one afterwards changes nothing."""
+    site = Site(method, federation(), network(), Training(**{**method.training, "batch": 8}), seed=7)
+    server = usual(method).server
+    states = [Payload.decode(s) for s in usual(method).states[-1]]
+    tasks = (Task("client", ROUNDS + 1, (k,), method.download(server, k), states[k]) for k in range(site.clients))
+    executor = Inplace(site)
+    uploads = [(r.clients[0], r.upload) for r in executor.run(tasks)]
+    executor.close()
+    after = method.aggregate(server, iter(uploads))
+    encoded, was = after.encode(), server.encode()
+    for _, upload in uploads:
+        for value in upload.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+    assert after.encode() == encoded, "the server holds on to an upload's memory"
+    assert server.encode() == was, "aggregate changes the server it was given"
+
+
+@check
+def check_bytes(method: Method) -> None:
+    """The bytes it reports are the bytes of what was serialised."""
+    counted = {"up": 0, "down": 0}
+    seen = trace(method, wrap=lambda site: _Counting(site, counted))
+    reported = seen.metrics[-1]["bytes_total"]
+    assert reported == counted, f"reported {reported}, serialised {counted}"
+
+
+@check
+def check_roles(method: Method) -> None:
+    """Tensors that stay with the client, and frozen ones, are not in any upload."""
+    site = Site(method, federation(), network(), Training(batch=8), seed=7)
+    kept = {f"/{n}" for n in (*site.roles.names("local"), *site.roles.names("frozen"))}
+    sent = trace_uploads(method)
+    leaked = sorted(n for n in sent if any(n.endswith(k) for k in kept))
+    assert not leaked, f"private or frozen tensor {leaked[0]!r} was sent"
+
+
+@check
+def check_common(method: Method) -> None:
+    """If it says that all clients use the common model, they do."""
+    if method.personalised:
+        raise NotApplicable("it gives each client its own model")
+    record = usual(method).metrics[-1]
+    assert record["common"] is not None, "personalised = False, but there is no common model"
+    site = Site(method, federation(), network(), Training(**{**method.training, "batch": 8}), seed=7)
+    server, states = usual(method).server, usual(method).states[-1]
+    tasks = (
+        Task("before", ROUNDS, (k,), method.download(server, k), Payload.decode(states[k]), ("test",))
+        for k in range(site.clients)
+    )
+    executor = Inplace(site)
+    own = [r.scores["test"][0].tolist() for r in executor.run(tasks)]
+    executor.close()
+    assert [c / n for c, n in own] == record["clients"]["common"], "a client's own model differs from the common one"
+
+
+@check
+def check_learns(method: Method) -> None:
+    """It beats chance on an easy task."""
+    reached = max(m["personal"]["accuracy_mean"] for m in trace(method, rounds=6).metrics)
+    assert reached > 0.5, f"only {100 * reached:.0f} % after 6 rounds on three easy classes (chance is 33 %)"
+
+
+# -- executors that watch -------------------------------------------------------------------------------------------
+class _Backwards(Inplace):
+    """Executes the last task first; hands results on in the order of tasks, as an executor must."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        results = list(super().run(reversed(list(tasks))))
+        yield from reversed(results)
+
+
+class _Watching(Inplace):
+    """Fails if a task's payloads are changed by executing it."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        from .executors.base import execute
+
+        for task in tasks:
+            before = (task.down.encode(), task.state.encode())
+            result = execute(self.site, task)
+            assert task.down.encode() == before[0], f"{task.kind} changes the download it was given"
+            assert task.state.encode() == before[1], f"{task.kind} changes the state it was given"
+            yield Result.decode(result.encode())
+
+
+class _Counting(Inplace):
+    """Adds up the encoded length of what crosses the boundary in training (not in evaluation)."""
+
+    def __init__(self, site: Site, counted: dict[str, int]) -> None:
+        super().__init__(site)
+        self.counted = counted
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        kinds: dict[int, str] = {}
+
+        def noted() -> Iterator[Task]:
+            for i, task in enumerate(tasks):
+                kinds[i] = task.kind
+                if task.kind == "client":
+                    self.counted["down"] += len(task.down.encode())
+                yield task
+
+        for i, result in enumerate(super().run(noted())):
+            if kinds[i] in ("hello", "client"):
+                self.counted["up"] += len(result.upload.encode())
+            yield result
+
+
+def trace_uploads(method: Method) -> set[str]:
+    """The names of everything that clients upload in a run."""
+    names: set[str] = set()
+
+    class Noting(Inplace):
+        def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+            for result in super().run(tasks):
+                names.update(result.upload)
+                yield result
+
+    trace(method, wrap=Noting)
+    return names
+
+
+def _finite(seen: Trace, what: str) -> None:
+    for record in seen.metrics:
+        values = [record["personal"]["accuracy_mean"], *record["loss"].values()]
+        assert np.isfinite(values).all(), f"{what}: round {record['round']} has {values}"
+    for name, value in seen.server.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            assert torch.isfinite(value).all(), f"{what}: the server's {name!r} is not finite"

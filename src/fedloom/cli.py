@@ -1,0 +1,314 @@
+"""The command line. Heavy modules are imported inside commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .errors import FedloomError
+
+if TYPE_CHECKING:
+    from .run import Run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Federated learning when clients do not look alike: run, compare and check methods on one engine.",
+)
+data_app = typer.Typer(help="The data sets at hand.", invoke_without_command=True)
+bench_app = typer.Typer(help="Standing measurements.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
+console = Console()
+errors = Console(stderr=True)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.", metavar="KEY=VALUE"),
+]
+Data = Annotated[str | None, typer.Option(help="Data set (see `fedloom data`). Default: digits4.")]
+Partition = Annotated[str | None, typer.Option(help="How data are dealt out: iid, dirichlet, pathological, domains. Default: domains.")]
+Model = Annotated[str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext. Default: cnn.")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
+Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool. Default: 2.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command("run")
+def run_(
+    what: Annotated[str, typer.Argument(metavar="METHOD|FILE", help="A method (see `fedloom methods`), your own `file.py`, or a run file `recipe.toml`.")],
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one method on one federation; the folder then holds config, metrics, summary, checkpoint and report.
+
+    Examples:
+
+        fedloom run fedavg --data digits4 --partition domains --clients 8 --rounds 10
+
+        fedloom run fedprox --partition dirichlet --clients 20 --set beta=0.5 --set mu=0.1
+
+        fedloom run fedbn --model resnet10 --set width=16 --executor pool --workers 2
+
+        fedloom run recipes/digits4-fedper.toml --seed 1
+
+    A setting belongs to the method (`mu`), the partition (`beta`), the model (`width`), training (`lr`, `batch`,
+    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...); where two
+    know the same key, say which, as in `training.lr`. The run can be stopped at any moment and continued with
+    `fedloom resume DIR`; the numbers are the same.
+    """
+    from .config import build, parse_set, read
+    from .run import execute
+
+    given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
+    given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers)
+    config = build(given, changes)
+    name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
+    folder = out or Path("runs") / name
+    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+        done = execute(config, out=folder, callbacks=[watch], fresh=fresh)
+    _show(done, quiet, as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    executor: Executor = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was interrupted; the result is the same as if it had not been."""
+    from .run import Run
+    from .run import resume as go_on
+
+    config = Run.load(folder).config
+    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+        done = go_on(folder, callbacks=[watch], **_given(executor=executor, workers=workers))
+    _show(done, quiet, as_json)
+
+
+@app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="Methods to compare.")],
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path("runs/compare"),
+    executor: Executor = "pool",
+    workers: Workers = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run several methods on the same federation and put them side by side.
+
+    Example:
+
+        fedloom compare local fedavg fedprox fedper --partition domains --clients 8 --seeds 0,1,2 --set fedprox.mu=0.1
+
+    Finished runs in the folder are used again, interrupted ones continued. A setting with a method's name in front
+    (`fedprox.mu`) concerns that method only.
+    """
+    from .bench.compare import SHOWN, cells, configs, leaderboard
+    from .bench.compare import compare as carry_out
+    from .config import parse_set
+
+    try:
+        numbers = [int(s) for s in seeds.split(",")]
+    except ValueError:
+        raise FedloomError(f"--seeds wants whole numbers separated by commas, got {seeds!r}.") from None
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers)
+    plan = configs(methods, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
+    title = f"{', '.join(methods)} on {plan[0].data}, {plan[0].partition}"
+    with _watch(sum(c.schedule.rounds for c in plan), quiet or as_json) as watch:
+        rows = leaderboard(carry_out(plan, out, watch, title))
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    elif not quiet:
+        table = Table("method", *(name for name, *_ in SHOWN), title=title)
+        for row in rows:
+            table.add_row(*cells(row))
+        console.print(table)
+        console.print(f"report: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page about one or many runs. If a run of `local` is among them, gains over it are shown."""
+    from .report import render
+    from .run import Run, better_than_local
+    from .state import write_atomic
+
+    runs = [Run.load(folder) for folder in folders]
+    alone = {r.config.seed: r for r in runs if r.config.method == "local"}
+    for r in runs:
+        if r.config.seed in alone and r.config.method != "local" and len(r.clients) == len(alone[r.config.seed].clients):
+            r.summary["better_than_local"] = better_than_local(r, alone[r.config.seed])
+    pages = [r.data(f"{r.config.method}, seed {r.config.seed}") for r in runs]
+    write_atomic(out, render(pages, ", ".join(dict.fromkeys(r.config.method for r in runs))).encode())
+    console.print(f"report: {out.resolve()}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """The methods at hand, with their settings and defaults."""
+    from .method import make, names
+
+    found = [make(name) for name in names()]
+    rows = [
+        {
+            "name": m.name,
+            "about": (sys.modules[type(m).__module__].__doc__ or "").split("\n")[0],
+            "model": "personal" if m.personalised else "common",
+            "settings": m.params(),
+        }
+        for m in found
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    table = Table("method", "what it is", "gives", "settings")
+    for row in rows:
+        settings = ", ".join(f"{k}={v}" for k, v in dict(row["settings"]).items())  # type: ignore[call-overload]
+        table.add_row(str(row["name"]), str(row["about"]), f"{row['model']} model", settings)
+    console.print(table)
+
+
+@data_app.callback()
+def data(context: typer.Context, as_json: AsJson = False) -> None:
+    """The data sets and partitions at hand."""
+    if context.invoked_subcommand:
+        return
+    from .data import partitions
+    from .data.sources import DATASETS
+
+    sets = {name: (made.__doc__ or "").split("\n")[0] for name, made in DATASETS.items()}
+    dealt = {name: partitions.options(name) for name in partitions.names()}
+    if as_json:
+        print(json.dumps({"data": sets, "partitions": dealt}, indent=1))
+        return
+    table = Table("data set", "what it is")
+    for name, about in sets.items():
+        table.add_row(name, about)
+    console.print(table)
+    table = Table("partition", "settings")
+    for name, options in dealt.items():
+        table.add_row(name, ", ".join(f"{k}={v}" for k, v in options.items()))
+    console.print(table)
+
+
+@app.command()
+def check(
+    method: Annotated[str, typer.Argument(help="A method's name, or your own `file.py`.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put a method through the contract that every method must pass (determinism, resume, hard clients, bytes ...)."""
+    from .checks import run_checks
+
+    results = []
+    for result in run_checks(method):
+        outcome = "fail" if result.error else "pass" if result.applies else "n/a"
+        results.append({"check": result.name, "outcome": outcome, "why": result.error or result.about})
+        if not as_json:
+            mark = {"fail": "[red]FAIL[/]", "pass": "[green]pass[/]", "n/a": "[dim]n/a [/]"}[outcome]
+            console.print(f"{mark}  {result.name}: {result.error or result.about}", highlight=False, soft_wrap=True)
+    failed = sum(r["outcome"] == "fail" for r in results)
+    if as_json:
+        print(json.dumps(results, indent=1))
+    else:
+        passed = sum(r["outcome"] == "pass" for r in results)
+        console.print(f"{passed} passed, {failed} failed, {len(results) - passed - failed} not for this method.")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the new method, such as `fedmine`.")],
+    folder: Annotated[Path, typer.Option(help="Where to write, outside a checkout of fedloom.")] = Path("."),
+) -> None:
+    """Write a method file, its page and its golden test to start from."""
+    from .scaffold import write
+
+    for path in write(name, folder):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+@bench_app.command()
+def speed(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and rounds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the engine against a bare PyTorch loop, the pool against one process, and memory against the number of
+    clients. Ratios are of one run on this machine; seconds mean little elsewhere."""
+    from .bench.speed import measure
+
+    figures = measure(quick=quick, say=None if as_json else lambda text: console.print(text, highlight=False))
+    if as_json:
+        print(json.dumps(figures, indent=1))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if v is not None}
+
+
+def _watch(rounds: int, quiet: bool) -> Any:
+    from .progress import Watch
+
+    return Watch(console, rounds, quiet)
+
+
+def _show(run: Run, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(run.summary, indent=1))
+    elif not quiet:
+        from .progress import accuracy_line
+
+        rounds = run.summary["chosen_rounds"]
+        held = f", best by validation in round {rounds['best_by_validation']}" if rounds.get("best_by_validation") else ""
+        said = accuracy_line(run.metrics[-1]) if run.metrics else "nothing evaluated"
+        console.print(f"{run.config.method}: {said} after round {run.summary['rounds']}{held}", highlight=False)
+        console.print(f"run: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point: errors that the user can mend are one sentence and a non-zero exit."""
+    warnings.showwarning = lambda message, *_, **__: errors.print(f"note: {message}", highlight=False, soft_wrap=True)
+    try:
+        app()
+    except FedloomError as error:
+        errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors.print("stopped; `fedloom resume DIR` (or the same command) goes on from the last checkpoint.")
+        sys.exit(130)

@@ -1,0 +1,63 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from .engine import Engine
+
+
+class Watch:
+    """A callback for one run, or for a whole grid of runs one after another."""
+
+    def __init__(self, console: Console, rounds: int, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.label = ""
+        self.live = console.is_terminal and not quiet
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=rounds, accuracy="")
+
+    def __enter__(self) -> Watch:
+        if self.live:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.live:
+            self._bar.stop()
+
+    def begin(self, label: str, done: int = 0) -> None:
+        """A run starts, `done` of its rounds being there already."""
+        self.label = label
+        self._bar.update(self._task, description=label, advance=done)
+
+    def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
+        """Show a round's accuracies."""
+        said = accuracy_line(record) if record else ""
+        if self.live:
+            self._bar.update(self._task, advance=1, **({"accuracy": said} if said else {}))
+        elif said and not self.quiet:
+            name = f"{self.label}  " if self.label else ""
+            self.console.print(f"{name}round {engine.round}/{engine.schedule.rounds}  {said}", highlight=False)
+
+
+def accuracy_line(record: dict[str, Any]) -> str:
+    """A round's accuracies in a few words."""
+    said = []
+    for name in ("personal", "common"):
+        if record.get(name):
+            said.append(f"{name} {100 * record[name]['accuracy_mean']:.1f} %")
+    return "  ".join(said) or "no test samples"
