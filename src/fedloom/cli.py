@@ -32,10 +32,14 @@ errors = Console(stderr=True)
 
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set", help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.", metavar="KEY=VALUE"
+    ),
 ]
 Data = Annotated[str | None, typer.Option(help="Data set (see `fedloom data`). Default: digits4.")]
-Partition = Annotated[str | None, typer.Option(help="How data are dealt out: iid, dirichlet, pathological, domains. Default: domains.")]
+Partition = Annotated[
+    str | None, typer.Option(help="How data are dealt out: iid, dirichlet, pathological, domains. Default: domains.")
+]
 Model = Annotated[str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext. Default: cnn.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
@@ -47,7 +51,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 @app.command("run")
 def run_(
-    what: Annotated[str, typer.Argument(metavar="METHOD|FILE", help="A method (see `fedloom methods`), your own `file.py`, or a run file `recipe.toml`.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD|FILE",
+            help="A method (see `fedloom methods`), your own `file.py`, or a run file `recipe.toml`.",
+        ),
+    ],
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
@@ -75,8 +85,8 @@ def run_(
         fedloom run recipes/digits4-fedper.toml --seed 1
 
     A setting belongs to the method (`mu`), the partition (`beta`), the model (`width`), training (`lr`, `batch`,
-    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...); where two
-    know the same key, say which, as in `training.lr`. The run can be stopped at any moment and continued with
+    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...); where
+    two know the same key, say which, as in `training.lr`. The run can be stopped at any moment and continued with
     `fedloom resume DIR`; the numbers are the same.
     """
     from .config import build, parse_set, read
@@ -121,7 +131,9 @@ def compare(
     rounds: Rounds = None,
     seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
     set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path("runs/compare"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
+        "runs/compare"
+    ),
     executor: Executor = "pool",
     workers: Workers = None,
     quiet: Quiet = False,
@@ -172,7 +184,11 @@ def report(
     runs = [Run.load(folder) for folder in folders]
     alone = {r.config.seed: r for r in runs if r.config.method == "local"}
     for r in runs:
-        if r.config.seed in alone and r.config.method != "local" and len(r.clients) == len(alone[r.config.seed].clients):
+        if (
+            r.config.seed in alone
+            and r.config.method != "local"
+            and len(r.clients) == len(alone[r.config.seed].clients)
+        ):
             r.summary["better_than_local"] = better_than_local(r, alone[r.config.seed])
     pages = [r.data(f"{r.config.method}, seed {r.config.seed}") for r in runs]
     write_atomic(out, render(pages, ", ".join(dict.fromkeys(r.config.method for r in runs))).encode())
@@ -185,7 +201,7 @@ def methods(as_json: AsJson = False) -> None:
     from .method import make, names
 
     found = [make(name) for name in names()]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": m.name,
             "about": (sys.modules[type(m).__module__].__doc__ or "").split("\n")[0],
@@ -199,8 +215,8 @@ def methods(as_json: AsJson = False) -> None:
         return
     table = Table("method", "what it is", "gives", "settings")
     for row in rows:
-        settings = ", ".join(f"{k}={v}" for k, v in dict(row["settings"]).items())  # type: ignore[call-overload]
-        table.add_row(str(row["name"]), str(row["about"]), f"{row['model']} model", settings)
+        settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
+        table.add_row(row["name"], row["about"], f"{row['model']} model", settings)
     console.print(table)
 
 
@@ -258,7 +274,7 @@ def new(
     folder: Annotated[Path, typer.Option(help="Where to write, outside a checkout of fedloom.")] = Path("."),
 ) -> None:
     """Write a method file, its page and its golden test to start from."""
-    from .scaffold import write
+    from .new import write
 
     for path in write(name, folder):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
@@ -295,9 +311,13 @@ def _show(run: Run, quiet: bool, as_json: bool) -> None:
         from .progress import accuracy_line
 
         rounds = run.summary["chosen_rounds"]
-        held = f", best by validation in round {rounds['best_by_validation']}" if rounds.get("best_by_validation") else ""
+        held = (
+            f", best by validation in round {rounds['best_by_validation']}" if rounds.get("best_by_validation") else ""
+        )
         said = accuracy_line(run.metrics[-1]) if run.metrics else "nothing evaluated"
-        console.print(f"{run.config.method}: {said} after round {run.summary['rounds']}{held}", highlight=False)
+        console.print(
+            f"{run.config.method}: {said} after round {run.summary['rounds']}{held}", highlight=False, soft_wrap=True
+        )
         console.print(f"run: {run.folder}", highlight=False, soft_wrap=True)
 
 

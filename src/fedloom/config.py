@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from . import models
 from .data import partitions
 from .errors import FedloomError, unknown
-from .method import explain, find, make
 from .method import Method as _Method
+from .method import explain, find, make
 from .schedule import Schedule
 from .training import Count, Share, Training
 
@@ -93,7 +93,7 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     body["training"] = {**cls.training, **body.get("training", {})}
     body["hyper"] = make(str(named["method"]), body.get("hyper", {})).params()
     try:
-        return Config(**body)
+        return Config.model_validate(body)
     except ValidationError as error:
         raise FedloomError(f"config: {explain(error)}") from None
 

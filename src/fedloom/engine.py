@@ -47,7 +47,9 @@ class Engine:
         """Go on from a checkpoint (or from nothing) until the last round, or until a callback stops the run."""
         site, method = self.site, self.site.method
         site.load()
-        self.server = method.init(site).replace(round=0, seed=site.seed, known=torch.zeros(site.clients, dtype=torch.bool))
+        self.server = method.init(site).replace(
+            round=0, seed=site.seed, known=torch.zeros(site.clients, dtype=torch.bool)
+        )
         if start and start.server is not None:
             self.round, self.server, self.bytes = start.round, start.server, dict(start.extra["bytes"])
         while self.round < self.schedule.rounds:
@@ -117,15 +119,13 @@ class Engine:
             expected = self.server.get(name)
             if isinstance(expected, Tensor) and (expected.shape, expected.dtype) != (value.shape, value.dtype):
                 raise FedloomError(
-                    f"round {self.round}: client {k} uploaded {name!r} with shape {tuple(value.shape)} ({value.dtype}), "
+                    f"round {self.round}: client {k} uploaded {name!r} as {tuple(value.shape)} ({value.dtype}), "
                     f"the server has {tuple(expected.shape)} ({expected.dtype})."
                 )
         return upload
 
     # -- evaluation ---------------------------------------------------------------------------------------------
-    def _evaluate(
-        self, cohort: list[int], lost: set[int], arrived: _Arrivals, moved: dict[str, int]
-    ) -> dict[str, Any]:
+    def _evaluate(self, cohort: list[int], lost: set[int], arrived: _Arrivals, moved: dict[str, int]) -> dict[str, Any]:
         """One line of metrics. Nothing that a client or the server remembers is changed."""
         site, method = self.site, self.site.method
         scores: dict[str, dict[str, np.ndarray]] = {}
@@ -133,7 +133,9 @@ class Engine:
             scores["common"] = common
         scores["before"] = self._before() if method.personalised or common is None else common
         # A client that did not train this round has, after training, what it has before it.
-        scores["after"] = {s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s]) for s in SCORED}
+        scores["after"] = {
+            s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s]) for s in SCORED
+        }
         domains = [c.domain for c in site.federation.clients]
         record: dict[str, Any] = {
             "round": self.round,
@@ -155,7 +157,8 @@ class Engine:
         """Every client's personal model with what the server would send it now."""
         method, clients = self.site.method, range(self.site.clients)
         tasks = (
-            Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED) for k in clients
+            Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED)
+            for k in clients
         )
         return _collect(self.executor.run(tasks), self.site.clients)
 
@@ -166,7 +169,9 @@ class Engine:
         scores = {}
         for split in SCORED:
             first: dict[bytes, int] = {}
-            same = [first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(self.site.federation.clients)]
+            same = [
+                first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(self.site.federation.clients)
+            ]
             chosen = sorted(set(same))
             chunks = [tuple(chosen[i : i + COMMON_CHUNK]) for i in range(0, len(chosen), COMMON_CHUNK)]
             tasks = (Task("common", self.round, chunk, self.server, splits=(split,)) for chunk in chunks)

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .data.federation import Federation
 from .errors import FedloomError
 from .rng import torch_rng
-from .roles import Role, Roles
+from .roles import Role
 from .training import Training
 from .tree import Tree
 
@@ -65,11 +65,17 @@ class Site:
     """What stays in a worker between clients: the resident model, its first weights, the data, the method."""
 
     def __init__(
-        self, method: Method, federation: Federation, model: nn.Module, training: Training, seed: int, strict: bool = False
+        self,
+        method: Method,
+        federation: Federation,
+        model: nn.Module,
+        training: Training,
+        seed: int,
+        strict: bool = False,
     ) -> None:
         self.method, self.federation, self.training, self.seed, self.strict = method, federation, training, seed, strict
         self.given = model  # as it was given, for other workers to start from
-        self.model = copy.deepcopy(model)
+        self.model: Any = copy.deepcopy(model)  # has a body and a head
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
         self.roles = method.roles(self.model)
@@ -136,7 +142,7 @@ class Site:
         return [
             (n, p)
             for n, p in self.model.named_parameters()
-            if n not in self._frozen and (wanted is None or id(p) in wanted)
+            if p.requires_grad and n not in self._frozen and (wanted is None or id(p) in wanted)
         ]
 
     def reference(self, i: int, weights: Tree) -> nn.Module:
@@ -287,12 +293,12 @@ class Local:
                 p.grad = new[name]
 
 
-def _see(references: Mapping[str, nn.Module], x: Tensor) -> dict[str, Outputs]:
+def _see(references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
     seen = {}
     with torch.no_grad():
         for name, model in references.items():
-            features = model.body(x)  # type: ignore[operator]
-            seen[name] = Outputs(features, model.head(features))  # type: ignore[operator]
+            features = model.body(x)
+            seen[name] = Outputs(features, model.head(features))
     return seen
 
 
@@ -318,7 +324,8 @@ class _trained:
         self, model: nn.Module, params: list[nn.Parameter], only: list[nn.Module] | None, frozen: set[str]
     ) -> None:
         self.model, self.only, self.frozen = model, only, frozen
-        self.idle = [p for p in model.parameters() if not any(p is q for q in params)] if only or frozen else []
+        trained = {id(p) for p in params}
+        self.idle = [p for p in model.parameters() if id(p) not in trained and p.requires_grad]
 
     def __enter__(self) -> list[_BatchNorm]:
         for p in self.idle:

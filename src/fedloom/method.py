@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 import torch
 from pydantic import ConfigDict, ValidationError
@@ -93,7 +93,7 @@ class Method:
 
     def params(self) -> dict[str, Any]:
         """The hyper-parameters as plain values."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        return asdict(self)  # type: ignore[call-overload]
 
     def __reduce__(self) -> Any:
         # A worker process finds the method by its name or file; a class from a notebook travels by reference.
@@ -121,7 +121,7 @@ def method(name: str) -> Callable[[type[T]], type[T]]:
     """Register a class as the method `name` and make it a frozen dataclass whose fields are checked."""
 
     def register(cls: type[T]) -> type[T]:
-        made = validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+        made = cast(type[T], validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls))
         made.name = name
         REGISTRY[name] = made
         return made

@@ -79,9 +79,7 @@ class Payload(Mapping[str, Value]):
 
     def replace(self, **named: Any) -> Payload:
         """A payload in which these names (whole groups for trees) have new values; the rest is kept."""
-        old = {
-            n: v for n, v in self._items.items() if not any(n == new or n.startswith(f"{new}/") for new in named)
-        }
+        old = {n: v for n, v in self._items.items() if not any(n == new or n.startswith(f"{new}/") for new in named)}
         return Payload(old, **named)
 
     def copy(self) -> Payload:

@@ -48,10 +48,14 @@ class Watch:
         """Show a round's accuracies."""
         said = accuracy_line(record) if record else ""
         if self.live:
-            self._bar.update(self._task, advance=1, **({"accuracy": said} if said else {}))
+            self._bar.update(self._task, advance=1)
+            if said:
+                self._bar.update(self._task, accuracy=said)
         elif said and not self.quiet:
             name = f"{self.label}  " if self.label else ""
-            self.console.print(f"{name}round {engine.round}/{engine.schedule.rounds}  {said}", highlight=False)
+            self.console.print(
+                f"{name}round {engine.round}/{engine.schedule.rounds}  {said}", highlight=False, soft_wrap=True
+            )
 
 
 def accuracy_line(record: dict[str, Any]) -> str:

@@ -45,6 +45,6 @@ def _claimed(model: nn.Module, claims: list[nn.Module | type[nn.Module]]) -> Ite
         for prefix, module in model.named_modules():
             if module is claim or (isinstance(claim, type) and isinstance(module, claim)):
                 found = True
-                yield from (f"{prefix}.{n}" if prefix else n for n in module.state_dict())
+                yield from (n for n in model.state_dict() if not prefix or n.startswith(f"{prefix}."))
         if not found and isinstance(claim, nn.Module):
             raise FedloomError(f"a {type(claim).__name__} that is given a role is not part of the model.")

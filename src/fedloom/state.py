@@ -147,7 +147,9 @@ class Store:
             data = file.read_bytes() if file.exists() else b""
             if not file.exists() or f"{sha256(data)}.safetensors" != name:
                 file.unlink(missing_ok=True)  # so that it is written anew, not taken for whole
-                raise CheckpointError(f"{path.name} is damaged ({name[:12]}... is missing or its checksum does not fit).")
+                raise CheckpointError(
+                    f"{path.name} is damaged ({name[:12]}... is missing or its checksum does not fit)."
+                )
             if name == body["server"]:
                 files[name] = data
         return body, files

@@ -49,9 +49,7 @@ class Training(BaseModel):
         if self.optimizer == "sgd":
             if self.nesterov and not self.momentum:
                 raise FedloomError("nesterov=true needs momentum above 0.")
-            return torch.optim.SGD(
-                params, lr, self.momentum, self.dampening, decay, self.nesterov, foreach=True
-            )
+            return torch.optim.SGD(params, lr, self.momentum, self.dampening, decay, self.nesterov, foreach=True)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         betas = (self.beta1, self.beta2)
         return kind(params, lr, betas, self.eps, decay, self.amsgrad, foreach=True)

@@ -15,7 +15,6 @@ from ..run import Run, better_than_local, execute
 from ..state import write_atomic
 
 
-
 def configs(
     methods: Sequence[str], seeds: Sequence[int], given: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> list[Config]:
@@ -111,7 +110,10 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The leaderboard as a Markdown table."""
     head = ["method", *(name for name, *_ in SHOWN)]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *(cells(row) for row in rows)]
-    note = "Accuracies are of the last round; `by validation` is the round chosen on validation data. ± is the std over seeds."
+    note = (
+        "Accuracies are of the last round; `by validation` is the round chosen on validation data. "
+        "± is the std over seeds (ddof 1)."
+    )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{note}\n"
 
 

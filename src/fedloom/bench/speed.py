@@ -46,14 +46,20 @@ def federation(clients: int, samples: int) -> Federation:
         domains=("made-up",),
     )
     none = np.arange(0)
-    return Federation(data, tuple(Client(np.arange(k * samples, (k + 1) * samples), none, none) for k in range(clients)))
+    return Federation(
+        data, tuple(Client(np.arange(k * samples, (k + 1) * samples), none, none) for k in range(clients))
+    )
 
 
 def site(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -> Site:
     """The 4-layer CNN with batches of 10."""
     torch.manual_seed(key("bench"))
     return Site(
-        make(method), federation(clients, samples), build("cnn", Task((1, 28, 28), 10)), Training(batch=10, lr=lr), seed=0
+        make(method),
+        federation(clients, samples),
+        build("cnn", Task((1, 28, 28), 10)),
+        Training(batch=10, lr=lr),
+        seed=0,
     )
 
 
@@ -78,7 +84,10 @@ def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dic
 def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
     """All figures. `say` is told each as soon as it is known."""
     say = say or (lambda text: None)
-    figures = {"overhead": overhead(40 if quick else 300, 2 if quick else 3, say), "memory": memory(2 if quick else 3, say)}
+    figures = {
+        "overhead": overhead(40 if quick else 300, 2 if quick else 3, say),
+        "memory": memory(2 if quick else 3, say),
+    }
     return figures
 
 
@@ -129,7 +138,10 @@ def memory(rounds: int, say: Say) -> dict[str, Any]:
         peaks = {n: _peak(method, n, rounds) for n in (100, 1000)}
         figures[method] = {"mb": peaks, "ratio": peaks[1000] / peaks[100]}
         say(f"peak memory of {method}, 50 participants a round, data excluded:")
-        say(f"  100 clients {peaks[100]:.0f} MB, 1000 clients {peaks[1000]:.0f} MB, ratio {figures[method]['ratio']:.2f} (goal: at most 1.3)")
+        say(
+            f"  100 clients {peaks[100]:.0f} MB, 1000 clients {peaks[1000]:.0f} MB, "
+            f"ratio {figures[method]['ratio']:.2f} (goal: at most 1.3)"
+        )
     return figures
 
 

@@ -15,7 +15,9 @@ from .federation import Dataset
 
 def cache_folder() -> Path:
     """Where made and decoded data are kept: `FEDLOOM_CACHE`, or `fedloom` in the user's cache folder."""
-    base = os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+    base = (
+        os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+    )
     return Path(base)
 
 

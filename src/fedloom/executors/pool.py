@@ -28,7 +28,7 @@ class Pool:
             raise FedloomError(f"the pool needs at least 1 worker, got {workers}.")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        context = mp.get_context(_START)
+        context: Any = mp.get_context(_START)
         if _START == "forkserver":
             context.set_forkserver_preload(["fedloom.executors.pool"])
         parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)

@@ -219,8 +219,11 @@ def _header(runs: Sequence[RunData], title: str) -> str:
 def _leaderboard(runs: Sequence[RunData], domains: int) -> str:
     values = {c: [c.get(r) for r in runs] for c in COLUMNS}
     # Columns that no run fills say nothing, and over fewer than two domains there is nothing to average.
-    shown = [c for c in COLUMNS[:1] + tuple(c for c in COLUMNS[1:] if any(v is not None for v in values[c]))
-             if domains > 1 or not c.label.startswith("Domain")]
+    shown = [
+        c
+        for c in COLUMNS[:1] + tuple(c for c in COLUMNS[1:] if any(v is not None for v in values[c]))
+        if domains > 1 or not c.label.startswith("Domain")
+    ]
     best: dict[_Column, str | None] = {}
     for column in shown:
         known = [v for v in values[column] if v is not None]
@@ -228,8 +231,10 @@ def _leaderboard(runs: Sequence[RunData], domains: int) -> str:
         # Runs that look equal at the printed precision share the mark; where all do, nobody is best.
         best[column] = column.show((max if column.higher else min)(known)) if len(texts) > 1 else None
     head = "<th scope=col><button data-down=0>Method</button></th>" + "".join(
-        f'<th scope=col{" class=minor" if c.minor else ""}><button data-down={int(c.higher)}>{esc(c.label)}'
-        f"<small>{esc(c.note)}</small></button></th>" for c in shown)
+        f"<th scope=col{' class=minor' if c.minor else ''}><button data-down={int(c.higher)}>{esc(c.label)}"
+        f"<small>{esc(c.note)}</small></button></th>"
+        for c in shown
+    )
     order = sorted(range(len(runs)), key=lambda i: -(-1.0 if (v := values[COLUMNS[0]][i]) is None else v))
     body = []
     for i in order:
@@ -240,8 +245,10 @@ def _leaderboard(runs: Sequence[RunData], domains: int) -> str:
         notes.append(f"model {_stage(run)} local training" if _evaluated(run) else EMPTY)
         if run.summary.get("finished") is False:
             notes.append("unfinished")
-        row = [f'<th scope=row data-v="{esc(run.name)}"><i class=key {svg.tint(i)}></i>'
-               f"{esc(run.name)}<small>{esc(', '.join(notes))}</small></th>"]
+        row = [
+            f'<th scope=row data-v="{esc(run.name)}"><i class=key {svg.tint(i)}></i>'
+            f"{esc(run.name)}<small>{esc(', '.join(notes))}</small></th>"
+        ]
         for c in shown:
             value = values[c][i]
             text = ABSENT if value is None else c.show(value)
@@ -249,8 +256,11 @@ def _leaderboard(runs: Sequence[RunData], domains: int) -> str:
             row.append(f'<td class="{kinds}" data-v="{"" if value is None else value}">{esc(text)}</td>')
         body.append(f"<tr>{''.join(row)}</tr>")
     return (
-        "<h2>Leaderboard</h2><div class=scroll><table id=board><thead><tr>" + head + "</tr></thead><tbody>"
-        + "".join(body) + "</tbody></table></div><p class=note>Accuracies are test accuracies in percent, spreads "
+        "<h2>Leaderboard</h2><div class=scroll><table id=board><thead><tr>"
+        + head
+        + "</tr></thead><tbody>"
+        + "".join(body)
+        + "</tbody></table></div><p class=note>Accuracies are test accuracies in percent, spreads "
         "and gains in percentage points; <b class=best>marked</b> is the best of a column, and a click on a heading "
         "sorts. <b>Last</b>, also meant where a heading names no choice, is the value at the last evaluated round. "
         "<b>By validation</b> is the value at the round with the best validation accuracy, a choice one could make in "
@@ -277,7 +287,8 @@ def _points(run: RunData, kind: str, against_bytes: bool) -> list[tuple[float, f
 def _curves(runs: Sequence[RunData]) -> str:
     legend = "".join(
         f"<label><input type=checkbox checked data-s={i}><i class=key {svg.tint(i)}></i>{esc(r.name)}</label>"
-        for i, r in enumerate(runs))
+        for i, r in enumerate(runs)
+    )
     figures = []
     for against_bytes in (False, True):
         for kind in ("personal", "common"):
@@ -286,8 +297,11 @@ def _curves(runs: Sequence[RunData]) -> str:
                 continue
             lead = max(series, key=lambda s: s[2][-1][1])
             caption = f"Mean test accuracy of the clients with their {kind} model "
-            caption += ("by the MB sent up and down so far; a run that sends nothing stands at 0 MB." if against_bytes
-                        else "by round; the vertical axis need not start at zero.")
+            caption += (
+                "by the MB sent up and down so far; a run that sends nothing stands at 0 MB."
+                if against_bytes
+                else "by round; the vertical axis need not start at zero."
+            )
             if len(series) > 1:
                 caption += f" Highest at its last point: {lead[1]}, {lead[2][-1][1]:.2f} %."
             chart = svg.lines(series, "MB up + down" if against_bytes else "round", "accuracy, %", not against_bytes)
@@ -313,12 +327,18 @@ def _domains(runs: Sequence[RunData], names: Sequence[str]) -> str:
         return ""
     panels = "".join(
         f"<div><h4>{esc(d)}</h4>{svg.bars(d, [(i, r.name, row[i]) for i, r in enumerate(runs)], _percent, 1.0)}</div>"
-        for d, row in table.items())
+        for d, row in table.items()
+    )
     means = {d: sum(known) / len(known) for d, row in table.items() if (known := [v for v in row if v is not None])}
     hard = min(means, key=lambda d: means[d])
-    return "<h2>Domains</h2>" + _figure("Accuracy by domain", f"<div class=three>{panels}</div>", (
-        "Last personal accuracy in percent on the clients of each domain, bars from 0 to 100. "
-        f"Hardest on average over the runs: {hard}, {_percent(means[hard])} %."))
+    return "<h2>Domains</h2>" + _figure(
+        "Accuracy by domain",
+        f"<div class=three>{panels}</div>",
+        (
+            "Last personal accuracy in percent on the clients of each domain, bars from 0 to 100. "
+            f"Hardest on average over the runs: {hard}, {_percent(means[hard])} %."
+        ),
+    )
 
 
 def _groups(runs: Sequence[RunData]) -> list[list[RunData]]:
@@ -379,9 +399,16 @@ def _clients(runs: Sequence[RunData]) -> str:
         if rows:
             lows = [(v, j, r.name) for r, c in rows for j, v in enumerate(c) if v is not None]
             low = f" Lowest: client {min(lows)[1]} with {min(lows)[2]}, {_percent(min(lows)[0])} %." if lows else ""
-            figures.append(_figure(f"Accuracy of every client{of}", _client_map(rows, group, False), (
-                "Last headline accuracy in percent, one column per client, grouped by domain where there are domains; "
-                "the stronger the colour, the higher." + low)))
+            figures.append(
+                _figure(
+                    f"Accuracy of every client{of}",
+                    _client_map(rows, group, False),
+                    (
+                        "Last headline accuracy in %, a column per client, grouped by domain if there are domains; "
+                        "the stronger the colour, the higher." + low
+                    ),
+                )
+            )
         if gains := _gains(group):
             parts = []
             for run, row in gains:
@@ -389,9 +416,16 @@ def _clients(runs: Sequence[RunData]) -> str:
                 if known:
                     better, mean = sum(v > 0 for v in known), sum(known) / len(known)
                     parts.append(f"{run.name}: {better} of {len(known)} (mean {_signed(mean)})")
-            figures.append(_figure(f"Gain over training alone{of}", _client_map(gains, group, True), (
-                "Percentage points above (blue) or below (orange) the same client's local run. "
-                f"Clients better off: {'; '.join(parts)}.")))
+            figures.append(
+                _figure(
+                    f"Gain over training alone{of}",
+                    _client_map(gains, group, True),
+                    (
+                        "Percentage points above (blue) or below (orange) the same client's local run. "
+                        f"Clients better off: {'; '.join(parts)}."
+                    ),
+                )
+            )
     few = all(len(_final_clients(r)) <= 8 for r in runs)  # then two maps fit side by side
     return f"<h2>Clients</h2><div{' class=two' if few else ''}>{''.join(figures)}</div>" if figures else ""
 
@@ -412,10 +446,17 @@ def _partition(runs: Sequence[RunData]) -> str:
         top = max((v for row in cells for v in row if v is not None), default=0.0) or 1.0
         chart = svg.heat(classes, labels, bands, cells, (0.0, top), _count)
         of = f", partition {place} of {len(groups)}" if len(groups) > 1 else ""
-        figures.append(_figure(f"Training examples by client and class{of}", chart, (
-            f"Each column is a client, each row a class. {len(clients)} clients hold between {min(totals):,.0f} and "
-            f"{max(totals):,.0f} training examples, {sum(totals):,.0f} in all."
-            + (f" Runs over this partition: {'; '.join(r.name for r in group)}." if of else ""))))
+        figures.append(
+            _figure(
+                f"Training examples by client and class{of}",
+                chart,
+                (
+                    f"A column is a client, a row a class. {len(clients)} clients hold from {min(totals):,.0f} to "
+                    f"{max(totals):,.0f} training examples, {sum(totals):,.0f} in all."
+                    + (f" Runs over this partition: {'; '.join(r.name for r in group)}." if of else "")
+                ),
+            )
+        )
     return "<h2>Partition</h2>" + "".join(figures) if figures else ""
 
 
@@ -426,9 +467,19 @@ def _costs(runs: Sequence[RunData]) -> str:
         if any(v is not None for _, _, v in rows):
             name = f"{column.label}, {column.note}"
             panels.append(f"<div><h4>{esc(name)}</h4>{svg.bars(name, rows, column.show, None)}</div>")
-    return "<h2>Costs</h2>" + _figure("Traffic and time", f"<div class=three>{''.join(panels)}</div>", (
-        "What all clients together send (up) and receive (down) in a round, and the seconds the whole run took on its "
-        "machine; shorter is cheaper.")) if panels else ""
+    return (
+        "<h2>Costs</h2>"
+        + _figure(
+            "Traffic and time",
+            f"<div class=three>{''.join(panels)}</div>",
+            (
+                "What all clients send (up) and receive (down) in a round, and the seconds the whole run took; "
+                "shorter is cheaper."
+            ),
+        )
+        if panels
+        else ""
+    )
 
 
 def _toml(value: Any) -> str:
@@ -470,8 +521,15 @@ def render(runs: Sequence[RunData], title: str) -> str:
     body = [_header(runs, title)]
     if not any(_evaluated(r) for r in runs):
         body.append(f"<p class=empty>{EMPTY.capitalize()}.</p>")
-    body += [_leaderboard(runs, len(domains)), _curves(runs), _domains(runs, domains), _clients(runs), _partition(runs),
-             _costs(runs), _configs(runs)]
+    body += [
+        _leaderboard(runs, len(domains)),
+        _curves(runs),
+        _domains(runs, domains),
+        _clients(runs),
+        _partition(runs),
+        _costs(runs),
+        _configs(runs),
+    ]
     # The policy makes the browser itself refuse any request, so that the page stays self-contained whatever is in it.
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     return (
@@ -479,5 +537,6 @@ def render(runs: Sequence[RunData], title: str) -> str:
         '<meta name=viewport content="width=device-width, initial-scale=1">'
         '<meta name=color-scheme content="light dark">'
         f'<meta http-equiv=Content-Security-Policy content="{policy}"><style>{STYLE}</style></head>\n<body><main>'
-        + "\n".join(p for p in body if p) + f"</main><script>{SCRIPT}</script></body></html>\n"
+        + "\n".join(p for p in body if p)
+        + f"</main><script>{SCRIPT}</script></body></html>\n"
     )

@@ -116,7 +116,11 @@ def bars(label: str, rows: Sequence[tuple[int, str, Value]], show: Callable[[flo
 
 
 def heat(
-    rows: Sequence[str], columns: Sequence[str], bands: Sequence[str | None], cells: Grid, ends: tuple[float, float],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    bands: Sequence[str | None],
+    cells: Grid,
+    ends: tuple[float, float],
     show: Callable[[float], str],
 ) -> str:
     """Draw a heat map of rows by clients; neighbouring columns with the same band (domain) share a heading.

@@ -1,0 +1,139 @@
+"""`fedloom new NAME`: a method file, its page and its golden test to start from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .errors import FedloomError
+from .method import names
+
+_METHOD = '''"""{title}: one line on what it does.
+
+Authors, "Title", venue and year.
+
+Travels: all shared tensors down and up, as FedAvg.
+Symbols: the paper's symbol -> our name, one by one; lambda -> `strength`.
+Deviations: none. (Say here where you depart from the paper, and why.)
+"""
+
+from __future__ import annotations
+
+from fedloom.local import Batch, Fit, Local
+from fedloom.method import method
+from fedloom.methods.fedavg import FedAvg
+from fedloom.payload import Payload
+from fedloom.training import NotNegative
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@method("{name}")
+class {title}(FedAvg):
+    """FedAvg with a penalty on large features. Replace it by your idea."""
+
+    neutral = ({{"strength": 0.0}}, "fedavg")  # with these values it must be FedAvg, bit by bit; None if there are none
+    strength: NotNegative = 0.01  # a field is a hyper-parameter: `--set strength=0.1`
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        # `down` is what the server sent, `state` what this client remembers, `local` its data and model.
+        return local.fit(loss=self.loss)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Named parts are summed, and reported one by one."""
+        return {{"ce": F.cross_entropy(batch.logits, batch.y), "size": self.strength * penalty(batch.features)}}
+
+
+def penalty(features: Tensor) -> Tensor:
+    """The mean squared length of the feature vectors. A function of tensors is easy to test."""
+    return features.square().sum(1).mean()
+'''
+
+_PAGE = """# {title}
+
+*Authors, "Title", venue and year.* Registered as `{name}`.
+
+## The algorithm
+
+| | |
+|---|---|
+| client keeps | nothing |
+| travels down | all shared tensors |
+| travels up | all shared tensors |
+| local objective | CE + strength * mean squared length of features |
+| server | mean weighted by sample counts |
+| prediction | the common model |
+
+## Symbols
+
+| paper | here |
+|---|---|
+| lambda | `strength` |
+
+## Deviations
+
+None.
+
+## Numbers
+
+| setting | paper | here |
+|---|---|---|
+| | | run it and write down what came out |
+"""
+
+_TEST = '''"""{title}: numbers worked out by hand, and the contract of every method."""
+
+import pytest
+import torch
+from fedloom.checks import CHECKS, NotApplicable
+from fedloom.method import find
+
+Method = find({spec})
+
+
+def test_penalty_by_hand() -> None:
+    penalty = __import__(Method.__module__, fromlist=["penalty"]).penalty
+    features = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert penalty(features).item() == pytest.approx((25 + 1) / 2)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+def test_contract(check) -> None:
+    try:
+        check(Method())
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+'''
+
+
+def write(name: str, folder: Path) -> list[Path]:
+    """Write the three files; inside a checkout of fedloom where they belong, elsewhere into `folder`."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise FedloomError(
+            f"a method's name is lower-case letters, digits and dashes, such as 'fedmine'; got {name!r}."
+        )
+    if name in names():
+        raise FedloomError(f"there is a method named {name!r} already.")
+    stem = name.replace("-", "_")
+    title = "".join(part.capitalize() for part in name.split("-"))
+    inside = Path("src/fedloom/methods").is_dir()
+    if inside:
+        files = [
+            Path(f"src/fedloom/methods/{stem}.py"),
+            Path(f"papers/{name}.md"),
+            Path(f"tests/methods/test_{stem}.py"),
+        ]
+        spec = f'"{name}"'
+    else:
+        files = [folder / f"{stem}.py", folder / f"{stem}.md", folder / f"test_{stem}.py"]
+        spec = f'__file__.replace("test_{stem}", "{stem}")'
+    for path in files:
+        if path.exists():
+            raise FedloomError(f"{path} is there already; nothing was written.")
+    for path, text in zip(files, (_METHOD, _PAGE, _TEST), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = text.format(name=name, title=title, spec=spec)
+        if inside and path.suffix == ".py":
+            text = text.replace("from fedloom.", "from ..") if path == files[0] else text
+        path.write_text(text)
+    return files

@@ -1,0 +1,93 @@
+"""Shared set-up: one thread, a cache of its own, and a world in which losses are parabolas."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+# Before anything imports torch: xdist workers must not fight over the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("FEDLOOM_CACHE", str(Path(tempfile.gettempdir()) / f"fedloom-test-cache-{os.getuid()}"))
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from fedloom.data.federation import Client, Dataset, Federation
+from fedloom.engine import Engine
+from fedloom.executors.inplace import Inplace
+from fedloom.local import Site
+from fedloom.method import Method
+from fedloom.payload import Payload
+from fedloom.schedule import Schedule
+from fedloom.training import Training
+from torch import Tensor, nn
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+if SHARED.is_dir():
+    os.environ.setdefault("FEDLOOM_DATA", str(SHARED))
+torch.set_num_threads(1)
+
+
+class Scalar(nn.Module):
+    """The body is one number w, the head another one, b; what comes out is (w + b, curvature)."""
+
+    def __init__(self, w: float, b: float = 0.0) -> None:
+        super().__init__()
+        self.body = _Add(w)
+        self.head = _Add(b)
+
+
+class _Add(nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x[:, 0] + self.value, x[:, 1]], dim=1)
+
+
+class Parabolas:
+    """Client k's loss is curvature_k / 2 * (w + b - a_k)^2, on n_k equal samples, one batch each."""
+
+    def __init__(self, a: list[int], n: list[int], curvature: list[float] | None = None) -> None:
+        curves = curvature or [1.0] * len(a)
+        rows = [np.arange(sum(n[:k]), sum(n[: k + 1])) for k in range(len(n))]
+        data = Dataset(
+            name="parabolas",
+            x=torch.tensor([[0.0, c] for c, m in zip(curves, n, strict=True) for _ in range(m)]),
+            y=torch.tensor([target for target, m in zip(a, n, strict=True) for _ in range(m)]),
+            domain=torch.zeros(sum(n), dtype=torch.int64),
+            test=torch.zeros(sum(n), dtype=torch.bool),
+            classes=tuple(str(c) for c in range(max(a) + 1)),
+            domains=("one",),
+        )
+        none = np.arange(0)
+        self.federation = Federation(data, tuple(Client(r, none, none) for r in rows))
+
+    def run(
+        self, method: Method, w: float, *, lr: float, steps: int, rounds: int = 1, b: float | None = None, **schedule: object
+    ) -> tuple[Payload, list[Payload]]:
+        """Server and client states after some rounds. Without `b` the head is fixed at 0."""
+        model = Scalar(w, b or 0.0)
+        if b is None:
+            model.head = _Add(0.0)
+            model.head.value = nn.Parameter(torch.tensor(0.0), requires_grad=False)
+        site = Site(method, self.federation, model, Training(lr=lr, steps=steps, batch=1000), seed=0)
+        executor = Inplace(site)
+        engine = Engine(site, executor, Schedule(rounds=rounds, **schedule))
+        engine.run()
+        executor.close()
+        return engine.server, [engine.store.get(k) for k in range(len(self.federation))]
+
+
+@pytest.fixture
+def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
+    """Worlds in which the cross-entropy is a parabola, so that every number can be worked out by hand."""
+
+    def parabola(logits: Tensor, y: Tensor) -> Tensor:
+        return (logits[:, 1] / 2 * (logits[:, 0] - y) ** 2).mean()
+
+    monkeypatch.setattr(F, "cross_entropy", parabola)
+    return Parabolas

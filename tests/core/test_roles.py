@@ -1,0 +1,174 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.errors import FedloomError
+from fedloom.models import Split, Task, build
+from fedloom.roles import Roles
+
+torch.set_num_threads(1)
+
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+class Net(nn.Module):
+    """Small, with a buffer of its own and two kinds of normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1))
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4, bias=False))
+        self.head = nn.Linear(4, 2)
+
+
+def resnet18() -> Split:
+    return build("resnet18", Task((3, 32, 32), 10), width=4, stem="small")
+
+
+def test_everything_is_shared_by_default() -> None:
+    model = Net()
+    roles = Roles(model)
+    assert list(roles.of) == list(model.state_dict())
+    assert set(roles.of.values()) == {"shared"}
+    assert roles.names("shared") == list(model.state_dict())
+    assert roles.names("local") == roles.names("frozen") == []
+    assert {"scale", "norm.running_mean", "norm.num_batches_tracked"} <= set(roles.names("shared")), "buffers too"
+
+
+def test_local_by_module() -> None:
+    model = Net()
+    roles = Roles(model, local=[model.head])
+    assert roles.names("local") == ["head.weight", "head.bias"]
+    assert roles.names("shared") == [n for n in model.state_dict() if not n.startswith("head.")]
+    assert Roles(model, local=iter([model.head])).of == roles.of, "any iterable will do"
+
+
+def test_a_module_claims_all_that_is_inside_it() -> None:
+    model = Net()
+    roles = Roles(model, local=[model.inner], frozen=[model.first])
+    inside = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"]
+    assert roles.names("local") == [f"inner.{n}" for n in inside]
+    assert roles.names("frozen") == ["first.weight", "first.bias"]
+    assert Roles(model, local=[model]).names("local") == list(model.state_dict())
+
+
+def test_local_by_type() -> None:
+    model = Net()
+    roles = Roles(model, local=[nn.Linear])
+    assert roles.names("local") == [
+        "first.weight",
+        "first.bias",
+        "inner.0.weight",
+        "inner.0.bias",
+        "inner.2.weight",
+        "head.weight",
+        "head.bias",
+    ]
+    assert Roles(model, local=[nn.BatchNorm1d]).names("local") == [f"norm.{n}" for n in BATCH_NORM]
+
+
+def test_a_type_includes_its_subtypes_and_may_be_absent() -> None:
+    model = Net()
+    parent = nn.modules.batchnorm._BatchNorm
+    assert Roles(model, local=[parent]).names("local") == [f"norm.{n}" for n in BATCH_NORM]
+    assert Roles(model, local=[nn.BatchNorm3d]).names("local") == []
+
+
+def test_frozen_by_type_and_by_module() -> None:
+    model = Net()
+    roles = Roles(model, local=[model.norm], frozen=[nn.LayerNorm, model.head])
+    assert roles.names("frozen") == ["inner.1.weight", "inner.1.bias", "head.weight", "head.bias"]
+    assert roles.names("local") == [f"norm.{n}" for n in BATCH_NORM]
+    assert len(roles.names("shared")) == len(model.state_dict()) - 4 - 5
+
+
+def test_all_batch_norms_of_a_resnet18() -> None:
+    model = resnet18()
+    roles = Roles(model, local=[nn.BatchNorm2d])
+    blocks = [f"body.features.stage{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1)]
+    layers = ["body.features.bn"]
+    layers += [f"{block}.{bn}" for block in blocks for bn in ("bn1", "bn2")]
+    layers += [f"body.features.stage{stage}.0.shortcut.1" for stage in (2, 3, 4)]
+    assert len(layers) == len(set(layers)) == 20
+    assert set(roles.names("local")) == {f"{layer}.{n}" for layer in layers for n in BATCH_NORM}
+    assert len(roles.names("local")) == 100
+    affine = [n for n in roles.names("local") if n in dict(model.named_parameters())]
+    buffers = [n for n in roles.names("local") if n in dict(model.named_buffers())]
+    assert (len(affine), len(buffers)) == (40, 60)
+    shared = roles.names("shared")
+    assert len(shared) == 22, "20 convolutions, the head's weight and bias"
+    assert sum(n.endswith(("conv.weight", "conv1.weight", "conv2.weight", "shortcut.0.weight")) for n in shared) == 20
+    assert shared[-2:] == ["head.weight", "head.bias"]
+    assert not set(shared) & set(dict(model.named_buffers()))
+    assert roles.names("frozen") == []
+
+
+def test_names_keep_the_models_order() -> None:
+    model = resnet18()
+    order = list(model.state_dict())
+    claims = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)][::-1]
+    for roles in (Roles(model, local=claims, frozen=[model.head]), Roles(model, frozen=[nn.Linear], local=claims)):
+        for role in ("shared", "local", "frozen"):
+            names = roles.names(role)  # type: ignore[arg-type]
+            assert names == sorted(names, key=order.index)
+        assert sorted(roles.of) == sorted(order)
+        assert [len(roles.names(r)) for r in ("shared", "local", "frozen")] == [20, 100, 2]  # type: ignore[arg-type]
+
+
+def test_a_name_decides_nothing() -> None:
+    class Trap(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn = nn.Linear(2, 2)
+            self.bn1 = nn.Conv2d(1, 1, 1)
+            self.BatchNorm2d = nn.LayerNorm(2)
+            self.subnet = nn.ModuleDict({"bnorm": nn.GroupNorm(1, 2), "plain": nn.BatchNorm2d(2)})
+            self.head = nn.ModuleDict({"head": nn.Linear(2, 2)})
+            self.header = nn.Linear(2, 2)
+
+    model = Trap()
+    assert Roles(model, local=[nn.BatchNorm2d]).names("local") == [f"subnet.plain.{n}" for n in BATCH_NORM]
+    assert Roles(model, local=[model.head]).names("local") == ["head.head.weight", "head.head.bias"]
+
+
+def test_both_local_and_frozen_is_an_error_that_names_the_tensor() -> None:
+    model = Net()
+    with pytest.raises(FedloomError, match=r"'head\.weight' cannot be both local and frozen"):
+        Roles(model, local=[model.head], frozen=[model.head])
+    with pytest.raises(FedloomError, match=r"'inner\.2\.weight' cannot be both"):
+        Roles(model, local=[model.inner[2]], frozen=[model.inner])
+    with pytest.raises(FedloomError, match=r"'norm\.weight' cannot be both"):
+        Roles(model, frozen=[model.norm], local=[nn.BatchNorm1d])
+
+
+def test_one_role_may_be_given_twice() -> None:
+    model = Net()
+    twice = Roles(model, local=[model.inner, model.inner[0], nn.LayerNorm], frozen=[model.head, model.head])
+    assert twice.of == Roles(model, local=[model.inner], frozen=[model.head]).of
+
+
+@pytest.mark.parametrize("role", ["local", "frozen"])
+def test_a_module_of_another_model_is_an_error(role: str) -> None:
+    model = Net()
+    for stranger in (nn.Linear(4, 2), Net().head, copy.deepcopy(model.head)):
+        with pytest.raises(FedloomError, match="a Linear that is given a role is not part of the model"):
+            Roles(model, **{role: [model.norm, stranger]})  # type: ignore[arg-type]
+
+
+def test_a_module_with_two_names_is_local_under_both() -> None:
+    """What is local must not leave the client under its other name."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+            self.b = nn.Sequential(nn.Linear(2, 2), self.a[1])
+
+    model = Twice()
+    expected = [f"{side}.1.{n}" for side in ("a", "b") for n in BATCH_NORM]
+    assert Roles(model, local=[nn.BatchNorm1d]).names("local") == expected
+    assert Roles(model, local=[model.a[1]]).names("local") == expected

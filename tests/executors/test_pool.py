@@ -1,0 +1,87 @@
+"""The pool: failures, order, and a caller that stops half-way."""
+
+import os
+import signal
+
+import pytest
+import torch
+from fedloom.checks import federation, network
+from fedloom.errors import ClientError, FedloomError
+from fedloom.executors import Task, make
+from fedloom.executors.base import Result
+from fedloom.executors.pool import Pool
+from fedloom.local import Site
+from fedloom.method import make as make_method
+from fedloom.payload import Payload
+from fedloom.training import Training
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site(make_method("fedavg"), federation(), network(), Training(batch=8), seed=0)
+
+
+def tasks(site: Site, clients=range(4)) -> list[Task]:
+    server = site.method.init(site)
+    return [Task("client", 1, (k,), site.method.download(server, k), splits=("test",)) for k in clients]
+
+
+def test_tasks_and_results_survive_the_wire(site) -> None:
+    (task,) = tasks(site, [2])
+    again = Task.decode(task.encode())
+    assert (again.kind, again.round, again.clients, again.splits, again.work) == ("client", 1, (2,), ("test",), 1.0)
+    assert again.down.equal(task.down) and again.state.equal(task.state)
+    result = Result((2,), Payload(a=1), Payload(), {"test": torch.tensor([[1, 2]])}, {"ce": 0.5})
+    back = Result.decode(result.encode())
+    assert back.upload.equal(result.upload) and back.losses == {"ce": 0.5} and back.scores["test"].tolist() == [[1, 2]]
+
+
+def test_results_come_in_the_order_of_tasks(site) -> None:
+    pool = Pool(site, 3)
+    order = [3, 0, 2, 1, 0, 3]
+    assert [r.clients[0] for r in pool.run(tasks(site, order))] == order
+    pool.close()
+
+
+def test_a_failing_client_is_named_and_the_pool_goes_on(site) -> None:
+    pool = Pool(site, 2)
+    broken = Task("client", 4, (1,), Payload({"model/no.such.tensor": torch.zeros(1)}))
+    with pytest.raises(ClientError, match=r"round 4, client 1: .*no tensor 'no.such.tensor'"):
+        list(pool.run([broken, *tasks(site)]))
+    assert len(list(pool.run(tasks(site)))) == 4  # what was under way is not mistaken for the next answer
+    pool.close()
+
+
+def test_a_caller_may_stop_half_way(site) -> None:
+    pool = Pool(site, 2)
+    stream = pool.run(tasks(site))
+    assert next(stream).clients == (0,)
+    stream.close()
+    assert [r.clients[0] for r in pool.run(tasks(site, [2, 3]))] == [2, 3]
+    pool.close()
+
+
+def test_a_killed_worker_is_reported(site) -> None:
+    pool = Pool(site, 1)
+    list(pool.run(tasks(site, [0])))
+    os.kill(pool.processes[0], signal.SIGKILL)
+    with pytest.raises(FedloomError, match="worker died in round 1"):
+        list(pool.run(tasks(site, [0])))
+    pool.close()
+
+
+def test_no_worker_outlives_the_pool(site) -> None:
+    pool = Pool(site, 2)
+    pids = pool.processes
+    list(pool.run(tasks(site)))
+    pool.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_wrong_names_and_numbers(site) -> None:
+    with pytest.raises(FedloomError, match="did you mean 'pool'"):
+        make("poool", site, 2)
+    with pytest.raises(FedloomError, match="at least 1 worker"):
+        Pool(site, 0)

@@ -1,0 +1,75 @@
+"""Kill it anywhere: a run killed at random moments and resumed ends with the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+KILLS = 20
+RUN = ["run", "scaffold", "--clients", "8", "--rounds", "16", "--set", "width=4", "--set", "features=16",
+       "--set", "ratio=0.5", "--quiet"]  # fmt: skip
+
+# One parent that has imported everything forks a child per attempt, so that kills fall into the run, not into imports.
+PARENT = """
+import os, sys, torch
+torch.set_num_threads(1)
+import fedloom.run, fedloom.cli, fedloom.progress, fedloom.methods.scaffold
+from fedloom.data.sources import load
+load("digits4")
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        sys.argv = ["fedloom", *line.split()]
+        try:
+            fedloom.cli.main()
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    print(pid, flush=True)
+    _, status = os.waitpid(pid, 0)
+    print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, flush=True)
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in (folder / "checkpoint").iterdir()}
+
+
+def test_killed_twenty_times(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)  # fmt: skip
+    assert parent.stdin and parent.stdout
+
+    def attempt(args: list[str], seconds: float | None) -> int:
+        parent.stdin.write(" ".join(args) + "\n")
+        pid = int(parent.stdout.readline())
+        if seconds is not None:
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGKILL)
+        return int(parent.stdout.readline())
+
+    start = time.monotonic()
+    assert attempt([*RUN, "--out", str(tmp_path / "calm")], None) == 0
+    whole = time.monotonic() - start
+    stormy = tmp_path / "stormy"
+    rng = random.Random(0)
+    killed = 0
+    for _ in range(200):
+        if killed == KILLS:
+            break
+        args = ["resume", str(stormy), "--quiet"] if (stormy / "config.toml").exists() else [*RUN, "--out", str(stormy)]
+        if (stormy / "summary.json").exists():  # it got to its end before all kills were spent: start another one
+            assert contents(stormy) == contents(tmp_path / "calm")
+            args = [*RUN, "--out", str(stormy), "--fresh"]
+        killed += attempt(args, rng.uniform(0, whole / 4)) == signal.SIGKILL
+    assert killed == KILLS
+    assert attempt(["resume", str(stormy), "--quiet"] if (stormy / "config.toml").exists() else [*RUN, "--out", str(stormy)], None) == 0  # fmt: skip
+    parent.stdin.close()
+    parent.wait(timeout=10)
+    assert contents(stormy) == contents(tmp_path / "calm")
+    assert (stormy / "metrics.jsonl").read_bytes() == (tmp_path / "calm/metrics.jsonl").read_bytes()
+    assert (stormy / "summary.json").exists()
