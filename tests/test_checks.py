@@ -20,12 +20,9 @@ def registry():
     REGISTRY.update(before)
 
 
-class Faulty(FedAvg):
-    pass
-
-
 def failures(faulty: Method) -> set[str]:
-    return {r.name for r in run_checks(faulty) if r.error}
+    """The checks that fail. A class made inside a test cannot travel to worker processes, so `pool` says nothing."""
+    return {r.name for r in run_checks(faulty) if r.error} - {"pool"}
 
 
 def test_a_good_method_passes() -> None:
@@ -41,7 +38,7 @@ def test_hidden_memory_between_rounds_is_caught() -> None:
             MEMORY[local.id] = MEMORY.get(local.id, 0) + 1  # lives outside the state
             return local.fit(lr=0.05 / MEMORY[local.id])
 
-    assert failures(Remembers()) >= {"deterministic", "resume", "pool"}
+    assert failures(Remembers()) >= {"deterministic", "resume"}
 
 
 def test_randomness_without_a_key_is_caught() -> None:
@@ -132,11 +129,11 @@ def test_claiming_a_common_model_that_clients_do_not_use_is_caught() -> None:
 
 def test_not_learning_is_caught() -> None:
     @method("faulty")
-    class Idle(FedAvg):
+    class Unlearns(FedAvg):
         def train(self, down: Payload, state: Payload, local: Local):
-            return local.fit(lr=1e-12)
+            return local.fit(gradient=lambda g, w: -g)
 
-    assert "learns" in failures(Idle())
+    assert "learns" in failures(Unlearns())
 
 
 def test_assuming_every_class_is_caught() -> None:

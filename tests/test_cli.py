@@ -96,7 +96,7 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
         (["run", "fedprox", "--set", "mu"], "--set wants key=value, got 'mu'"),
         (["run", "fedavg", "--set", "lr=0"], "lr = 0: input should be greater than 0"),
         (["run", "fedavg", "--rounds", "0"], "rounds = 0: input should be greater than or equal to 1"),
-        (["run", "fedavg", "--partition", "iid", "--clients", "100000"], "more clients than"),
+        (["run", "fedavg", "--partition", "iid", "--clients", "100000"], "100000 clients cannot share 4800 training samples"),
         (["run", "fedavg", "--partition", "dirichlet", "--set", "least=100000"], "least"),
         (["run", "fedavg", "--partition", "domains", "--clients", "3"], "4"),
         (["run", "fedavg", "--model", "mlp", "--set", "hidden=x"], "hidden"),

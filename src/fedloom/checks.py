@@ -313,8 +313,9 @@ def check_copies(method: Method) -> None:
     executor = Inplace(site)
     uploads = [(r.clients[0], r.upload) for r in executor.run(tasks)]
     executor.close()
+    was = server.encode()
     after = method.aggregate(server, iter(uploads))
-    encoded, was = after.encode(), server.encode()
+    encoded = after.encode()
     for _, upload in uploads:
         for value in upload.values():
             if isinstance(value, torch.Tensor):

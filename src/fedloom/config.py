@@ -77,10 +77,13 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     for key in body:
         if key not in Config.model_fields:
             raise unknown("key", key, Config.model_fields)
-    named = {k: body.get(k, Config.model_fields[k].default) for k in ("method", "partition", "model")}
+    changes = dict(changes or {})
+    choices = ("method", "partition", "model")  # these decide which settings there are
+    body |= {k: changes.pop(k) for k in choices if k in changes}
+    named = {k: body.get(k, Config.model_fields[k].default) for k in choices}
     cls = find(str(named["method"]))
     known = _known(cls, named)
-    for key, value in (changes or {}).items():
+    for key, value in changes.items():
         section, name = _place(key, known)
         if section == "":
             body[name] = value

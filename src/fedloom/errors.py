@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class FedloomError(Exception):
@@ -24,3 +28,12 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> FedloomError:
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}."
     return FedloomError(f"unknown {kind} {str(name)!r}; {hint}")
+
+
+def explain(error: ValidationError) -> str:
+    """A pydantic error as one sentence."""
+    said = []
+    for e in error.errors():
+        where = ".".join(str(part) for part in e["loc"] if part not in ("float", "int"))
+        said.append(f"{where} = {e.get('input')!r}: {e['msg'][0].lower()}{e['msg'][1:]}")
+    return "; ".join(dict.fromkeys(said)) + "."

@@ -232,7 +232,7 @@ class Local:
         training to some modules; the others stay as they are, in evaluation mode. `refs` names weights of models that
         see each batch too, in evaluation mode and without gradient. Other keywords change the run's `Training`.
         """
-        training = self.training.model_copy(update=changes)
+        training = self.training.changed(**changes) if changes else self.training
         site, model, data = self.site, self.site.model, self.site.federation.data
         only = None if only is None else list(only)
         named = site._trainable(only)
@@ -278,19 +278,19 @@ class Local:
     def _correct(
         self, named: list[tuple[str, nn.Parameter]], anchor: list[Tensor], mu: float, hook: GradientHook | None
     ) -> None:
-        if not (anchor or hook):
+        if not (anchor and mu) and not hook:
             return
         params = [p for _, p in named]
         for p in params:  # a parameter the loss does not reach still feels a pull
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         grads = [p.grad for p in params if p.grad is not None]
-        if anchor:
+        if anchor and mu:
             torch._foreach_add_(grads, torch._foreach_sub([p.data for p in params], anchor), alpha=mu)
         if hook:
             names = [n for n, _ in named]
             new = hook(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named))
-            for name, p in named:
-                p.grad = new[name]
+            # Copied, because clipping and optimisers change gradients in place and the hook's tensors are its own.
+            torch._foreach_copy_(grads, [new[n] for n in names])
 
 
 def _see(references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:

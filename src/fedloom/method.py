@@ -20,7 +20,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 from torch import nn
 
-from .errors import FedloomError, unknown
+from .errors import FedloomError, explain, unknown
 from .local import Local, Predictor, Site
 from .payload import Payload
 from .roles import Roles
@@ -160,15 +160,6 @@ def make(spec: str, params: Mapping[str, Any] | None = None) -> Method:
         return cls(**(params or {}))
     except ValidationError as error:
         raise FedloomError(f"{spec}: {explain(error)}") from None
-
-
-def explain(error: ValidationError) -> str:
-    """A pydantic error as one sentence."""
-    said = []
-    for e in error.errors():
-        where = ".".join(str(part) for part in e["loc"] if part not in ("float", "int"))
-        said.append(f"{where} = {e.get('input')!r}: {e['msg'][0].lower()}{e['msg'][1:]}")
-    return "; ".join(dict.fromkeys(said)) + "."
 
 
 def _from_file(path: Path) -> type[Method]:

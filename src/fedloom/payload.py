@@ -25,8 +25,7 @@ Value = Tensor | Scalar
 class Payload(Mapping[str, Value]):
     """An immutable flat mapping. A `Tree` given under a name is stored as `name/tensor`; `tree(name)` gives it back.
 
-    >>> p = Payload(size=3, model=Tree(w=torch.zeros(2)))
-    >>> sorted(p), p["size"], p.tree("model")["w"]
+    `Payload(size=3, model=Tree({"w": torch.zeros(2)}))` has the names `size` and `model/w`.
     """
 
     __slots__ = ("_items",)
@@ -34,6 +33,8 @@ class Payload(Mapping[str, Value]):
     def __init__(self, items: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         self._items: dict[str, Value] = {}
         for name, value in {**(items or {}), **named}.items():
+            if name == "__metadata__":
+                raise FedloomError("'__metadata__' is a name that the file format keeps for itself.")
             if isinstance(value, (Tree, Payload)):
                 self._items.update({f"{name}/{n}": v for n, v in value.items()})
             elif isinstance(value, (Tensor, bool, int, float, str)):
@@ -114,9 +115,9 @@ class Payload(Mapping[str, Value]):
             tensors = load(bytes(data))
             length = int.from_bytes(data[:8], "little")
             scalars = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["scalars"])
+            return Payload({**scalars, **tensors})
         except Exception as error:
             raise FedloomError(f"these {len(data)} bytes are no payload: {error}") from error
-        return Payload({**scalars, **tensors})
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ import torch
 
 def key(*parts: int | str) -> int:
     """A 63-bit integer that depends on every part and on their order; equal on every machine."""
-    text = "\x1f".join(f"{type(p).__name__}:{p}" for p in parts)
+    text = "\x1f".join(f"{type(p).__name__}:{p}".replace("\x1f", "\x1f\x1f") for p in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

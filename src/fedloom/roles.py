@@ -41,8 +41,10 @@ class Roles:
 
 def _claimed(model: nn.Module, claims: list[nn.Module | type[nn.Module]]) -> Iterator[str]:
     for claim in claims:
+        if not isinstance(claim, (nn.Module, type)):
+            raise FedloomError(f"roles are given to modules or module types, not to {claim!r}.")
         found = False
-        for prefix, module in model.named_modules():
+        for prefix, module in model.named_modules(remove_duplicate=False):
             if module is claim or (isinstance(claim, type) and isinstance(module, claim)):
                 found = True
                 yield from (n for n in model.state_dict() if not prefix or n.startswith(f"{prefix}."))

@@ -32,6 +32,11 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name must survive a power cut too
+        finally:
+            os.close(folder)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -49,6 +54,10 @@ class Checkpoint:
     round: int = 0
     server: Payload | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+class _Newer(CheckpointError):
+    """Whole, but of a format this version does not know: not to be skipped, let alone removed."""
 
 
 class Store:
@@ -86,6 +95,7 @@ class Store:
                 "clients": {str(k): files[k] for k in sorted(files)},
                 "extra": checkpoint.extra,
             }
+            body = json.loads(json.dumps(body))  # as it will be read: keys are text
             text = json.dumps({**body, "sha256": sha256(_canonical(body))}, indent=1)
             write_atomic(self.folder / f"round-{checkpoint.round:06d}.json", text.encode())
         except OSError as error:
@@ -102,6 +112,8 @@ class Store:
         for path in reversed(self._manifests()):
             try:
                 body, files = self._read(path)
+            except _Newer:
+                raise
             except CheckpointError as error:
                 bad.append(str(error))
                 continue
@@ -110,7 +122,7 @@ class Store:
                 for later in self._manifests():
                     if later > path:
                         later.unlink()
-            self._files = {int(k): name for k, name in body["clients"].items()}
+            self._files, self._fresh = {int(k): name for k, name in body["clients"].items()}, {}
             self._clean()
             return Checkpoint(body["round"], Payload.decode(files[body["server"]]), body["extra"])
         if bad:
@@ -140,7 +152,7 @@ class Store:
         if sha256(_canonical(body)) != claimed:
             raise CheckpointError(f"{path.name} is damaged (its checksum does not fit).")
         if body["format"] != FORMAT:
-            raise CheckpointError(f"{path.name} has format {body['format']}, this version reads {FORMAT}.")
+            raise _Newer(f"{path.name} has format {body['format']}, this version reads {FORMAT}.")
         files = {}
         for name in {body["server"], *body["clients"].values()}:
             file = self.folder / name

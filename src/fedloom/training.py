@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
-from .errors import FedloomError
+from .errors import FedloomError, explain, unknown
 
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -39,6 +39,22 @@ class Training(BaseModel):
     weight_decay: NotNegative = 0.0
     clip: Positive | None = None  # largest norm of the whole gradient
 
+    @model_validator(mode="after")
+    def _possible(self) -> Training:
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError("nesterov needs momentum above 0 and no dampening")
+        return self
+
+    def changed(self, **changes: Any) -> Training:
+        """The same settings but for these, checked like the others."""
+        for name in changes:
+            if name not in Training.model_fields:
+                raise unknown("setting of local training", name, Training.model_fields)
+        try:
+            return Training.model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise FedloomError(f"local training: {explain(error)}") from None
+
     def step_size(self, round: int) -> float:
         """The step size in a round (counted from 1)."""
         return self.lr * self.lr_decay ** (round - 1)
@@ -47,8 +63,6 @@ class Training(BaseModel):
         """A fresh optimiser for these parameters."""
         lr, decay = self.step_size(round), self.weight_decay
         if self.optimizer == "sgd":
-            if self.nesterov and not self.momentum:
-                raise FedloomError("nesterov=true needs momentum above 0.")
             return torch.optim.SGD(params, lr, self.momentum, self.dampening, decay, self.nesterov, foreach=True)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         betas = (self.beta1, self.beta2)

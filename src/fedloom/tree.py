@@ -56,10 +56,8 @@ class Tree(Mapping[str, Tensor]):
         return Tree(zip(self._items, tensors, strict=True))
 
     def _apply(self, foreach: Callable[..., Any], other: Any) -> Tree:
-        if not self._items:
-            return Tree()
         args = self._like(other) if isinstance(other, Tree) else other
-        return self._new(foreach(self._list(), args))
+        return self._new(foreach(self._list(), args)) if self._items else Tree()
 
     def __add__(self, other: Tree | Number) -> Tree:
         return self._apply(torch._foreach_add, other)
@@ -138,15 +136,15 @@ class Mean:
     def add(self, tree: Tree, weight: float = 1.0) -> None:
         """Count `tree` with `weight` (not negative; a weight of 0 counts for nothing)."""
         weight = float(weight)
-        if not weight >= 0:
-            raise FedloomError(f"an aggregation weight must not be negative or NaN, got {weight}.")
+        if not 0 <= weight < float("inf"):
+            raise FedloomError(f"an aggregation weight must not be negative or NaN or infinite, got {weight}.")
         if weight == 0:
             return
-        self.total += weight
         if self._mean is None:
-            self._mean = tree.clone()
+            self._mean, self.total = tree.clone(), weight
             return
-        mean, new = self._mean._list(), self._mean._like(tree)
+        mean, new = self._mean._list(), [t.detach() for t in self._mean._like(tree)]
+        self.total += weight
         pairs = [(m, n) for m, n in zip(mean, new, strict=True) if m.is_floating_point()]
         if pairs:
             floats, arrived = (list(ts) for ts in zip(*pairs, strict=True))

@@ -806,6 +806,22 @@ def test_load_leaves_nothing_of_the_client_before() -> None:
     assert torch.equal(given["head.weight"], torch.full((CLASSES, 6), 0.5, dtype=torch.float64))  # a copy was trained
 
 
+def test_load_resets_buffers_that_are_not_saved() -> None:
+    """What a module remembers without saving it would otherwise depend on who was trained before."""
+    model = net()
+    model.body[0].register_buffer("calls", torch.zeros(1), persistent=False)
+
+    def count(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        module.calls.add_(1)
+
+    model.body[0].register_forward_hook(count)
+    site = place(10, model=model)
+    Local(site, 0, 1).fit()
+    assert site.model.body[0].calls.item() == 3
+    site.load()
+    assert site.model.body[0].calls.item() == 0
+
+
 def test_of_several_trees_the_last_counts() -> None:
     site = place(10)
     one, two = (site.first.map(lambda t, v=v: torch.full_like(t, v)) for v in (1, 2))

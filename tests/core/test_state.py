@@ -1,11 +1,13 @@
 import builtins
 import errno
+import gc
 import hashlib
 import json
 import os
 import random
 import shutil
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,6 +217,34 @@ def test_equal_states_share_one_file(tmp_path: Path) -> None:
     assert store.get(1)["w"].sum() == 3  # type: ignore[union-attr]
 
 
+def test_nothing_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.put(1, memory(1, 1))
+    store.save(checkpoint(1))
+    written: list[str] = []
+    real = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (written.append(Path(b).name), real(a, b))[1])
+    store.put(1, memory(1, 1))
+    store.put(2, memory(1, 1))
+    store.save(Checkpoint(2, server(1)))
+    assert written == ["round-000002.json"]
+    assert store.get(1).equal(memory(1, 1)) and store.get(2).equal(memory(1, 1))
+
+
+def test_what_is_on_disk_is_not_kept_in_memory(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    tensor = torch.ones(3)
+    watch = weakref.ref(tensor)
+    store.put(1, Payload(w=tensor))
+    del tensor
+    gc.collect()
+    assert watch() is not None
+    store.save(checkpoint(1))
+    gc.collect()
+    assert watch() is None
+    assert store.get(1).equal(Payload(w=torch.ones(3)))
+
+
 def test_extra_comes_back(tmp_path: Path) -> None:
     mixed = [1, 2.5, None, True, 'naïve "q" 😀']
     extra = {"bytes": {"up": 1, "down": 2}, "list": mixed, "tiny": 1e-05, "deep": {"a": {}}}
@@ -402,6 +432,21 @@ def test_a_file_of_both_checkpoints_damaged_is_an_error(fresh: Callable[[], Path
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=path.name[:12]):
         Store(folder).load()
+
+
+def test_a_damaged_file_is_not_taken_for_whole_later(fresh: Callable[[], Path]) -> None:
+    """It has the right name, so a later checkpoint with the same content could trust it."""
+    folder = fresh()
+    path = folder / body(folder, 3)["clients"]["1"]
+    path.write_bytes(path.read_bytes()[:-1])
+    store = Store(folder)
+    with pytest.raises(CheckpointError):
+        store.load()
+    store.put(1, memory(1, 1))
+    store.save(checkpoint(4))
+    again = Store(folder)
+    assert quietly(again).round == 4
+    assert again.get(1).equal(memory(1, 1))
 
 
 def test_the_only_checkpoint_damaged_is_an_error(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ class Pool:
         torch.set_num_threads(1)
         context: Any = mp.get_context(_START)
         if _START == "forkserver":
-            context.set_forkserver_preload(["fedloom.executors.pool"])
+            # The first torch optimiser imports torch._dynamo, which takes seconds: once, not once per worker.
+            context.set_forkserver_preload(["fedloom.executors.pool", "torch._dynamo"])
         parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)
         self._workers: list[tuple[Any, Connection]] = []
         for _ in range(workers):

@@ -1,0 +1,29 @@
+# `make demo` and `make test` need Python 3.11 and make, nothing else: they set up .venv on their first run.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "fedloom needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name."; exit 1; }
+	@echo "setting up $(VENV) (once; torch is large) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/fedloom compare local fedavg fedprox fedper fedbn scaffold --data digits4 --partition domains --clients 8 \
+		--rounds 10 --set norm=true --executor pool --workers 2 --out runs/demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/demo
