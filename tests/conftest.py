@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine import Engine
 from fedloom.executors.inplace import Inplace
@@ -22,7 +24,6 @@ from fedloom.method import Method
 from fedloom.payload import Payload
 from fedloom.schedule import Schedule
 from fedloom.training import Training
-from torch import Tensor, nn
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 if SHARED.is_dir():
@@ -67,7 +68,15 @@ class Parabolas:
         self.federation = Federation(data, tuple(Client(r, none, none) for r in rows))
 
     def run(
-        self, method: Method, w: float, *, lr: float, steps: int, rounds: int = 1, b: float | None = None, **schedule: object
+        self,
+        method: Method,
+        w: float,
+        *,
+        lr: float,
+        steps: int,
+        rounds: int = 1,
+        b: float | None = None,
+        **schedule: object,
     ) -> tuple[Payload, list[Payload]]:
         """Server and client states after some rounds. Without `b` the head is fixed at 0."""
         model = Scalar(w, b or 0.0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from fedloom.checks import run_checks
 from fedloom.local import Local, Site
 from fedloom.method import REGISTRY, Method, Update, Uploads, method
@@ -47,7 +48,9 @@ def test_randomness_without_a_key_is_caught() -> None:
     @method("faulty")
     class Random(FedAvg):
         def train(self, down: Payload, state: Payload, local: Local):
-            return local.fit(gradient=lambda g, w: g.map(lambda t: t + 0.01 * torch.randn(t.shape, generator=generator)))
+            return local.fit(
+                gradient=lambda g, w: g.map(lambda t: t + 0.01 * torch.randn(t.shape, generator=generator))
+            )
 
     assert failures(Random()) >= {"deterministic", "order"}
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from fedloom.cli import main
 
 BASE = ["--data", "digits4", "--partition", "domains", "--clients", "8", "--seed", "0"]
@@ -96,7 +97,7 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
         (["run", "fedprox", "--set", "mu"], "--set wants key=value, got 'mu'"),
         (["run", "fedavg", "--set", "lr=0"], "lr = 0: input should be greater than 0"),
         (["run", "fedavg", "--rounds", "0"], "rounds = 0: input should be greater than or equal to 1"),
-        (["run", "fedavg", "--partition", "iid", "--clients", "100000"], "100000 clients cannot share 4800 training samples"),
+        (["run", "fedavg", "--partition", "iid", "--clients", "100000"], "cannot share 4800 training samples"),
         (["run", "fedavg", "--partition", "dirichlet", "--set", "least=100000"], "least"),
         (["run", "fedavg", "--partition", "domains", "--clients", "3"], "4"),
         (["run", "fedavg", "--model", "mlp", "--set", "hidden=x"], "hidden"),
@@ -190,7 +191,9 @@ def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
 def test_lists(fedloom) -> None:
     code, out, _ = fedloom("methods", "--json")
     found = {row["name"]: row for row in json.loads(out)}
-    assert code == 0 and found["fedprox"]["settings"] == {"mu": 0.01} and found["fedprox"]["about"].startswith("FedProx")
+    assert (
+        code == 0 and found["fedprox"]["settings"] == {"mu": 0.01} and found["fedprox"]["about"].startswith("FedProx")
+    )
     assert "scaffold" in fedloom("methods")[1]
     code, out, _ = fedloom("data", "--json")
     assert "digits4" in json.loads(out)["data"] and "beta" in json.loads(out)["partitions"]["dirichlet"]
@@ -198,7 +201,9 @@ def test_lists(fedloom) -> None:
 
 
 def test_help_teaches() -> None:
-    done = subprocess.run([sys.executable, "-m", "fedloom", "run", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedloom", "run", "--help"], capture_output=True, text=True, check=True
+    )
     for word in ("fedloom run fedavg", "--partition", "resume", "training.lr", "KEY=VALUE"):
         assert word in done.stdout
 
@@ -207,7 +212,8 @@ def test_new_method_outside_a_checkout_passes_its_own_test(fedloom, tmp_path) ->
     code, out, _ = fedloom("new", "fed-mine")
     assert code == 0 and out.count("wrote") == 3
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fed_mine.py", "-k", "hand or neutral or learns or order"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fed_mine.py", "-k",
+         "hand or neutral or learns or order"],
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ},
     )  # fmt: skip
     assert "4 passed" in done.stdout, done.stdout

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from .data.federation import Dataset, Federation, federate
     from .errors import FedloomError
     from .local import Batch, Fit, Local, Site
-    from .method import Method, Update, method
+    from .method import Method, Update
     from .payload import Payload
     from .roles import Roles
-    from .run import Run, resume, run
+    from .runs import Run, resume, run
     from .tree import Mean, Tree
 
 __version__ = "0.1.0"
@@ -21,8 +21,8 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(("Dataset", "Federation", "federate"), "data.federation"),
     **dict.fromkeys(("Batch", "Fit", "Local", "Site"), "local"),
-    **dict.fromkeys(("Method", "Update", "method"), "method"),
-    **dict.fromkeys(("Run", "resume", "run"), "run"),
+    **dict.fromkeys(("Method", "Update"), "method"),
+    **dict.fromkeys(("Run", "resume", "run"), "runs"),
     **dict.fromkeys(("Mean", "Tree"), "tree"),
     "FedloomError": "errors",
     "Payload": "payload",
@@ -45,7 +45,6 @@ __all__ = [
     "Tree",
     "Update",
     "federate",
-    "method",
     "resume",
     "run",
 ]

@@ -15,7 +15,7 @@ from rich.table import Table
 from .errors import FedloomError
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .runs import Run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -90,7 +90,7 @@ def run_(
     `fedloom resume DIR`; the numbers are the same.
     """
     from .config import build, parse_set, read
-    from .run import execute
+    from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
     given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
@@ -112,8 +112,8 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was interrupted; the result is the same as if it had not been."""
-    from .run import Run
-    from .run import resume as go_on
+    from .runs import Run
+    from .runs import resume as go_on
 
     config = Run.load(folder).config
     with _watch(config.schedule.rounds, quiet or as_json) as watch:
@@ -178,7 +178,7 @@ def report(
 ) -> None:
     """Write one HTML page about one or many runs. If a run of `local` is among them, gains over it are shown."""
     from .report import render
-    from .run import Run, better_than_local
+    from .runs import Run, better_than_local
     from .state import write_atomic
 
     runs = [Run.load(folder) for folder in folders]

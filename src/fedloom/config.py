@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from . import models
 from .data import partitions
-from .errors import FedloomError, unknown
+from .errors import FedloomError, explain, unknown
 from .method import Method as _Method
-from .method import explain, find, make
+from .method import find, make
 from .schedule import Schedule
 from .training import Count, Share, Training
 
@@ -61,7 +61,7 @@ class Config(BaseModel):
         tables = {k: v for k, v in body.items() if isinstance(v, dict) and v}
         lines = [f"{k} = {_toml(v)}" for k, v in plain.items()]
         for name, table in tables.items():
-            lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items())]
+            lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items() if v is not None)]
         return "\n".join(lines) + "\n"
 
 
@@ -77,6 +77,9 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     for key in body:
         if key not in Config.model_fields:
             raise unknown("key", key, Config.model_fields)
+    for section in SECTIONS:
+        if not isinstance(body.get(section, {}), dict):
+            raise FedloomError(f"[{section}] is a table of settings, not {body[section]!r}.")
     changes = dict(changes or {})
     choices = ("method", "partition", "model")  # these decide which settings there are
     body |= {k: changes.pop(k) for k in choices if k in changes}
@@ -94,6 +97,11 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
             if name not in known[section]:
                 raise unknown(f"key in [{section}]", name, known[section])
     body["training"] = {**cls.training, **body.get("training", {})}
+    for section, source in (("partitioning", partitions), ("network", models)):
+        name = named["partition" if section == "partitioning" else "model"]
+        defaults = {} if name == "given" else source.options(name)
+        complete = {k: v for k, v in {**defaults, **body.get(section, {})}.items() if v is not None}
+        body[section] = json.loads(json.dumps(complete))  # as a file would give it: a tuple is a list
     body["hyper"] = make(str(named["method"]), body.get("hyper", {})).params()
     try:
         return Config.model_validate(body)
@@ -160,7 +168,7 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -81,6 +81,9 @@ class Site:
         self.roles = method.roles(self.model)
         self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the resident model
         self.first = Tree(self.tensors).clone()
+        saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
+        # Buffers that a module keeps out of its state still must not leak from one client to the next.
+        self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
         self._frozen = set(self.roles.names("frozen"))
         self._references: list[nn.Module] = []
 
@@ -112,6 +115,8 @@ class Site:
                     )
                 source[name] = tensor
         torch._foreach_copy_(list(tensors.values()), [source[n] for n in tensors])
+        for buffer, first in self._unsaved if into is None else ():
+            buffer.copy_(first)
 
     def tree(self, role: Role = "shared") -> Tree:
         """A copy of the resident model's tensors that have this role."""

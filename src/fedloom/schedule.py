@@ -13,6 +13,7 @@ from .rng import numpy_rng
 from .training import Count, Share
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
+DUST = 1e-9  # 0.29 * 100 is a little less than 29 to a computer
 ByRound = dict[int, list[int]]  # round -> clients
 
 
@@ -48,9 +49,9 @@ class Schedule(BaseModel):
         if not len(able):
             raise FedloomError("no client has training data.")
         rng = numpy_rng(site.seed, round, "cohort")
-        count = max(1, int(self.ratio * len(able)))
+        count = max(1, int(self.ratio * len(able) + DUST))
         if self.ratio_max is not None:
-            count = int(rng.integers(count, max(count, int(self.ratio_max * len(able))) + 1))
+            count = int(rng.integers(count, max(count, int(self.ratio_max * len(able) + DUST)) + 1))
         chosen = sorted(rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k))
         lost = self._drawn(self.dropouts, chosen, round, site.seed, "dropouts")
         slow = self._drawn(self.stragglers, chosen, round, site.seed, "stragglers")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from fedloom.checks import federation, network, trace
 from fedloom.engine import Engine
 from fedloom.errors import FedloomError
@@ -11,7 +12,7 @@ from fedloom.local import Local, Site
 from fedloom.method import REGISTRY, Update, Uploads, make, method
 from fedloom.methods.fedavg import FedAvg
 from fedloom.payload import Payload
-from fedloom.run import run
+from fedloom.runs import run
 from fedloom.schedule import Schedule
 from fedloom.training import Training
 from fedloom.tree import Tree
@@ -70,7 +71,7 @@ def test_another_dtype_is_refused(registry) -> None:
 
 
 def test_a_missing_tensor_is_refused(registry) -> None:
-    with pytest.raises(FedloomError, match="head.bias"):
+    with pytest.raises(FedloomError, match=r"head\.bias"):
         trace(poisoned(lambda upload: Payload(model=upload.tree("model").without(["head.bias"]))))
 
 

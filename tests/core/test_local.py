@@ -328,8 +328,8 @@ def test_a_wrong_keyword_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "dampening": 0.1}])
 def test_impossible_nesterov_is_refused_in_a_sentence(settings: dict[str, Any]) -> None:
-    with pytest.raises(FedloomError, match="nesterov"):
-        Local(place(10, nesterov=True, **settings), 0, 1).fit()
+    with pytest.raises(FedloomError, match="nesterov needs momentum"):
+        Local(place(10, **settings), 0, 1).fit(nesterov=True)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+
 from fedloom.checks import federation, network
 from fedloom.errors import ClientError, FedloomError
 from fedloom.executors import Task, make

@@ -1,6 +1,7 @@
 """Every registered method passes every check."""
 
 import pytest
+
 from fedloom.checks import CHECKS, NotApplicable
 from fedloom.method import make, names
 

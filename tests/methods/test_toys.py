@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.errors import FedloomError
 from fedloom.local import Site

@@ -55,8 +55,15 @@ class Balance(HTMLParser):
         return {row[0][0]: row[place] for row in self.rows[1:]}
 
 
-def make(name: str, before: list[Any], method: str | None = None, rounds: int = 2, up: int = 2_000_000,
-         domains: list[str] | None = None, **changes: Any) -> RunData:
+def make(
+    name: str,
+    before: list[Any],
+    method: str | None = None,
+    rounds: int = 2,
+    up: int = 2_000_000,
+    domains: list[str] | None = None,
+    **changes: Any,
+) -> RunData:
     """Return a run whose clients reach the given accuracies in its last round."""
     domains = DOMAINS if domains is None else domains
     known = [a for a in before if a is not None] or [0.0]
@@ -65,30 +72,61 @@ def make(name: str, before: list[Any], method: str | None = None, rounds: int = 
     for turn in range(1, rounds + 1):
         level = mean * turn / rounds
         stats = {"accuracy_mean": level, "worst_client": min(known), "domains": dict.fromkeys(domains, level)}
-        metrics.append({
-            "round": turn, "participants": len(before), "loss": {"ce": 1.0}, "bytes": {"up": up, "down": up},
-            "personal": stats, "before": stats, "after": {**stats, "accuracy_mean": level / 2}, "common": None,
-            "validation": {"personal": level, "common": None},
-            "clients": {"before": before, "after": after, "common": None},
-        })
+        metrics.append(
+            {
+                "round": turn,
+                "participants": len(before),
+                "loss": {"ce": 1.0},
+                "bytes": {"up": up, "down": up},
+                "personal": stats,
+                "before": stats,
+                "after": {**stats, "accuracy_mean": level / 2},
+                "common": None,
+                "validation": {"personal": level, "common": None},
+                "clients": {"before": before, "after": after, "common": None},
+            }
+        )
     three = {"last": mean, "best": mean + 0.01, "best_by_validation": mean - 0.01}
     summary = {
-        "method": method or name, "data": "toy", "partition": "dirichlet", "seed": 1, "rounds": rounds,
-        "clients": len(before), "stage": "before", "personal": {"accuracy_mean": three}, "common": None,
-        "domains": {d: three for d in domains}, "domain_avg": three,
+        "method": method or name,
+        "data": "toy",
+        "partition": "dirichlet",
+        "seed": 1,
+        "rounds": rounds,
+        "clients": len(before),
+        "stage": "before",
+        "personal": {"accuracy_mean": three},
+        "common": None,
+        "domains": {d: three for d in domains},
+        "domain_avg": three,
         "domain_std": {"last": mean / 10, "best": None, "best_by_validation": None},
         "bytes": {"up": {"per_round": up, "total": up * rounds}, "down": {"per_round": up, "total": up * rounds}},
-        "seconds": 12.3, "peak_rss_mb": 512.0, "better_than_local": None, "finished": True, **changes,
+        "seconds": 12.3,
+        "peak_rss_mb": 512.0,
+        "better_than_local": None,
+        "finished": True,
+        **changes,
     }
-    clients = [{"domain": domains[j % len(domains)] if domains else None, "train": 30, "validation": 3, "test": 9,
-                "counts": [j + 1, 1234]} for j in range(len(before))]
+    clients = [
+        {
+            "domain": domains[j % len(domains)] if domains else None,
+            "train": 30,
+            "validation": 3,
+            "test": 9,
+            "counts": [j + 1, 1234],
+        }
+        for j in range(len(before))
+    ]
     federation = {"classes": ["cat", "dog"], "domains": domains, "clients": clients}
     return RunData(name, {"method": {"name": name}, "rounds": rounds}, metrics, summary, federation)
 
 
 def several() -> list[RunData]:
-    return [make("local", [0.5, 0.6, 0.7, None], up=0), make("fedavg", [0.61, 0.58, 0.7, 0.9]),
-            make("fedbn", [0.8, 0.8, 0.8, 0.8], up=1_000_000)]
+    return [
+        make("local", [0.5, 0.6, 0.7, None], up=0),
+        make("fedavg", [0.61, 0.58, 0.7, 0.9]),
+        make("fedbn", [0.8, 0.8, 0.8, 0.8], up=1_000_000),
+    ]
 
 
 def test_page_is_balanced_self_contained_and_shows_every_section() -> None:
@@ -117,8 +155,7 @@ def test_names_are_escaped_everywhere() -> None:
 
 def test_leaderboard_shows_and_marks_the_numbers() -> None:
     seen = Balance(render(several(), "t"))
-    assert seen.column("Personal") == {
-        "fedbn": ("80.00", True), "fedavg": ("69.75", False), "local": ("60.00", False)}
+    assert seen.column("Personal") == {"fedbn": ("80.00", True), "fedavg": ("69.75", False), "local": ("60.00", False)}
     assert seen.column("by validation")["fedavg"] == ("68.75", False)
     assert seen.column("best")["fedbn"] == ("81.00", True)
     assert seen.column("Domain std") == {"fedbn": ("8.00", False), "fedavg": ("6.98", False), "local": ("6.00", True)}
@@ -141,15 +178,23 @@ def test_gain_over_local_is_per_client_and_skips_unknown_ones() -> None:
     page = render(several(), "t")
     # +11, -2, 0 and unknown: one of three known clients is strictly better off
     assert "fedavg: 1 of 3 (mean +3.00); fedbn: 3 of 3 (mean +20.00)" in page
-    for cell in ("fedavg, client 0 (photo): +11.0", "fedavg, client 1 (sketch): \u22122.0",
-                 "fedavg, client 3 (sketch): \u2013", "fedbn, client 0 (photo): +30.0"):
+    for cell in (
+        "fedavg, client 0 (photo): +11.0",
+        "fedavg, client 1 (sketch): \u22122.0",
+        "fedavg, client 3 (sketch): \u2013",
+        "fedbn, client 0 (photo): +30.0",
+    ):
         assert cell in page
     assert "Gain over training alone" not in render(several()[1:], "t")
 
 
 def test_gain_uses_the_local_run_of_the_same_seed_and_partition() -> None:
-    runs = [make("local, seed 1", [0.5, 0.5], "local"), make("local, seed 2", [0.6, 0.6], "local", seed=2),
-            make("fedavg, seed 2", [0.7, 0.7], "fedavg", seed=2), make("elsewhere", [0.9, 0.9, 0.9])]
+    runs = [
+        make("local, seed 1", [0.5, 0.5], "local"),
+        make("local, seed 2", [0.6, 0.6], "local", seed=2),
+        make("fedavg, seed 2", [0.7, 0.7], "fedavg", seed=2),
+        make("elsewhere", [0.9, 0.9, 0.9]),
+    ]
     page = render(runs, "t")
     assert "Clients better off: fedavg, seed 2: 2 of 2 (mean +10.00)." in page
     assert "elsewhere: " not in page.split("Clients better off")[1].split("</figcaption>")[0]
@@ -173,16 +218,19 @@ def test_traffic_adds_up_and_fills_rounds_without_a_line() -> None:
     assert "at MB up + down 12.0" in page and "at MB up + down 24.0" in page
 
 
-@pytest.mark.parametrize("runs", [
-    [make("one", [0.5, 0.6])],
-    [make("one", [0.5], rounds=1)],
-    [make("perfect", [1.0], rounds=1, up=0)],
-    [make("nothing", [0.0, 0.0], rounds=1)],
-    [make("unknown", [None, None])],
-    [make(f"m{i}", [0.1 * (i % 9), 0.5]) for i in range(40)],
-    [make("long", [0.5, 0.6], rounds=1000)],
-    [make("plain", [0.5, 0.6], domains=[])],
-])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [make("one", [0.5, 0.6])],
+        [make("one", [0.5], rounds=1)],
+        [make("perfect", [1.0], rounds=1, up=0)],
+        [make("nothing", [0.0, 0.0], rounds=1)],
+        [make("unknown", [None, None])],
+        [make(f"m{i}", [0.1 * (i % 9), 0.5]) for i in range(40)],
+        [make("long", [0.5, 0.6], rounds=1000)],
+        [make("plain", [0.5, 0.6], domains=[])],
+    ],
+)
 def test_edge_cases_render(runs: list[RunData]) -> None:
     page = render(runs, "t")
     Balance(page)
@@ -228,7 +276,7 @@ def test_no_metrics_says_so(runs: list[RunData]) -> None:
 def test_configuration_is_valid_toml_or_the_given_text() -> None:
     config = {"rounds": 3, "on": True, "rate": 0.1, "none": None, "list": [1, 'a"b'], "t": {"x y": "z", "u": {"v": 1}}}
     page = render([RunData("m", config, [], {}, {})], "t")
-    text = "".join(Balance(page[page.index("<details>"):page.index("</main>")]).text).removeprefix("m")
+    text = "".join(Balance(page[page.index("<details>") : page.index("</main>")]).text).removeprefix("m")
     assert tomllib.loads(text) == {k: v for k, v in config.items() if k != "none"}
     assert "<pre>a = 1 # mine &lt;</pre>" in render([RunData("m", {"toml": "a = 1 # mine <"}, [], {}, {})], "t")
 

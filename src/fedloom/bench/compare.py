@@ -11,7 +11,7 @@ from typing import Any
 from ..config import Config, build
 from ..progress import Watch
 from ..report import render
-from ..run import Run, better_than_local, execute
+from ..runs import Run, better_than_local, execute
 from ..state import write_atomic
 
 
