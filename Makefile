@@ -14,8 +14,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.ready
-	$(BIN)/fedloom compare local fedavg fedprox fedper fedbn scaffold --data digits4 --partition domains --clients 8 \
-		--rounds 10 --set norm=true --executor pool --workers 2 --out runs/demo
+	$(BIN)/fedloom compare local fedavg fedprox fedper fedbn scaffold --data digits4 --partition domains --clients 20 \
+		--rounds 12 --set norm=true --set width=16 --set features=128 --set eval_every=2 --workers 2 --out runs/demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2

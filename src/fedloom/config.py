@@ -51,7 +51,7 @@ class Config(BaseModel):
 
     def hash(self) -> str:
         """Names what is computed: equal for runs whose results must be equal."""
-        body = self.model_dump(mode="json", exclude={"execution"})
+        body = self.model_dump(mode="json", exclude={"execution": True, "schedule": {"checkpoint_every"}})
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:
@@ -129,7 +129,7 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
         try:
             changes[key.strip()] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            changes[key.strip()] = text
+            changes[key.strip()] = text.strip()
     return changes
 
 
@@ -162,7 +162,9 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
     if not homes:
         raise unknown("key", key, set().union(*known.values()))
     if len(homes) > 1:
-        raise FedloomError(f"{key!r} could be any of {', '.join(f'{s}.{key}' for s in homes)}: say which.")
+        raise FedloomError(
+            f"{key!r} could be any of {', '.join(f'{s}.{key}' if s else f'the run itself ({key})' for s in homes)}: say which."
+        )
     return homes[0], key
 
 

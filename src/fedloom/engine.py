@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .errors import FedloomError
 from .executors import Executor, Result, Task
-from .local import Site
+from .local import Site, weighted
 from .metrics.accuracy import accuracies, summarise
 from .payload import Payload
 from .schedule import Schedule
@@ -199,9 +199,7 @@ class _Arrivals:
 
     def losses(self) -> dict[str, float]:
         """The mean of each loss part over the clients that trained, weighted by size."""
-        names = sorted({name for _, losses in self._losses for name in losses})
-        total = sum(size for size, _ in self._losses)
-        return {m: sum(size * losses.get(m, 0.0) for size, losses in self._losses) / total for m in names}
+        return weighted(self._losses)
 
     def finish(self, name: str) -> None:
         if not self.complete:

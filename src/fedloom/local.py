@@ -16,7 +16,7 @@ from .data.federation import Federation
 from .errors import FedloomError
 from .rng import torch_rng
 from .roles import Role
-from .training import Training
+from .training import Training, part_of
 from .tree import Tree
 
 if TYPE_CHECKING:
@@ -215,10 +215,8 @@ class Local:
         return self.site.predictor()
 
     def losses(self) -> dict[str, float]:
-        """The mean of each loss part over all steps taken so far."""
-        total = sum(n for n, _ in self._fits)
-        names = {name for _, parts in self._fits for name in parts}
-        return {m: sum(n * parts.get(m, 0.0) for n, parts in self._fits) / total for m in sorted(names)}
+        """The mean of each loss part over the steps that had it."""
+        return weighted(self._fits)
 
     def fit(
         self,
@@ -243,6 +241,10 @@ class Local:
         named = site._trainable(only)
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
+        if pull and (missing := [n for n, _ in named if n not in pull[0]]):
+            raise FedloomError(f"the pull's anchor has no tensor {missing[0]!r}, which is trained.")
+        if only and not {id(m) for m in only} <= {id(m) for m in model.modules()}:
+            raise FedloomError("`only` names a module that is not part of the model.")
         anchor = [pull[0][n] for n, _ in named] if pull else []
         index = torch.from_numpy(site.federation.clients[self.id].train)
         rng = self.rng(f"batches {len(self._fits)}")
@@ -261,6 +263,8 @@ class Local:
                 batch = Batch(features, model.head(features), x, y, _see(references, x))
                 parts = loss(batch)
                 parts = parts if isinstance(parts, dict) else {"loss": parts}
+                if not parts:
+                    raise FedloomError("the loss has no parts.")
                 total = torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values()))
                 if site.strict and not torch.isfinite(total):
                     raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
@@ -298,6 +302,17 @@ class Local:
             torch._foreach_copy_(grads, [new[n] for n in names])
 
 
+def weighted(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Means by name of (weight, {name: value}), each over those that have the name."""
+    sums: dict[str, list[float]] = {}
+    for weight, values in parts:
+        for name, value in values.items():
+            total = sums.setdefault(name, [0.0, 0.0])
+            total[0] += weight * value
+            total[1] += weight
+    return {name: total / weight for name, (total, weight) in sorted(sums.items())}
+
+
 def _see(references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
     seen = {}
     with torch.no_grad():
@@ -314,7 +329,7 @@ def _batches(n: int, training: Training, work: float, rng: torch.Generator) -> I
     full, rest = divmod(n, training.batch)
     per_epoch = full + (1 if rest and not (training.drop_last and full) else 0)
     planned = training.steps or training.epochs * per_epoch
-    left = max(1, int(planned * work))
+    left = max(1, part_of(planned, work))
     while left:
         order = torch.randperm(n, generator=rng)
         for rows in order.split(training.batch)[: min(per_epoch, left)]:

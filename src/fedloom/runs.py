@@ -142,12 +142,13 @@ def run(
     else:
         given["data"] = federation
     given["model"] = model if isinstance(model, str) else "given"
+    config = configs.build(given, settings)
     return execute(
-        configs.build(given, settings),
+        config,
         out=out,
         callbacks=callbacks,
         fresh=fresh,
-        method=method if isinstance(method, Method) else None,
+        method=type(method)(**config.hyper) if isinstance(method, Method) else None,
         federation=federation if isinstance(federation, Federation) else None,
         model=None if isinstance(model, str) else model,
     )

@@ -10,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from .errors import FedloomError
 from .local import Site
 from .rng import numpy_rng
-from .training import Count, Share
+from .training import Count, Share, part_of
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
-DUST = 1e-9  # 0.29 * 100 is a little less than 29 to a computer
 ByRound = dict[int, list[int]]  # round -> clients
 
 
@@ -49,17 +48,19 @@ class Schedule(BaseModel):
         if not len(able):
             raise FedloomError("no client has training data.")
         rng = numpy_rng(site.seed, round, "cohort")
-        count = max(1, int(self.ratio * len(able) + DUST))
+        count = max(1, part_of(len(able), self.ratio))
         if self.ratio_max is not None:
-            count = int(rng.integers(count, max(count, int(self.ratio_max * len(able) + DUST)) + 1))
+            count = int(rng.integers(count, max(count, part_of(len(able), self.ratio_max)) + 1))
         chosen = sorted(rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k))
-        lost = self._drawn(self.dropouts, chosen, round, site.seed, "dropouts")
-        slow = self._drawn(self.stragglers, chosen, round, site.seed, "stragglers")
+        lost = self._drawn(self.dropouts, chosen, len(sizes), round, site.seed, "dropouts")
+        slow = self._drawn(self.stragglers, chosen, len(sizes), round, site.seed, "stragglers")
         return chosen, lost, dict.fromkeys(slow, self.straggler_work)
 
     @staticmethod
-    def _drawn(who: float | ByRound, chosen: list[int], round: int, seed: int, purpose: str) -> set[int]:
+    def _drawn(who: float | ByRound, chosen: list[int], clients: int, round: int, seed: int, purpose: str) -> set[int]:
         if isinstance(who, dict):
+            if strange := [k for k in who.get(round, ()) if not 0 <= k < clients]:
+                raise FedloomError(f"{purpose} of round {round} name client {strange[0]}; there are {clients} clients.")
             return set(who.get(round, ())) & set(chosen)
         draws = numpy_rng(seed, round, purpose).random(len(chosen))
         return {k for k, draw in zip(chosen, draws, strict=True) if draw < who}

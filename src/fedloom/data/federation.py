@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import FedloomError
 from ..rng import numpy_rng
+from ..training import part_of
 from .partitions import Pool, partition
 
 SPLITS = ("train", "validation", "test")
@@ -131,7 +132,7 @@ def federate(
     made = []
     for k, share in enumerate(shares):
         order = numpy_rng(seed, "validation", k).permutation(share.train)
-        held = int(validation * len(order))
+        held = part_of(len(order), validation)
         made.append(
             Client(
                 train=np.sort(order[held:]),

@@ -49,7 +49,7 @@ def summarise(scores: np.ndarray, domains: Domains) -> dict[str, Any]:
 
 
 def compared(own: Sequence[float | None], alone: Sequence[float | None]) -> dict[str, float] | None:
-    """Share of clients better off than with Local, and their mean gain; None if nothing can be compared."""
+    """Share of clients better off than with Local, and the mean gain of all; None if nothing can be compared."""
     gains = [a - b for a, b in zip(own, alone, strict=True) if a is not None and b is not None]
     if not gains:
         return None
