@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .errors import FedloomError
 
@@ -148,7 +149,7 @@ def compare(
     Finished runs in the folder are used again, interrupted ones continued. A setting with a method's name in front
     (`fedprox.mu`) concerns that method only.
     """
-    from .bench.compare import SHOWN, cells, configs, leaderboard
+    from .bench.compare import LEGEND, SHOWN, cells, configs, leaderboard
     from .bench.compare import compare as carry_out
     from .config import parse_set
 
@@ -164,10 +165,15 @@ def compare(
     if as_json:
         print(json.dumps(rows, indent=1))
     elif not quiet:
-        table = Table("method", *(name for name, *_ in SHOWN), title=title)
+        table = Table(
+            Column("method", no_wrap=True), box=box.SIMPLE_HEAD, title=title, pad_edge=False, padding=(0, 1, 0, 0)
+        )
+        for _, short, *_ in SHOWN:
+            table.add_column(short, justify="right", no_wrap=len(numbers) == 1)
         for row in rows:
             table.add_row(*cells(row))
         console.print(table)
+        console.print(LEGEND, highlight=False)
         console.print(f"report: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
 
 

@@ -162,9 +162,8 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
     if not homes:
         raise unknown("key", key, set().union(*known.values()))
     if len(homes) > 1:
-        raise FedloomError(
-            f"{key!r} could be any of {', '.join(f'{s}.{key}' if s else f'the run itself ({key})' for s in homes)}: say which."
-        )
+        said = ", ".join(f"{s}.{key}" if s else f"the run's own {key}" for s in homes)
+        raise FedloomError(f"{key!r} could be any of {said}: say which.")
     return homes[0], key
 
 

@@ -82,24 +82,30 @@ COLUMNS = {
     "seconds": "seconds",
     "peak_rss_mb": "peak_rss_mb",
 }
-# heading, column, factor, decimals
+# heading, heading where there is little room, column, factor, decimals
 SHOWN = [
-    ("personal %", "personal", 100, 1),
-    ("by validation %", "personal_best_by_validation", 100, 1),
-    ("common %", "common", 100, 1),
-    ("domain std", "domain_std", 100, 1),
-    ("worst client %", "worst_client", 100, 1),
-    ("better than alone %", "better_than_local", 100, 0),
-    ("gain", "gain_over_local", 100, 1),
-    ("MB up/round", "bytes_up_per_round", 1e-6, 1),
-    ("seconds", "seconds", 1, 1),
+    ("personal %", "personal", "personal", 100, 1),
+    ("by validation %", "by val.", "personal_best_by_validation", 100, 1),
+    ("common %", "common", "common", 100, 1),
+    ("domain std", "std", "domain_std", 100, 1),
+    ("worst client %", "worst", "worst_client", 100, 1),
+    ("better than alone %", "better", "better_than_local", 100, 0),
+    ("gain over alone", "gain", "gain_over_local", 100, 1),
+    ("MB up/round", "MB up", "bytes_up_per_round", 1e-6, 1),
+    ("seconds", "time", "seconds", 1, 0),
 ]
+LEGEND = (
+    "In percent. personal: mean accuracy of the clients' own models after the last round (by val.: in the round chosen "
+    "on validation data); common: of the one model for all; std: spread over domains; worst: worst client; better: "
+    "share of clients better off than alone (local); gain: mean gain over alone, in points. MB up: all uploads of a "
+    "round. time: seconds."
+)
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row of the leaderboard as text."""
     shown = [str(row["method"])]
-    for _, name, factor, decimals in SHOWN:
+    for _, _, name, factor, decimals in SHOWN:
         value, spread = row[name], row.get(f"{name}_std")
         text = "-" if value is None else f"{value * factor:.{decimals}f}"
         shown.append(f"{text} ± {spread * factor:.{decimals}f}" if spread is not None else text)
