@@ -100,6 +100,7 @@ def run_(
     name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
     folder = out or Path("runs") / name
     with _watch(config.schedule.rounds, quiet or as_json) as watch:
+        watch.begin(config.method)
         done = execute(config, out=folder, callbacks=[watch], fresh=fresh)
     _show(done, quiet, as_json)
 
@@ -118,6 +119,7 @@ def resume(
 
     config = Run.load(folder).config
     with _watch(config.schedule.rounds, quiet or as_json) as watch:
+        watch.begin(config.method)
         done = go_on(folder, callbacks=[watch], **_given(executor=executor, workers=workers))
     _show(done, quiet, as_json)
 
@@ -325,6 +327,8 @@ def _show(run: Run, quiet: bool, as_json: bool) -> None:
             f"{run.config.method}: {said} after round {run.summary['rounds']}{held}", highlight=False, soft_wrap=True
         )
         console.print(f"run: {run.folder}", highlight=False, soft_wrap=True)
+        if run.reused:
+            console.print("The folder held this run already, finished; nothing was computed (run --fresh does it anew).")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ class Watch:
 
     def __init__(self, console: Console, rounds: int, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.label = ""
+        self.label, self._before = "", 0
         self.live = console.is_terminal and not quiet
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -39,16 +39,16 @@ class Watch:
         if self.live:
             self._bar.stop()
 
-    def begin(self, label: str, done: int = 0) -> None:
-        """A run starts, `done` of its rounds being there already."""
-        self.label = label
-        self._bar.update(self._task, description=label, advance=done)
+    def begin(self, label: str, before: int = 0) -> None:
+        """A run starts; the runs before it have `before` rounds."""
+        self.label, self._before = label, before
+        self._bar.update(self._task, description=label, completed=before)
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Show a round's accuracies."""
         said = accuracy_line(record) if record else ""
         if self.live:
-            self._bar.update(self._task, advance=1)
+            self._bar.update(self._task, completed=self._before + engine.round)
             if said:
                 self._bar.update(self._task, accuracy=said)
         elif said and not self.quiet:

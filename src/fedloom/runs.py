@@ -41,6 +41,7 @@ class Run:
     metrics: list[dict[str, Any]] = field(default_factory=list)  # the same on every machine and executor
     timing: list[dict[str, Any]] = field(default_factory=list)  # not the same
     summary: dict[str, Any] = field(default_factory=dict)
+    reused: bool = False  # the folder held this run, finished: nothing was computed
 
     @staticmethod
     def load(folder: str | Path) -> Run:
@@ -171,6 +172,7 @@ def execute(
     if made.folder and (made.folder / "config.toml").exists() and not fresh:
         made = _same(made.folder, config)
         if made.finished:
+            made.reused = True
             return made
     elif made.folder and fresh and (made.folder / "config.toml").exists():
         shutil.rmtree(made.folder / "checkpoint", ignore_errors=True)

@@ -33,10 +33,10 @@ def compare(plan: Sequence[Config], out: Path, watch: Watch, title: str) -> list
     Each run lives in a folder named after its method, seed and config hash, so a finished one is found again and an
     interrupted one goes on.
     """
-    runs = []
-    for config in plan:
+    runs: list[Run] = []
+    for i, config in enumerate(plan):
         folder = out / f"{Path(config.method).stem}-s{config.seed}-{config.hash()[:8]}"
-        watch.begin(f"{config.method} seed {config.seed}")
+        watch.begin(f"{config.method} seed {config.seed}", before=sum(c.schedule.rounds for c in plan[:i]))
         runs.append(execute(config, out=folder, callbacks=[watch]))
     alone = {r.config.seed: r for r in runs if r.config.method == "local"}
     for r in runs:

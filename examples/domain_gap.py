@@ -1,0 +1,40 @@
+"""How far apart are the domains of digits4? Train on one, test on each of them."""
+
+import sys
+
+import numpy as np
+import torch
+from fedloom import Federation, Site
+from fedloom.data.federation import Client
+from fedloom.data.sources import load
+from fedloom.local import Local
+from fedloom.method import make
+from fedloom.models import Task, build
+from fedloom.training import Training
+
+data = load("digits4")
+seeds = [int(s) for s in sys.argv[1:]] or [0, 1, 2]
+torch.set_num_threads(1)
+
+
+def rows(domain: int, test: bool) -> np.ndarray:
+    return torch.nonzero((data.domain == domain) & (data.test == test)).flatten().numpy()
+
+
+clients = tuple(Client(rows(d, False), np.arange(0), rows(d, True), name) for d, name in enumerate(data.domains))
+federation = Federation(data, clients)
+table = np.zeros((len(clients), len(clients)))
+for seed in seeds:
+    torch.manual_seed(seed)
+    site = Site(make("local"), federation, build("cnn", Task((3, 32, 32), 10)), Training(epochs=15), seed)
+    for k in range(len(clients)):
+        site.load()
+        Local(site, k, round=1).fit()
+        for d in range(len(clients)):
+            x, y = federation.samples(d, "test")
+            table[k, d] += float((site.outputs(x).logits.argmax(1) == y).float().mean()) * 100 / len(seeds)
+
+print("| trained on \\ tested on |", " | ".join(data.domains), "|")
+print("|---|" + "---:|" * len(clients))
+for k, name in enumerate(data.domains):
+    print(f"| {name} |", " | ".join(f"{v:.1f}" for v in table[k]), "|")

@@ -1,0 +1,27 @@
+"""Your own method in a few lines: FedAvg in which clients with a high loss count more."""
+
+from fedloom import Local, Payload, Update, run
+from fedloom.method import Uploads, method
+from fedloom.methods.fedavg import FedAvg
+from fedloom.tree import Mean
+
+
+@method("lossy")
+class Lossy(FedAvg):
+    """Weights are proportional to loss ** power."""
+
+    power: float = 1.0
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        update = super().client(down, state, local)
+        return Update(update.upload.replace(loss=local.losses()["ce"]), update.state, update.trained)
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        mean = Mean()
+        for _, up in uploads:
+            mean.add(up.tree("model"), weight=up.number("loss") ** self.power)
+        return server.replace(model=mean.value(default=server.tree("model")))
+
+
+done = run(Lossy(power=2.0), "digits4", clients=8, rounds=3, norm=True, width=8, features=64)
+print(f"{100 * done.summary['common']['accuracy']['last']:.1f} %, worst client {100 * done.summary['worst_client']['last']:.1f} %")

@@ -1,0 +1,21 @@
+"""Two methods on the same skewed clients: who is better off than alone?"""
+
+import fedloom
+from fedloom.runs import better_than_local
+
+if __name__ == "__main__":  # the pool starts processes that import this file
+    settings = {
+        "partition": "domains",
+        "clients": 20,
+        "rounds": 5,
+        "norm": True,
+        "width": 16,
+        "features": 128,
+        "executor": "pool",
+    }
+    alone = fedloom.run("local", "digits4", **settings)
+    together = fedloom.run("fedbn", "digits4", **settings)
+    for run in (alone, together):
+        print(run.config.method, f"{100 * run.summary['personal']['accuracy_mean']['last']:.1f} %")
+    gain = better_than_local(together, alone)
+    print(f"better off than alone: {100 * gain['share']:.0f} % of clients, mean gain {100 * gain['mean_gain']:.1f} points")
