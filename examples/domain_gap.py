@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import torch
+
 from fedloom import Federation, Site
 from fedloom.data.federation import Client
 from fedloom.data.sources import load

@@ -1,6 +1,7 @@
 """Your own tensors as a federation: here two factories whose sensors have different gains."""
 
 import torch
+
 from fedloom import Dataset, federate, run
 
 generator = torch.Generator().manual_seed(0)

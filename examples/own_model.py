@@ -1,8 +1,9 @@
 """Your own network: anything whose last layer is a Linear can be split into body and head."""
 
+from torch import nn
+
 import fedloom
 from fedloom.models import split
-from torch import nn
 
 network = nn.Sequential(
     nn.Conv2d(3, 8, 3, stride=2, padding=1),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from fedloom.config import build, read
 from fedloom.method import names
 

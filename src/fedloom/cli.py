@@ -328,7 +328,7 @@ def _show(run: Run, quiet: bool, as_json: bool) -> None:
         )
         console.print(f"run: {run.folder}", highlight=False, soft_wrap=True)
         if run.reused:
-            console.print("The folder held this run already, finished; nothing was computed (run --fresh does it anew).")
+            console.print("The folder held this run, finished; nothing was computed (--fresh does it anew).")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
-class FedloomError(Exception):
+class FedloomError(ValueError):
     """Something the user can mend. The message is one clear sentence."""
 
 

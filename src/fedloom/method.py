@@ -98,7 +98,7 @@ class Method:
     def __reduce__(self) -> Any:
         # A worker process finds the method by its name or file; a class from a notebook travels by reference.
         if type(self).__module__ == "__main__":
-            return (type(self), (), {}) if not self.params() else (_rebuild, (type(self), self.params()))
+            return _rebuild, (type(self), self.params())
         return make, (type(self).origin or self.name, self.params())
 
 

@@ -234,10 +234,7 @@ def network(config: Config, federation: Federation) -> nn.Module:
     task = Task(tuple(data.x.shape[1:]), len(data.classes), data.vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "init"))
-        try:
-            return build(config.model, task, **config.network)
-        except (ValueError, TypeError) as error:
-            raise FedloomError(str(error)) from None
+        return build(config.model, task, **config.network)
 
 
 def summary(made: Run, method: Method) -> dict[str, Any]:

@@ -215,8 +215,8 @@ def test_split_by_name_and_bare_linear() -> None:
     ("module", "head", "sentence"),
     [
         (nn.Conv2d(1, 1, 1), None, "Conv2d has no nn.Linear that could be its head"),
-        (Own(), "clasifier.2", "'clasifier.2' is not a known submodule of Own; the nearest is 'classifier.2'"),
-        (nn.ReLU(), "fc", "'fc' is not a known submodule of ReLU; it has none"),
+        (Own(), "clasifier.2", "unknown submodule of Own 'clasifier.2'; did you mean 'classifier.2'?"),
+        (nn.ReLU(), "fc", "unknown submodule of ReLU 'fc'; known: none."),
         (Own(), "conv", "the head must be an nn.Linear, but 'conv' is a Conv2d"),
         (
             nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)),
@@ -239,14 +239,14 @@ IMAGES = "needs images (channels, height, width) of at least"
 @pytest.mark.parametrize(
     ("name", "task", "chosen", "sentence"),
     [
-        ("resnet81", IMAGE, {}, "'resnet81' is not a known model; the nearest is 'resnet18'"),
-        ("cnn", IMAGE, {"widht": 3}, "'widht' is not a known option of model 'cnn'; the nearest is 'width'"),
-        ("linear", VECTOR, {"width": 3}, "'width' is not a known option of model 'linear'; it has none"),
+        ("resnet81", IMAGE, {}, "unknown model 'resnet81'; did you mean 'resnet18'?"),
+        ("cnn", IMAGE, {"widht": 3}, "unknown option of model 'cnn' 'widht'; did you mean 'width'?"),
+        ("linear", VECTOR, {"width": 3}, "unknown option of model 'linear' 'width'; known: none."),
         (
             "resnet18",
             IMAGE,
             {"stem": "smal"},
-            "'smal' is not a known stem of model 'resnet18'; the nearest is 'small'",
+            "unknown stem of model 'resnet18' 'smal'; did you mean 'small'?",
         ),
         ("cnn", VECTOR, {}, f"model 'cnn' {IMAGES} 16x16 pixels, {VECTOR_HAS}"),
         (
@@ -278,7 +278,7 @@ def test_build_errors(name: str, task: Task, chosen: dict[str, object], sentence
 
 
 def test_options_of_unknown_model() -> None:
-    with pytest.raises(ValueError, match="'cn' is not a known model; the nearest is 'cnn'"):
+    with pytest.raises(ValueError, match=r"unknown model 'cn'; did you mean 'cnn'\?"):
         options("cn")
 
 

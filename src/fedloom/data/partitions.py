@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import FedloomError
 
 
-class PartitionError(FedloomError, ValueError):
+class PartitionError(FedloomError):
     """A partition that cannot be made, with the reason in one sentence."""
 
 

@@ -3,12 +3,13 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+
+from ..errors import FedloomError, unknown
 
 Builder = TypeVar("Builder", bound=Callable[..., "Split"])
 _BUILDERS: dict[str, Callable[..., "Split"]] = {}
@@ -45,11 +46,11 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
-            raise ValueError(f"a task's shape needs at least one positive size, not {self.shape}")
+            raise FedloomError(f"a task's shape needs at least one positive size, not {self.shape}")
         if self.classes < 1:
-            raise ValueError(f"a task needs at least one class, not {self.classes}")
+            raise FedloomError(f"a task needs at least one class, not {self.classes}")
         if self.vocabulary is not None and self.vocabulary < 1:
-            raise ValueError(f"a task's vocabulary needs at least one token, not {self.vocabulary}")
+            raise FedloomError(f"a task's vocabulary needs at least one token, not {self.vocabulary}")
 
 
 def split(module: nn.Module, head: str | None = None) -> Split:
@@ -63,19 +64,19 @@ def split(module: nn.Module, head: str | None = None) -> Split:
     if head is None:
         linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
         if not linear:
-            raise ValueError(f"{type(module).__name__} has no nn.Linear that could be its head")
+            raise FedloomError(f"{type(module).__name__} has no nn.Linear that could be its head")
         head = linear[-1]
     if head not in layers:
         raise unknown(f"submodule of {type(module).__name__}", head, (name for name in layers if name))
     last = layers[head]
     if not isinstance(last, nn.Linear):
-        raise ValueError(f"the head must be an nn.Linear, but '{head}' is a {type(last).__name__}")
+        raise FedloomError(f"the head must be an nn.Linear, but '{head}' is a {type(last).__name__}")
     if last is body:
         return Split(nn.Identity(), last, last.in_features)
     path, _, leaf = head.rpartition(".")
     parent = layers[path]
     if isinstance(parent, nn.Sequential) and parent[-1] is not last:
-        raise ValueError(f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it")
+        raise FedloomError(f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it")
     setattr(parent, leaf, nn.Identity())
     return Split(body, last, last.in_features)
 
@@ -85,10 +86,10 @@ def register(name: str) -> Callable[[Builder], Builder]:
 
     def decorate(builder: Builder) -> Builder:
         if name in _BUILDERS:
-            raise ValueError(f"a model named '{name}' is registered already")
+            raise FedloomError(f"a model named '{name}' is registered already")
         for option in list(inspect.signature(builder).parameters.values())[1:]:
             if option.kind is not option.KEYWORD_ONLY or option.empty in (option.default, option.annotation):
-                raise ValueError(f"option '{option.name}' of '{name}' must be keyword-only, annotated, with a default")
+                raise FedloomError(f"'{option.name}' of '{name}' must be keyword-only, annotated, with a default")
         _BUILDERS[name] = builder
         return builder
 
@@ -120,16 +121,10 @@ def build(name: str, task: Task, **options: Any) -> Split:
     return _BUILDERS[name](task, **options)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name that does not exist, naming the nearest one that does."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.0)  # cutoff 0: always suggest something
-    return ValueError(f"'{name}' is not a known {kind}; " + (f"the nearest is '{near[0]}'" if near else "it has none"))
-
-
 def image(model: str, task: Task, least: int = 1) -> tuple[int, int, int]:
     """Channels, height and width of the task's images, or an error if `model` cannot take them."""
     if len(task.shape) != 3 or task.vocabulary is not None or min(task.shape[1:]) < least:
-        raise ValueError(
+        raise FedloomError(
             f"model '{model}' needs images (channels, height, width) of at least {least}x{least} pixels, {_has(task)}"
         )
     return task.shape[0], task.shape[1], task.shape[2]
@@ -138,14 +133,14 @@ def image(model: str, task: Task, least: int = 1) -> tuple[int, int, int]:
 def numbers(model: str, task: Task) -> int:
     """How many numbers a flattened sample has, or an error if the samples are tokens."""
     if task.vocabulary is not None:
-        raise ValueError(f"model '{model}' needs numeric inputs, {_has(task)}")
+        raise FedloomError(f"model '{model}' needs numeric inputs, {_has(task)}")
     return math.prod(task.shape)
 
 
 def tokens(model: str, task: Task) -> int:
     """The task's vocabulary size, or an error if the samples are not token sequences."""
     if task.vocabulary is None or len(task.shape) != 1:
-        raise ValueError(f"model '{model}' needs token sequences (length,) and a vocabulary, {_has(task)}")
+        raise FedloomError(f"model '{model}' needs token sequences (length,) and a vocabulary, {_has(task)}")
     return task.vocabulary
 
 
@@ -153,7 +148,7 @@ def positive(model: str, **sizes: Any) -> None:
     """Refuse sizes that are not positive integers; torch's own complaint would not name the option."""
     for option, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"option '{option}' of model '{model}' must be a positive integer, not {size!r}")
+            raise FedloomError(f"option '{option}' of model '{model}' must be a positive integer, not {size!r}")
 
 
 def _has(task: Task) -> str:

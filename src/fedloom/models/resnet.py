@@ -4,7 +4,8 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from .base import Split, Task, image, positive, register, unknown
+from ..errors import unknown
+from .base import Split, Task, image, positive, register
 
 Stem = Literal["imagenet", "small"]
 
