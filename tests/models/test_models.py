@@ -305,7 +305,7 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ValueError, match="a model named 'cnn' is registered already"):
         register("cnn")(own)
-    with pytest.raises(ValueError, match="option 'scale' of 'bare' must be keyword-only, annotated, with a default"):
+    with pytest.raises(ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"):
         register("bare")(bare)
     assert names() == NAMES
     monkeypatch.setitem(_BUILDERS, "own", own)
