@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,20 +17,35 @@ from .partitions import Pool, partition
 SPLITS = ("train", "validation", "test")
 
 
+class Rows(Protocol):
+    """Samples that are not one dense tensor (sparse rows, say): indexing with row numbers gives a dense batch."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Tensor) -> Tensor: ...
+    def share_memory_(self) -> object: ...
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Labelled samples with their domains and their official train and test parts."""
 
     name: str
-    x: Tensor  # N x ...; images are uint8, N x channels x height x width
-    y: Tensor  # N labels
+    x: Tensor | Rows  # N x ...; images are uint8, N x channels x height x width
+    y: Tensor  # N labels, or N x height x width class maps for segmentation
     domain: Tensor  # N indices into `domains`
     test: Tensor  # N booleans: belongs to the official test part
     classes: tuple[str, ...]
     domains: tuple[str, ...]
-    mean: float = 0.5  # images are fed to models as (x / 255 - mean) / std
-    std: float = 0.5
+    mean: tuple[float, ...] = (0.5,)  # images are fed to models as (x / 255 - mean) / std, per channel or for all
+    std: tuple[float, ...] = (0.5,)
     vocabulary: int | None = None  # for token data: number of different tokens
+    owner: Tensor | None = None  # for data that come with their clients: N client numbers, from 0
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -43,18 +58,26 @@ class Dataset:
     def pool(self) -> Pool:
         """What a partition may look at."""
         return Pool(
-            y=self.y.numpy(),
+            y=self.labels.numpy(),
             domain=self.domain.numpy(),
             test=self.test.numpy(),
             classes=len(self.classes),
             domains=self.domains,
+            owner=None if self.owner is None else self.owner.numpy(),
         )
+
+    @property
+    def labels(self) -> Tensor:
+        """One label per sample, for partitions: 0 for all where the target is a map."""
+        return self.y if self.y.ndim == 1 else torch.zeros(len(self.y), dtype=torch.int64)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as a model wants them: bytes become normalised floats, all else stays as it is."""
         if x.dtype != torch.uint8:
             return x
-        return x.to(torch.float32).mul_(1 / (255 * self.std)).sub_(self.mean / self.std)
+        scale = torch.tensor([1 / (255 * s) for s in self.std])
+        shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)])
+        return x.to(torch.float32).mul_(scale[:, None, None]).sub_(shift[:, None, None])
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Pool:
     test: np.ndarray  # bool: the sample belongs to the data set's official test part
     classes: int
     domains: tuple[str, ...]
+    owner: np.ndarray | None = None  # int64 client numbers from 0, for data that come with their clients
 
     def __post_init__(self) -> None:
         if self.y.ndim != 1 or not self.y.shape == self.domain.shape == self.test.shape:
