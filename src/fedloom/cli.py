@@ -37,15 +37,16 @@ Set = Annotated[
         "--set", help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.", metavar="KEY=VALUE"
     ),
 ]
-Data = Annotated[str | None, typer.Option(help="Data set (see `fedloom data`). Default: digits4.")]
+Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
 Partition = Annotated[
-    str | None, typer.Option(help="How data are dealt out: iid, dirichlet, pathological, domains. Default: domains.")
+    str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")
 ]
-Model = Annotated[str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext. Default: cnn.")]
+Model = Annotated[str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
 Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool. Default: 2.")]
+Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -69,6 +70,7 @@ def run_(
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED.")] = None,
     executor: Executor = None,
     workers: Workers = None,
+    data_root: Root = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -95,7 +97,7 @@ def run_(
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
     given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers)
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
     config = build(given, changes)
     name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
     folder = out or Path("runs") / name
@@ -139,6 +141,7 @@ def compare(
     ),
     executor: Executor = "pool",
     workers: Workers = None,
+    data_root: Root = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -159,7 +162,7 @@ def compare(
         numbers = [int(s) for s in seeds.split(",")]
     except ValueError:
         raise FedloomError(f"--seeds wants whole numbers separated by commas, got {seeds!r}.") from None
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers)
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
     plan = configs(methods, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
     title = f"{', '.join(methods)} on {plan[0].data}, {plan[0].partition}"
     with _watch(sum(c.schedule.rounds for c in plan), quiet or as_json) as watch:
@@ -230,25 +233,136 @@ def methods(as_json: AsJson = False) -> None:
 
 @data_app.callback()
 def data(context: typer.Context, as_json: AsJson = False) -> None:
-    """The data sets and partitions at hand."""
-    if context.invoked_subcommand:
-        return
-    from .data import partitions
-    from .data.sources import DATASETS
+    """The data sets and partitions at hand. Known names are looked up below `FEDLOOM_DATA` or `--data-root`."""
+    if context.invoked_subcommand is None:
+        data_list(None, as_json)
 
-    sets = {name: (made.__doc__ or "").split("\n")[0] for name, made in DATASETS.items()}
+
+@data_app.command("list")
+def data_list(data_root: Root = None, as_json: AsJson = False) -> None:
+    """The data sets known by name, whether their files are there, and the partitions."""
+    from .data import partitions
+    from .data.sources import ABOUT, locate
+
+    there = {name: name == "digits4" or locate(name, data_root) is not None for name in ABOUT}
     dealt = {name: partitions.options(name) for name in partitions.names()}
     if as_json:
-        print(json.dumps({"data": sets, "partitions": dealt}, indent=1))
+        sets = {name: {"about": about, "there": there[name]} for name, about in ABOUT.items()}
+        print(json.dumps({"data": sets, "partitions": dealt}, indent=1, default=str))
         return
-    table = Table("data set", "what it is")
-    for name, about in sets.items():
-        table.add_row(name, about)
+    table = Table("data set", "there", "what it is", box=box.SIMPLE_HEAD)
+    for name, about in ABOUT.items():
+        table.add_row(name, "yes" if there[name] else "-", about)
     console.print(table)
-    table = Table("partition", "settings")
+    table = Table("partition", "settings", box=box.SIMPLE_HEAD)
     for name, options in dealt.items():
         table.add_row(name, ", ".join(f"{k}={v}" for k, v in options.items()))
     console.print(table)
+    console.print("Any path will do as well: an .npz, an image folder, a CSV of texts, a PFLlib folder, hf:FOLDER.")
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A known name or a path.")],
+    partition: Partition = None,
+    clients: Clients = None,
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
+    set_: Set = None,
+    data_root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a data set and say what is in it; with `--partition`, who would get what."""
+    from .config import build, parse_set
+    from .runs import deal
+
+    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients or (None if partition else 1))}
+    config = build(given, parse_set(set_ or []) | _given(data_root=data_root))
+    made = deal(config, _reading())
+    data = made.data
+    facts = {
+        "name": data.name,
+        "kind": data.kind,
+        "samples": len(data.y),
+        "train": int((~data.test).sum()),
+        "test": int(data.test.sum()),
+        "shape": list(data.x.shape[1:]),
+        "classes": list(data.classes),
+        "domains": {d: int((data.domain == i).sum()) for i, d in enumerate(data.domains)},
+    }
+    if partition:
+        facts |= {"partition": made.description, "clients": made.describe()["clients"]}
+    if as_json:
+        print(json.dumps(facts, indent=1))
+        return
+    table = Table.grid(padding=(0, 2))
+    for key, value in facts.items():
+        if key != "clients":
+            table.add_row(key, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value))
+    console.print(table)
+    if partition:
+        table = Table("client", "domain", "train", "validation", "test", "training samples per class", box=box.SIMPLE_HEAD)
+        for k, c in enumerate(facts["clients"]):
+            sizes = [str(c[part]) for part in ("train", "validation", "test")]
+            table.add_row(str(k), c["domain"] or "several", *sizes, " ".join(map(str, c["counts"])))
+        console.print(table)
+
+
+@data_app.command("check")
+def data_check(
+    path: Annotated[str, typer.Argument(help="A known name or a path.")],
+    set_: Set = None,
+    data_root: Root = None,
+) -> None:
+    """Read a data set completely and say whether it can be used; what is wrong is named."""
+    from .config import build, parse_set
+    from .data.sources import load
+
+    config = build({"data": path, "partition": "iid"}, parse_set(set_ or []) | _given(data_root=data_root))
+    found = load(path, config.source, root=data_root, progress=_reading())
+    console.print(
+        f"{path} is fine: {len(found.y)} samples ({found.kind}), {len(found.classes)} classes, "
+        f"{len(found.domains)} domain{'s' * (len(found.domains) != 1)}.",
+        highlight=False,
+    )
+
+
+@data_app.command("picture")
+def data_picture(
+    name: Annotated[str, typer.Argument(help="A known name or a path.")],
+    out: Annotated[Path, typer.Option(help="The PNG to write.")],
+    partition: Partition = None,
+    clients: Clients = None,
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
+    set_: Set = None,
+    data_root: Root = None,
+) -> None:
+    """Draw samples of every domain and who gets what: a contact sheet, a client x class map, label histograms."""
+    from .config import build, parse_set
+    from .data.pictures import picture
+    from .runs import deal
+
+    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
+    config = build(given, parse_set(set_ or []) | _given(data_root=data_root))
+    picture(deal(config, _reading())).save(out)
+    console.print(f"wrote {out}", highlight=False, soft_wrap=True)
+
+
+def _reading() -> Any:
+    """A progress bar for decoding, on a terminal."""
+    if not console.is_terminal:
+        return None
+    from rich.progress import Progress
+
+    bar = Progress(console=console, transient=True)
+    task = bar.add_task("reading")
+    bar.start()
+
+    def show(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if done >= total:
+            bar.stop()
+
+    return show
 
 
 @app.command()

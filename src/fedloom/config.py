@@ -8,12 +8,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import models
 from .data import partitions
+from .data.sources import MODEL_FOR, Source, kind_of
 from .errors import FedloomError, explain, unknown
 from .method import Method as _Method
 from .method import find, make
@@ -28,6 +29,7 @@ class Execution(BaseModel):
 
     executor: str = "inplace"
     workers: Count = 2  # processes of the pool
+    data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
 
 
 class Config(BaseModel):
@@ -38,10 +40,13 @@ class Config(BaseModel):
     method: str = "fedavg"
     data: str = "digits4"
     partition: str = "domains"
-    model: str = "cnn"
+    model: str = "auto"  # what fits the data: cnn, mlp, fasttext or unet
     clients: Count | None = None  # None: the partition's own number
     seed: int = 0
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
+    split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
+    train_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
+    source: Source = Source()
     schedule: Schedule = Schedule()
     training: Training = Training()
     hyper: dict[str, Any] = {}  # the method's own settings
@@ -65,7 +70,7 @@ class Config(BaseModel):
         return "\n".join(lines) + "\n"
 
 
-SECTIONS = ("schedule", "training", "hyper", "partitioning", "network", "execution")
+SECTIONS = ("source", "schedule", "training", "hyper", "partitioning", "network", "execution")
 
 
 def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
@@ -84,6 +89,11 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     choices = ("method", "partition", "model")  # these decide which settings there are
     body |= {k: changes.pop(k) for k in choices if k in changes}
     named = {k: body.get(k, Config.model_fields[k].default) for k in choices}
+    if named["model"] == "auto":
+        root = changes.get("data_root", body.get("execution", {}).get("data_root"))
+        data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
+        flat = changes.get("flatten", changes.get("source.flatten", body.get("source", {}).get("flatten")))
+        body["model"] = named["model"] = MODEL_FOR["vector" if flat else kind_of(data, root)]
     cls = find(str(named["method"]))
     known = _known(cls, named)
     for key, value in changes.items():
@@ -141,6 +151,7 @@ def _known(cls: type[_Method], named: Mapping[str, Any]) -> dict[str, set[str]]:
         raise unknown("model", named["model"], models.names())
     return {
         "": {k for k in Config.model_fields if k not in SECTIONS},
+        "source": set(Source.model_fields),
         "schedule": set(Schedule.model_fields),
         "training": set(Training.model_fields),
         "hyper": {f.name for f in fields(cls)},  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from .errors import FedloomError
 from .executors import Executor, Result, Task
 from .local import Site, weighted
 from .metrics.accuracy import accuracies, summarise
+from .metrics.segmentation import overlap
 from .payload import Payload
 from .schedule import Schedule
 from .state import Checkpoint, Store
@@ -59,7 +60,7 @@ class Engine:
             moved = dict(self.bytes)
             self._welcome(cohort)
             due = self.schedule.evaluates(self.round)
-            arrived = _Arrivals(site.clients)
+            arrived = _Arrivals(self._table())
             self.server = method.aggregate(self.server, self._work(cohort, lost, work, due, arrived))
             arrived.finish(method.name)
             record = self._evaluate(cohort, lost, arrived, moved) if due else None
@@ -145,12 +146,15 @@ class Engine:
             "bytes": {way: self.bytes[way] - moved[way] for way in ("up", "down")},
             "bytes_total": dict(self.bytes),
         }
-        figures = {stage: summarise(s["test"], domains) for stage, s in scores.items()}
-        held = {stage: summarise(s["validation"], domains).get("accuracy_mean") for stage, s in scores.items()}
+        figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
+        held = {stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean") for stage, s in scores.items()}
+        if site.federation.data.kind == "segmentation":
+            for stage, s in scores.items():
+                figures[stage] |= overlap(s["test"][:, 2:].reshape(-1, site.classes, site.classes))
         record["personal"] = figures[method.stage]
         record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
         record["validation"] = {"personal": held[method.stage], "common": held.get("common")}
-        record["clients"] = {stage: accuracies(s["test"]) for stage, s in scores.items()}
+        record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
         return record
 
     def _before(self) -> dict[str, np.ndarray]:
@@ -160,7 +164,7 @@ class Engine:
             Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED)
             for k in clients
         )
-        return _collect(self.executor.run(tasks), self.site.clients)
+        return self._collect(self.executor.run(tasks))
 
     def _common(self) -> dict[str, np.ndarray] | None:
         """The common model on every client's samples; clients with the same samples are scored once."""
@@ -175,7 +179,20 @@ class Engine:
             chosen = sorted(set(same))
             chunks = [tuple(chosen[i : i + COMMON_CHUNK]) for i in range(0, len(chosen), COMMON_CHUNK)]
             tasks = (Task("common", self.round, chunk, self.server, splits=(split,)) for chunk in chunks)
-            scores[split] = _collect(self.executor.run(tasks), self.site.clients)[split][same]
+            scores[split] = self._collect(self.executor.run(tasks))[split][same]
+        return scores
+
+    def _table(self) -> dict[str, np.ndarray]:
+        """Room for every client's scores; see `Result.scores`."""
+        maps = self.site.federation.data.kind == "segmentation"
+        width = 2 + (self.site.classes**2 if maps else 0)
+        return {s: np.zeros((self.site.clients, width), dtype=np.int64) for s in SCORED}
+
+    def _collect(self, results: Iterable[Result]) -> dict[str, np.ndarray]:
+        scores = self._table()
+        for result in results:
+            for split, rows in result.scores.items():
+                scores[split][list(result.clients)] = rows.numpy()
         return scores
 
 
@@ -183,12 +200,11 @@ class Engine:
 class _Arrivals:
     """What clients reported beside their uploads."""
 
-    clients: int
+    scores: dict[str, np.ndarray]
     complete: bool = False
 
     def __post_init__(self) -> None:
-        self.trained = np.zeros(self.clients, dtype=bool)
-        self.scores = {s: np.zeros((self.clients, 2), dtype=np.int64) for s in SCORED}
+        self.trained = np.zeros(len(self.scores["test"]), dtype=bool)
         self._losses: list[tuple[int, dict[str, float]]] = []
 
     def add(self, k: int, result: Result, size: int) -> None:
@@ -204,11 +220,3 @@ class _Arrivals:
     def finish(self, name: str) -> None:
         if not self.complete:
             raise FedloomError(f"{name}.aggregate must look at every upload; it stopped before the last one.")
-
-
-def _collect(results: Iterable[Result], clients: int) -> dict[str, np.ndarray]:
-    scores = {s: np.zeros((clients, 2), dtype=np.int64) for s in SCORED}
-    for result in results:
-        for split, rows in result.scores.items():
-            scores[split][list(result.clients)] = rows.numpy()
-    return scores

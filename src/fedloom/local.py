@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .data.federation import Federation
+from .data.transforms import augment
 from .errors import FedloomError
 from .rng import torch_rng
 from .roles import Role
@@ -247,7 +248,7 @@ class Local:
             raise FedloomError("`only` names a module that is not part of the model.")
         anchor = [pull[0][n] for n, _ in named] if pull else []
         index = torch.from_numpy(site.federation.clients[self.id].train)
-        rng = self.rng(f"batches {len(self._fits)}")
+        rng, shaken = self.rng(f"batches {len(self._fits)}"), self.rng(f"augment {len(self._fits)}")
         optimizer = training.make(params, self.round) if params else None
         sums: dict[str, Tensor] = {}
         seen = steps = 0
@@ -255,7 +256,10 @@ class Local:
             for rows in _batches(len(index), training, self.work, rng):
                 self.step = steps + 1
                 rows = index[rows]
-                x, y = data.prepare(data.x[rows]), data.y[rows]
+                x, y = data.x[rows], data.y[rows]
+                if training.augment:
+                    x = augment(x, training.augment, shaken)
+                x = data.prepare(x)
                 # Statistics of a single sample are undefined: such a batch uses the running ones.
                 for norm in norms:
                     norm.train(len(rows) > 1)

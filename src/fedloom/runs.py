@@ -18,6 +18,7 @@ from . import config as configs
 from . import executors
 from .config import Config
 from .data.federation import Federation, federate
+from .data.sources import MODEL_FOR, Progress
 from .data.sources import load as load_data
 from .engine import Callback, Engine
 from .errors import CheckpointError, FedloomError, unknown
@@ -121,7 +122,7 @@ def run(
     *,
     partition: str = "domains",
     clients: int | None = None,
-    model: str | nn.Module = "cnn",
+    model: str | nn.Module = "auto",
     seed: int = 0,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
@@ -143,6 +144,8 @@ def run(
     else:
         given["data"] = federation
     given["model"] = model if isinstance(model, str) else "given"
+    if model == "auto" and isinstance(federation, Federation):
+        given["model"] = MODEL_FOR[federation.data.kind]
     config = configs.build(given, settings)
     return execute(
         config,
@@ -216,14 +219,16 @@ def resume(folder: str | Path, *, callbacks: Sequence[Callback] = (), **executio
     return execute(config, out=folder, callbacks=callbacks)
 
 
-def deal(config: Config) -> Federation:
+def deal(config: Config, progress: Progress | None = None) -> Federation:
     """The federation that a config describes."""
     return federate(
-        load_data(config.data),
+        load_data(config.data, config.source, root=config.execution.data_root, seed=config.seed, progress=progress),
         config.partition,
         clients=config.clients,
         seed=config.seed,
         validation=config.validation,
+        split=config.split,
+        train_share=config.train_share,
         **config.partitioning,
     )
 

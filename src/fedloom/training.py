@@ -43,6 +43,7 @@ class Training(BaseModel):
     amsgrad: bool = False  # Adam, AdamW
     weight_decay: NotNegative = 0.0
     clip: Positive | None = None  # largest norm of the whole gradient
+    augment: tuple[Literal["crop", "flip", "rotate"], ...] = ()  # of training images, anew in every step
 
     @model_validator(mode="after")
     def _possible(self) -> Training:

@@ -203,8 +203,8 @@ def test_images_are_normalised() -> None:
         torch.zeros(6, dtype=torch.bool),
         tuple("abc"),
         ("only",),
-        mean=0.3,
-        std=0.2,
+        mean=(0.3,),
+        std=(0.2,),
     )
     none = np.array([], dtype=np.int64)
     federation = Federation(data, (Client(np.array([1, 3, 5]), none, none),))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import FedloomError
 from ..rng import numpy_rng
 from ..training import part_of
-from .partitions import Pool, partition
+from .partitions import Pool, Share, partition
 
 SPLITS = ("train", "validation", "test")
 
@@ -65,6 +65,15 @@ class Dataset:
             domains=self.domains,
             owner=None if self.owner is None else self.owner.numpy(),
         )
+
+    @property
+    def kind(self) -> Literal["image", "vector", "text", "segmentation"]:
+        """What the samples are."""
+        if self.y.ndim > 1:
+            return "segmentation"
+        if self.vocabulary is not None:
+            return "text"
+        return "image" if len(self.x.shape) == 4 else "vector"
 
     @property
     def labels(self) -> Tensor:
@@ -142,16 +151,26 @@ def federate(
     clients: int | None = None,
     seed: int = 0,
     validation: float = 0.1,
+    split: str = "official",
+    train_share: float = 0.75,
     **options: Any,
 ) -> Federation:
     """Deal `data` out to clients by the partition named `how`.
 
     `validation` is the share of each client's own training samples set aside for choosing rounds and stopping early;
-    it is never taken from test data. A client with a single training sample keeps it for training.
+    it is never taken from test data. A client with a single training sample keeps it for training. With
+    `split="merged"` the official parts are put together, dealt out, and each client's samples are then cut at random
+    into `train_share` for training and the rest for testing (the rule of the PFLlib family).
     """
     if not 0 <= validation < 1:
         raise FedloomError(f"validation must be a share from 0 up to but not 1, got {validation}.")
-    shares, description = partition(how, data.pool, clients, numpy_rng(seed, "partition", how), **options)
+    pool = data.pool
+    if split == "merged":
+        pool = replace(pool, test=np.zeros_like(pool.test))
+    shares, description = partition(how, pool, clients, numpy_rng(seed, "partition", how), **options)
+    if split == "merged":
+        shares = [_cut(share, train_share, numpy_rng(seed, "merged", k)) for k, share in enumerate(shares)]
+        description += f" Train and test were merged; {train_share:.0%} of each client's samples are for training."
     made = []
     for k, share in enumerate(shares):
         order = numpy_rng(seed, "validation", k).permutation(share.train)
@@ -165,3 +184,9 @@ def federate(
             )
         )
     return Federation(data, tuple(made), how, description)
+
+
+def _cut(share: Share, train_share: float, rng: np.random.Generator) -> Share:
+    order = rng.permutation(share.train)
+    kept = max(1, part_of(len(order), train_share))
+    return Share(np.sort(order[:kept]), np.sort(order[kept:]), share.domain)

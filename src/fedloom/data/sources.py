@@ -1,24 +1,221 @@
-"""Data sets by name."""
+"""Data sets by name or path: which file holds what, and how it is read."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict
 
-from ..errors import unknown
-from . import digits4
+from ..errors import FedloomError, unknown
+from ..training import Count, NotNegative, Share
+from . import digits4, stress
+from .arrays import is_sparse, read_npz, read_npz_folder
 from .federation import Dataset
+from .huggingface import read_hf
+from .images import read_folder
+from .pfllib import read_pfllib
+from .sparse import read_sparse_npz
+from .tables import read_csv
+
+Kind = Literal["image", "vector", "sparse", "text", "segmentation"]
+MODEL_FOR: dict[Kind, str] = {
+    "image": "cnn",
+    "vector": "mlp",
+    "sparse": "mlp",
+    "text": "fasttext",
+    "segmentation": "unet",
+}
+OFFICE10 = (
+    "back_pack", "bike", "calculator", "headphones", "keyboard",
+    "laptop_computer", "monitor", "mouse", "mug", "projector",
+)  # fmt: skip
+Progress = Callable[[int, int], None]
+
+
+class Source(BaseModel):
+    """How samples are read, before they are dealt out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Count | None = None  # images become size x size
+    on_bad_file: Literal["refuse", "skip"] = "refuse"
+    flatten: bool = False  # images as plain vectors
+    only_domains: tuple[str, ...] | None = None  # these domains, in this order
+    only_classes: tuple[str, ...] | None = None  # these classes, in this order
+    length: Count = 200  # words of a text
+    words: Count | None = None  # size of the vocabulary; None: every word of the training texts
+    hashed: bool = False  # words by hash, so that clients need no common list (then `words` says how many)
+    nonsense: Literal["digits", "alphanumeric"] | None = None  # class names without a meaning
+    label_noise: Share = 0.0  # share of wrong training labels
+    image_noise: Literal["gaussian", "laplace", "exponential"] | None = None  # on training samples
+    noise_coefficient: Share = 0.1
+    noise_scale: NotNegative = 0.05
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set the library knows by name: where it lies below the data root, and what it is."""
+
+    path: str
+    kind: Kind
+    about: str
+    classes: tuple[str, ...] | None = None
+
+
+KNOWN: dict[str, Known] = {
+    "digits5": Known("digits5", "image", "five digit domains (chars74k_font stands in for SynthDigits), 32 px"),
+    "pacs": Known("pacs", "image", "PACS: photo, art painting, cartoon, sketch; 7 classes, 128 px"),
+    "office31": Known("office31", "image", "Office-31: amazon, dslr, webcam; 31 classes, 128 px"),
+    "office10": Known("office31", "image", "the ten Office-Caltech classes of Office-31 (no Caltech images)", OFFICE10),
+    "office_caltech_surf": Known("office_caltech10_surf.npz", "vector", "Office-Caltech as 800-d SURF histograms"),
+    "fashion_mnist": Known("fashion_mnist.npz", "image", "Fashion-MNIST, 28 px grey"),
+    "cifar10": Known("cifar10.npz", "image", "CIFAR-10, 32 px"),
+    "flowers102": Known("flowers102", "image", "Flowers-102, few-shot, 96 px"),
+    "dtd": Known("dtd", "image", "describable textures, few-shot, 96 px"),
+    "oxford_pets": Known("oxford_pets", "image", "Oxford pets, few-shot, 96 px"),
+    "ag_news": Known("ag_news", "text", "AG News: four topics, texts"),
+    "amazon_reviews": Known("amazon_reviews.npz", "sparse", "sentiment in four product domains, 5000-d bags of words"),
+    "amazon_reviews_text": Known("amazon_reviews_raw.csv.gz", "text", "the same task as texts"),
+    "ph2": Known("ph2_lesion_seg.npz", "segmentation", "PH2: skin lesions with masks, 96 px"),
+}
 
 
 def cache_folder() -> Path:
     """Where made and decoded data are kept: `FEDLOOM_CACHE`, or `fedloom` in the user's cache folder."""
-    base = (
-        os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
-    )
+    base = os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
     return Path(base)
+
+
+def names() -> tuple[str, ...]:
+    """The data sets known by name."""
+    return ("digits4", *KNOWN)
+
+
+def locate(name: str, root: str | None = None) -> Path | None:
+    """Where a data set lies: below `root` (or `FEDLOOM_DATA`) for a known name, else the path itself; None if not."""
+    place = root or os.environ.get("FEDLOOM_DATA")
+    if name in KNOWN and place and (Path(place) / KNOWN[name].path).exists():
+        return Path(place) / KNOWN[name].path
+    return Path(name) if name not in KNOWN and Path(name).exists() else None
+
+
+def kind_of(name: str, root: str | None = None) -> Kind:
+    """What kind of samples a data set has, without reading it all."""
+    if name == "digits4":
+        return "image"
+    if name in KNOWN:
+        return KNOWN[name].kind
+    path = locate(name.removeprefix("hf:"), root)
+    if path is None or name.startswith("hf:"):
+        return "image"
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            if is_sparse(arrays.files):
+                return "sparse"
+            if "mask_train" in arrays.files:
+                return "segmentation"
+            first = next((n for n in ("x_train", *arrays.files) if n in arrays.files and n.rstrip("_train").endswith("x")), None)
+            return "image" if first and arrays[first].ndim > 2 else "vector"
+    return "text" if _is_table(path) else "image"
+
+
+def load(
+    name: str,
+    source: Source | None = None,
+    *,
+    root: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Dataset:
+    """The data set of that name, or the one at that path, read as `source` says; `seed` is for its noise."""
+    source = source or Source()
+    data = _digits4() if name == "digits4" else _read(name, source, root, progress)
+    wanted = source.only_classes or (KNOWN[name].classes if name in KNOWN else None)
+    if wanted:
+        data = keep_classes(data, wanted)
+    if source.only_domains:
+        data = keep_domains(data, source.only_domains)
+    if name == "digits4" and source.size:
+        from .transforms import resize
+
+        data = replace(data, x=resize(data.x, source.size))
+    if source.label_noise:
+        data = stress.label_noise(data, source.label_noise, seed)
+    if source.image_noise:
+        data = stress.image_noise(data, source.image_noise, source.noise_coefficient, source.noise_scale, seed)
+    if source.nonsense:
+        data = stress.nonsense(data, source.nonsense, seed)
+    if source.flatten:
+        assert isinstance(data.x, torch.Tensor)
+        data = replace(data, x=data.prepare(data.x).flatten(1))
+    return data
+
+
+def _read(name: str, source: Source, root: str | None, progress: Progress | None) -> Dataset:
+    if name.startswith("hf:"):
+        return read_hf(name[3:], name=name, size=source.size, length=source.length, cache=cache_folder() / "hf")
+    path = locate(name, root)
+    if path is None:
+        if name in KNOWN:
+            where = root or os.environ.get("FEDLOOM_DATA")
+            raise FedloomError(
+                f"{name} is not at {Path(where) / KNOWN[name].path}." if where
+                else f"{name} needs its files: say where they lie with --data-root or FEDLOOM_DATA."
+            )  # fmt: skip
+        raise unknown("data set or path", name, names())
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            sparse = is_sparse(arrays.files)
+        return read_sparse_npz(path, name=name) if sparse else read_npz(path, name=name, size=source.size)
+    if _is_table(path):
+        return read_csv(path, name=name, length=source.length, vocabulary=source.words, hashed=source.hashed)
+    if (path / "config.json").exists() and (path / "train").is_dir():
+        return read_pfllib(path, name=name)
+    if any(path.glob("*.npz")):
+        return read_npz_folder(path, name=name, size=source.size)
+    if any(path.rglob("*.parquet")) or any(path.rglob("*.arrow")):
+        return read_hf(str(path), name=name, size=source.size, length=source.length, cache=cache_folder() / "hf")
+    return read_folder(
+        path, size=source.size, on_bad_file=source.on_bad_file, name=name, cache=cache_folder(), progress=progress
+    )
+
+
+def _is_table(path: Path) -> bool:
+    endings = (".csv", ".csv.gz")
+    return path.name.endswith(endings) or (path.is_dir() and any(f.name.endswith(endings) for f in path.iterdir()))
+
+
+def keep_classes(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
+    """The samples of these classes, numbered in the order given."""
+    for name in wanted:
+        if name not in data.classes:
+            raise unknown(f"class of {data.name}", name, data.classes)
+    number = torch.full((len(data.classes),), -1)
+    number[[data.classes.index(c) for c in wanted]] = torch.arange(len(wanted))
+    return _rows(data, number[data.y] >= 0, y=number[data.y], classes=tuple(wanted))
+
+
+def keep_domains(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
+    """The samples of these domains, in the order given."""
+    for name in wanted:
+        if name not in data.domains:
+            raise unknown(f"domain of {data.name}", name, data.domains)
+    number = torch.full((len(data.domains),), -1)
+    number[[data.domains.index(d) for d in wanted]] = torch.arange(len(wanted))
+    return _rows(data, number[data.domain] >= 0, domain=number[data.domain], domains=tuple(wanted))
+
+
+def _rows(data: Dataset, keep: torch.Tensor, **changes: object) -> Dataset:
+    rows = torch.nonzero(keep).flatten()
+    columns = {n: changes.pop(n, getattr(data, n)) for n in ("x", "y", "domain", "test", "owner")}
+    picked = {n: None if c is None else c[rows] for n, c in columns.items()}  # type: ignore[index]
+    return replace(data, **picked, **changes)  # type: ignore[arg-type]
 
 
 def _digits4() -> Dataset:
@@ -43,11 +240,4 @@ def _digits4() -> Dataset:
     )
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits4": _digits4}
-
-
-def load(name: str) -> Dataset:
-    """The data set of that name."""
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
-    return DATASETS[name]()
+ABOUT = {"digits4": (_digits4.__doc__ or "").rstrip("."), **{name: known.about for name, known in KNOWN.items()}}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import ClientError
 from ..local import Local, Predictor, Site
+from ..metrics.segmentation import confusion
 from ..payload import Payload
 from ..rng import key
 
@@ -62,7 +63,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task. `scores` maps a split to (correct, total) per client of the task."""
+    """What came of a task. `scores` maps a split to a row per client of the task: correct, total and, where targets are
+    maps, the confusion matrix."""
 
     clients: tuple[int, ...]
     upload: Payload = field(default_factory=Payload)
@@ -138,13 +140,14 @@ def _execute(site: Site, task: Task, local: Local) -> Result:
 
 
 def score(site: Site, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
-    """(correct, total) of a predictor on each client's samples, by split."""
+    """A row of `Result.scores` for each client, by split."""
     scores = {}
     for split in task.splits if predict else ():
         rows = []
         for k in task.clients:
             x, y = site.federation.samples(k, split)
-            correct = int((predict(x).argmax(1) == y).sum()) if len(y) and predict else 0
-            rows.append((correct, y.numel()))
+            said = predict(x).argmax(1) if len(y) and predict else y
+            table = confusion(said, y, site.classes).flatten().tolist() if y.ndim > 1 else []
+            rows.append([int((said == y).sum()), y.numel(), *table])
         scores[split] = torch.tensor(rows)
     return scores
