@@ -38,10 +38,10 @@ Set = Annotated[
     ),
 ]
 Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
-Partition = Annotated[
-    str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")
+Partition = Annotated[str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")]
+Model = Annotated[
+    str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")
 ]
-Model = Annotated[str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
 Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
@@ -275,11 +275,12 @@ def data_show(
     from .config import build, parse_set
     from .runs import deal
 
-    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients or (None if partition else 1))}
+    clients = clients or (None if partition else 1)
+    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
     config = build(given, parse_set(set_ or []) | _given(data_root=data_root))
     made = deal(config, _reading())
     data = made.data
-    facts = {
+    facts: dict[str, Any] = {
         "name": data.name,
         "kind": data.kind,
         "samples": len(data.y),
@@ -297,10 +298,14 @@ def data_show(
     table = Table.grid(padding=(0, 2))
     for key, value in facts.items():
         if key != "clients":
-            table.add_row(key, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value))
+            table.add_row(
+                key, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+            )
     console.print(table)
     if partition:
-        table = Table("client", "domain", "train", "validation", "test", "training samples per class", box=box.SIMPLE_HEAD)
+        table = Table(
+            "client", "domain", "train", "validation", "test", "training samples per class", box=box.SIMPLE_HEAD
+        )
         for k, c in enumerate(facts["clients"]):
             sizes = [str(c[part]) for part in ("train", "validation", "test")]
             table.add_row(str(k), c["domain"] or "several", *sizes, " ".join(map(str, c["counts"])))

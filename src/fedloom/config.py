@@ -45,7 +45,7 @@ class Config(BaseModel):
     seed: int = 0
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
     split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
-    train_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
+    merged_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
     source: Source = Source()
     schedule: Schedule = Schedule()
     training: Training = Training()

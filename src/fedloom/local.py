@@ -257,6 +257,8 @@ class Local:
                 self.step = steps + 1
                 rows = index[rows]
                 x, y = data.x[rows], data.y[rows]
+                if training.augment and y.ndim > 1:
+                    raise FedloomError("augment would move images but not their masks; it is for classification.")
                 if training.augment:
                     x = augment(x, training.augment, shaken)
                 x = data.prepare(x)

@@ -228,7 +228,7 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
         seed=config.seed,
         validation=config.validation,
         split=config.split,
-        train_share=config.train_share,
+        merged_share=config.merged_share,
         **config.partitioning,
     )
 

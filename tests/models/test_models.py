@@ -8,7 +8,8 @@ from fedloom.models.base import _BUILDERS
 
 torch.set_num_threads(1)
 
-NAMES = ("cnn", "fasttext", "linear", "mlp", "resnet10", "resnet18")
+NAMES = ("cnn", "fasttext", "linear", "mlp", "resnet10", "resnet18")  # one feature vector per sample
+MAPS = ("unet",)  # one per pixel; see test_unet
 IMAGE = Task((3, 32, 32), 10)
 VECTOR = Task((5000,), 2)
 TEXT = Task((20,), 4, vocabulary=50)
@@ -26,8 +27,8 @@ def batch(task: Task, size: int = 4) -> Tensor:
 
 
 def test_registry() -> None:
-    assert names() == NAMES
-    assert len(names()) == len(TASKS) == 6
+    assert names() == (*NAMES, *MAPS)
+    assert len(NAMES) == len(TASKS) == 6
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
     assert options("resnet10") == {"width": 64}
     assert options("resnet18") == {"width": 64, "stem": "imagenet"}
@@ -307,7 +308,7 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
         register("cnn")(own)
     with pytest.raises(ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"):
         register("bare")(bare)
-    assert names() == NAMES
+    assert names() == (*NAMES, *MAPS)
     monkeypatch.setitem(_BUILDERS, "own", own)
     assert build("own", VECTOR, scale=3).head.out_features == 3
     assert options("own") == {"scale": 2}

@@ -152,7 +152,7 @@ def federate(
     seed: int = 0,
     validation: float = 0.1,
     split: str = "official",
-    train_share: float = 0.75,
+    merged_share: float = 0.75,
     **options: Any,
 ) -> Federation:
     """Deal `data` out to clients by the partition named `how`.
@@ -160,7 +160,7 @@ def federate(
     `validation` is the share of each client's own training samples set aside for choosing rounds and stopping early;
     it is never taken from test data. A client with a single training sample keeps it for training. With
     `split="merged"` the official parts are put together, dealt out, and each client's samples are then cut at random
-    into `train_share` for training and the rest for testing (the rule of the PFLlib family).
+    into `merged_share` for training and the rest for testing (the rule of the PFLlib family).
     """
     if not 0 <= validation < 1:
         raise FedloomError(f"validation must be a share from 0 up to but not 1, got {validation}.")
@@ -169,8 +169,8 @@ def federate(
         pool = replace(pool, test=np.zeros_like(pool.test))
     shares, description = partition(how, pool, clients, numpy_rng(seed, "partition", how), **options)
     if split == "merged":
-        shares = [_cut(share, train_share, numpy_rng(seed, "merged", k)) for k, share in enumerate(shares)]
-        description += f" Train and test were merged; {train_share:.0%} of each client's samples are for training."
+        shares = [_cut(share, merged_share, numpy_rng(seed, "merged", k)) for k, share in enumerate(shares)]
+        description += f" Train and test were merged; {merged_share:.0%} of each client's samples are for training."
     made = []
     for k, share in enumerate(shares):
         order = numpy_rng(seed, "validation", k).permutation(share.train)

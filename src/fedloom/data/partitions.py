@@ -65,13 +65,13 @@ class Share:
 
 
 Method = TypeVar("Method", bound=Callable[..., list[Share]])
-Derived = Callable[[Pool, int], Any]
+Derived = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class _Entry:
     method: Callable[..., list[Share]]
-    clients: Callable[[Pool], int]
+    clients: Callable[..., int]
     derived: dict[str, Derived]
     parameters: dict[str, inspect.Parameter]
 
@@ -79,11 +79,12 @@ class _Entry:
 _REGISTRY: dict[str, _Entry] = {}
 
 
-def register(name: str, clients: int | Callable[[Pool], int] = 20, **derived: Derived) -> Callable[[Method], Method]:
+def register(name: str, clients: int | Callable[..., int] = 20, **derived: Derived) -> Callable[[Method], Method]:
     """Make a function available as partition `name`.
 
-    `clients` is the number used when none is asked for.  `derived` gives, for options whose default is None, the
-    function of (pool, clients) that finds the value, so that descriptions state the value and not "None".
+    `clients` is the number used when none is asked for, or a function of the pool that finds it.  `derived` gives, for
+    options whose default is None, the function of (pool, clients) that finds the value, so that descriptions state the
+    value and not "None".  Either kind of function also gets the options it names as parameters.
     """
 
     def add(method: Method) -> Method:
@@ -121,13 +122,14 @@ def partition(
             kind = getattr(wanted, "__name__", str(wanted))
             raise PartitionError(f"Option {key!r} of partition {name!r} must be {kind}, not {value!r}.")
         used[key] = value
-    count, n = entry.clients(pool) if clients is None else clients, len(pool.train)
+    count, n = _find_out(entry.clients, used, pool) if clients is None else clients, len(pool.train)
     if not _fits(count, int) or count < 1:
         raise PartitionError(f"The number of clients must be a positive integer, not {count!r}.")
     if count > n:
         raise PartitionError(f"{count} clients cannot share {n} training samples; ask for at most {n} clients.")
     clients = int(count)  # from here on a plain int, whatever integer came in
-    used |= {key: find(pool, clients) for key, find in entry.derived.items() if used[key] is None}
+    missing = {key: find for key, find in entry.derived.items() if used[key] is None}
+    used |= {key: _find_out(find, used, pool, clients) for key, find in missing.items()}
 
     shares = entry.method(pool, clients, rng, **used)
     sizes = np.array([len(share.train) for share in shares])
@@ -138,12 +140,21 @@ def partition(
             f"training sample; ask for fewer clients{change}."
         )
     tested = len(np.unique(np.concatenate([share.test for share in shares])))
+    lent = sum(int(pool.test[share.train].sum()) for share in shares)
+    borrowed = sum(int((~pool.test[share.test]).sum()) for share in shares)
+    crossed = f", with {lent} official test samples trained on" if lent else ""
+    crossed += f", with {borrowed} official training samples tested on" if borrowed else ""
     told = ", ".join(f"{key}={value}" for key, value in used.items()) or "no options"
     return shares, (
         f"Partition {name!r} with {told} gave {clients} clients {sizes.sum()} of {n} training samples "
         f"(min {sizes.min()}, median {np.median(sizes):g}, max {sizes.max()} each) "
-        f"and {tested} of {np.count_nonzero(pool.test)} test samples."
+        f"and {tested} of {np.count_nonzero(pool.test)} test samples{crossed}."
     )
+
+
+def _find_out(find: Callable[..., Any], used: dict[str, Any], *known: Any) -> Any:
+    """`find` of what is known and of those options that it names."""
+    return find(*known, **{key: used[key] for key in inspect.signature(find).parameters if key in used})
 
 
 def _find(name: str) -> _Entry:
@@ -231,7 +242,7 @@ def iid(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
     return _shares(pool, np.array_split(rng.permutation(pool.train), clients), rng)
 
 
-_WORK = 12_000_000  # random numbers that may be drawn in search of a Dirichlet partition: one or two seconds
+_WORK = 6_000_000  # random numbers that may be drawn in search of a Dirichlet partition: a second or less
 _OVERHEAD = 500  # what a class costs in every try however few the clients, in random numbers
 
 
@@ -354,3 +365,6 @@ def domains(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
         for client, part in zip(members, np.array_split(train, len(members)), strict=True):
             shares[client] = Share(np.sort(part), test, d)
     return [shares[client] for client in range(clients)]
+
+
+from . import protocols as protocols  # noqa: E402  (registers the partitions of the papers)

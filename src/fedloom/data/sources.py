@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ from .federation import Dataset
 from .huggingface import read_hf
 from .images import read_folder
 from .pfllib import read_pfllib
-from .sparse import read_sparse_npz
+from .sparse import SparseRows, read_sparse_npz
 from .tables import read_csv
+from .transforms import resize
 
 Kind = Literal["image", "vector", "sparse", "text", "segmentation"]
 MODEL_FOR: dict[Kind, str] = {
@@ -88,7 +89,9 @@ KNOWN: dict[str, Known] = {
 
 def cache_folder() -> Path:
     """Where made and decoded data are kept: `FEDLOOM_CACHE`, or `fedloom` in the user's cache folder."""
-    base = os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+    base = (
+        os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+    )
     return Path(base)
 
 
@@ -120,7 +123,7 @@ def kind_of(name: str, root: str | None = None) -> Kind:
                 return "sparse"
             if "mask_train" in arrays.files:
                 return "segmentation"
-            first = next((n for n in ("x_train", *arrays.files) if n in arrays.files and n.rstrip("_train").endswith("x")), None)
+            first = next((n for n in arrays.files if n == "x_train" or n.endswith("_x")), None)
             return "image" if first and arrays[first].ndim > 2 else "vector"
     return "text" if _is_table(path) else "image"
 
@@ -141,9 +144,7 @@ def load(
         data = keep_classes(data, wanted)
     if source.only_domains:
         data = keep_domains(data, source.only_domains)
-    if name == "digits4" and source.size:
-        from .transforms import resize
-
+    if name == "digits4" and source.size and isinstance(data.x, torch.Tensor):
         data = replace(data, x=resize(data.x, source.size))
     if source.label_noise:
         data = stress.label_noise(data, source.label_noise, seed)
@@ -152,14 +153,15 @@ def load(
     if source.nonsense:
         data = stress.nonsense(data, source.nonsense, seed)
     if source.flatten:
-        assert isinstance(data.x, torch.Tensor)
+        if data.kind != "image" or not isinstance(data.x, torch.Tensor):
+            raise FedloomError(f"flatten is for images; {name} has {data.kind} samples.")
         data = replace(data, x=data.prepare(data.x).flatten(1))
     return data
 
 
 def _read(name: str, source: Source, root: str | None, progress: Progress | None) -> Dataset:
     if name.startswith("hf:"):
-        return read_hf(name[3:], name=name, size=source.size, length=source.length, cache=cache_folder() / "hf")
+        return _read_hf(name[3:], name, source)
     path = locate(name, root)
     if path is None:
         if name in KNOWN:
@@ -180,9 +182,21 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
     if any(path.glob("*.npz")):
         return read_npz_folder(path, name=name, size=source.size)
     if any(path.rglob("*.parquet")) or any(path.rglob("*.arrow")):
-        return read_hf(str(path), name=name, size=source.size, length=source.length, cache=cache_folder() / "hf")
+        return _read_hf(str(path), name, source)
     return read_folder(
         path, size=source.size, on_bad_file=source.on_bad_file, name=name, cache=cache_folder(), progress=progress
+    )
+
+
+def _read_hf(path: str, name: str, source: Source) -> Dataset:
+    return read_hf(
+        path,
+        name=name,
+        cache=cache_folder() / "hf",
+        size=source.size,
+        length=source.length,
+        vocabulary=source.words,
+        hashed=source.hashed,
     )
 
 
@@ -214,8 +228,12 @@ def keep_domains(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
 def _rows(data: Dataset, keep: torch.Tensor, **changes: object) -> Dataset:
     rows = torch.nonzero(keep).flatten()
     columns = {n: changes.pop(n, getattr(data, n)) for n in ("x", "y", "domain", "test", "owner")}
-    picked = {n: None if c is None else c[rows] for n, c in columns.items()}  # type: ignore[index]
+    picked = {n: None if c is None else _pick(c, rows) for n, c in columns.items()}
     return replace(data, **picked, **changes)  # type: ignore[arg-type]
+
+
+def _pick(column: Any, rows: torch.Tensor) -> Any:
+    return column.take(rows) if isinstance(column, SparseRows) else column[rows]
 
 
 def _digits4() -> Dataset:

@@ -24,7 +24,7 @@ def crop(x: Tensor, g: torch.Generator, padding: int = 4) -> Tensor:
     n, _, height, width = x.shape
     down, right = torch.randint(0, 2 * padding + 1, (2, n), generator=g)
     padded = F.pad(x, (padding,) * 4)
-    # A view of all windows: rows of pixels are copied whole, which a gather by pixel would not do.
+    # A view of every window there is; only the chosen ones are copied.
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(n), :, down, right]
 

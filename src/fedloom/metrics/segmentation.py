@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,9 +21,7 @@ def confusion(pred: Tensor, target: Tensor, classes: int) -> Tensor:
         raise FedloomError(
             f"predictions of shape {tuple(pred.shape)} do not fit targets of shape {tuple(target.shape)}."
         )
-    if pred.numel() and not 0 <= min(int(pred.min()), int(target.min())) <= max(
-        int(pred.max()), int(target.max())
-    ) < classes:
+    if any(m.numel() and not 0 <= int(m.min()) <= int(m.max()) < classes for m in (pred, target)):
         raise FedloomError(f"predicted and true classes must lie between 0 and {classes - 1}.")
     pairs = target.flatten().to(torch.int64) * classes + pred.flatten().to(torch.int64)
     return torch.bincount(pairs, minlength=classes**2).view(classes, classes)
@@ -49,29 +48,22 @@ def foreground(figures: Tensor) -> Tensor:
     return figures[..., 1:].nanmean(-1)
 
 
-def summarise(matrices: Tensor) -> dict[str, Any]:
-    """All the figures of K clients (K x C x C) as plain values, None where there is nothing to tell.
+def overlap(matrices: Tensor | np.ndarray) -> dict[str, Any]:
+    """The figures of K clients (K x C x C) as plain values, None where there is nothing to tell.
 
-    `pixel_accuracy`, `dice` and `iou` have one entry per client, the latter two foreground means; `dice_classes` and
-    `iou_classes` a list of all classes for each client. `mean` weighs the clients that have a figure equally;
-    `pooled` takes all clients' pixels together.
+    `pixel_accuracy`, `dice` and `iou` are means over the clients that have the figure, each weighing the same;
+    `dice_clients` and `iou_clients` have the entry of each client, its mean over foreground classes. `dice_pooled` and
+    `iou_pooled` take all clients' pixels together, `dice_classes` and `iou_classes` do so for every class, 0 included.
     """
-    if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2]:
-        raise FedloomError(f"one square matrix per client is needed, not {tuple(matrices.shape)}.")
-    per_class = {"dice": dice(matrices), "iou": iou(matrices)}
-    per_client = {"pixel_accuracy": pixel_accuracy(matrices)} | {n: foreground(f) for n, f in per_class.items()}
-    whole = matrices.sum(0)
-    pooled = {
-        "pixel_accuracy": pixel_accuracy(whole),
-        "dice": foreground(dice(whole)),
-        "iou": foreground(iou(whole)),
-    }
-    return {
-        **{name: _plain(figures.tolist()) for name, figures in per_client.items()},
-        **{f"{name}_classes": _plain(figures.tolist()) for name, figures in per_class.items()},
-        "mean": {name: _plain(figures.nanmean().item()) for name, figures in per_client.items()},
-        "pooled": {name: _plain(figure.item()) for name, figure in pooled.items()},
-    }
+    each = torch.as_tensor(matrices)
+    if each.ndim != 3 or each.shape[1] != each.shape[2]:
+        raise FedloomError(f"one square matrix per client is needed, not {tuple(each.shape)}.")
+    found: dict[str, Tensor] = {"pixel_accuracy": pixel_accuracy(each).nanmean()}
+    for name, figure in (("dice", dice), ("iou", iou)):
+        clients, classes = foreground(figure(each)), figure(each.sum(0))
+        found |= {name: clients.nanmean(), f"{name}_pooled": foreground(classes)}
+        found |= {f"{name}_clients": clients, f"{name}_classes": classes}
+    return {name: _plain(value.tolist()) for name, value in found.items()}
 
 
 def _right(matrix: Tensor) -> Tensor:
