@@ -26,7 +26,6 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import FedloomError
-from ..state import write_atomic
 from .arrays import mod10
 from .federation import Dataset
 
@@ -296,6 +295,7 @@ def _build(
                 left.unlink()
         except FileNotFoundError:
             continue
+    # A name of its own: threads of one process may be at it too.
     temporary = array.with_name(f".{array.name}.{uuid.uuid4().hex}.tmp")
     try:
         bad = _write(path, files, size, refuse, temporary, progress)
@@ -311,7 +311,8 @@ def _build(
             "paths": [f.path for f in kept],
         }
         os.replace(temporary, array)
-        write_atomic(notes, json.dumps(told).encode())
+        temporary.write_text(json.dumps(told), encoding="utf-8")
+        os.replace(temporary, notes)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -431,7 +432,7 @@ def _decode(path: str, size: int | None) -> tuple[_Decoded, bytes]:
             if size is not None and image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             # Band by band is the order we store, and quicker than transposing an array.
-            return _Decoded(*image.size), b"".join([band.tobytes() for band in image.split()])
+            return _Decoded(*image.size), b"".join([image.tobytes("raw", band) for band in MODE])
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on broken bytes
