@@ -230,7 +230,7 @@ def iid(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
     return _shares(pool, np.array_split(rng.permutation(pool.train), clients), rng)
 
 
-_WORK = 12_000_000  # random numbers that may be drawn in search of a Dirichlet partition: one or two seconds
+_WORK = 6_000_000  # random numbers that may be drawn in search of a Dirichlet partition: a second or less
 _OVERHEAD = 500  # what a class costs in every try however few the clients, in random numbers
 
 
