@@ -96,6 +96,7 @@ _TEST = '''"""{title}: numbers worked out by hand."""
 
 import pytest
 import torch
+
 from fedloom.methods.{stem} import penalty
 
 
