@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint venv clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "fedloom needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name."; exit 1; }
@@ -12,6 +12,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+venv: $(VENV)/.ready
 
 demo: $(VENV)/.ready
 	$(BIN)/fedloom compare local fedavg fedprox fedper fedbn scaffold --data digits4 --partition domains --clients 20 \

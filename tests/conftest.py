@@ -52,16 +52,16 @@ class _Add(nn.Module):
 class Parabolas:
     """Client k's loss is curvature_k / 2 * (w + b - a_k)^2, on n_k equal samples, one batch each."""
 
-    def __init__(self, a: list[int], n: list[int], curvature: list[float] | None = None) -> None:
+    def __init__(self, a: list[float], n: list[int], curvature: list[float] | None = None) -> None:
         curves = curvature or [1.0] * len(a)
         rows = [np.arange(sum(n[:k]), sum(n[: k + 1])) for k in range(len(n))]
         data = Dataset(
             name="parabolas",
             x=torch.tensor([[0.0, c] for c, m in zip(curves, n, strict=True) for _ in range(m)]),
-            y=torch.tensor([target for target, m in zip(a, n, strict=True) for _ in range(m)]),
+            y=torch.tensor([float(target) for target, m in zip(a, n, strict=True) for _ in range(m)]),
             domain=torch.zeros(sum(n), dtype=torch.int64),
             test=torch.zeros(sum(n), dtype=torch.bool),
-            classes=tuple(str(c) for c in range(max(a) + 1)),
+            classes=tuple(str(c) for c in range(int(max(a)) + 1)),
             domains=("one",),
         )
         none = np.arange(0)

@@ -227,6 +227,8 @@ class Local:
         gradient: GradientHook | None = None,
         only: Iterable[nn.Module] | None = None,
         refs: Mapping[str, Tree] | None = None,
+        stream: int | None = None,
+        label: str = "",
         **changes: Any,
     ) -> Fit:
         """Train the resident model on the client's data.
@@ -234,7 +236,10 @@ class Local:
         `loss` maps a `Batch` to a scalar or to named parts that are summed. `pull=(anchor, mu)` adds the gradient of
         `mu/2 * |w - anchor|^2`. `gradient(g, w)` replaces the gradient tree `g` at weights `w`. `only` restricts
         training to some modules; the others stay as they are, in evaluation mode. `refs` names weights of models that
-        see each batch too, in evaluation mode and without gradient. Other keywords change the run's `Training`.
+        see each batch too, in evaluation mode and without gradient. `stream` is the number of the stream of batches: by
+        default how many calls came before it in this round, so two calls see different orders; `stream=0` twice gives
+        both the same. A `label` is put before the reported parts, so that the loss of a second model stands apart.
+        Other keywords change the run's `Training`.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, model, data = self.site, self.site.model, self.site.federation.data
@@ -248,7 +253,8 @@ class Local:
             raise FedloomError("`only` names a module that is not part of the model.")
         anchor = [pull[0][n] for n, _ in named] if pull else []
         index = torch.from_numpy(site.federation.clients[self.id].train)
-        rng, shaken = self.rng(f"batches {len(self._fits)}"), self.rng(f"augment {len(self._fits)}")
+        number = len(self._fits) if stream is None else stream
+        rng, shaken = self.rng(f"batches {number}"), self.rng(f"augment {number}")
         optimizer = training.make(params, self.round) if params else None
         sums: dict[str, Tensor] = {}
         seen = steps = 0
@@ -285,9 +291,23 @@ class Local:
                     value = part.detach() * len(rows)
                     sums[name] = sums[name] + value if name in sums else value
                 seen, steps = seen + len(rows), steps + 1
-        losses = {name: float(value) / seen for name, value in sums.items()}
+        losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
         return Fit(steps, training.step_size(self.round), losses)
+
+    @torch.no_grad()
+    def evaluate(self, loss: Loss = cross_entropy) -> dict[str, float]:
+        """The mean loss of the resident model, by part, on all of the client's training samples; nothing is trained."""
+        site, data = self.site, self.site.federation.data
+        site.model.eval()
+        sums: dict[str, float] = {}
+        for rows in torch.from_numpy(site.federation.clients[self.id].train).split(EVAL_BATCH):
+            x, y = data.prepare(data.x[rows]), data.y[rows]
+            features = site.model.body(x)
+            parts = loss(Batch(features, site.model.head(features), x, y, {}))
+            for name, part in (parts if isinstance(parts, dict) else {"loss": parts}).items():
+                sums[name] = sums.get(name, 0.0) + float(part) * len(rows)
+        return {name: value / self.size for name, value in sums.items()}
 
     @torch.no_grad()
     def _correct(

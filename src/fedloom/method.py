@@ -48,8 +48,10 @@ class Method:
     stage: ClassVar[Stage] = "before"  # which personal model the paper reports: before or after local training
     personalised: ClassVar[bool] = True  # False: every client uses the common model
     training: ClassVar[Mapping[str, Any]] = {}  # where the paper's local training differs from `Training`'s defaults
-    neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None  # ({"mu": 0}, "fedavg"): with mu=0 it is FedAvg
-    alone_is_local: ClassVar[bool] = True  # with one client (and neutral values) it is plain training
+    # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's
+    neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None
+    # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
+    alone: ClassVar[Mapping[str, Any] | None] = {}
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
     def roles(self, model: nn.Module) -> Roles:

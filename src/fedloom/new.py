@@ -19,13 +19,7 @@ Deviations: none. (Say here where you depart from the paper, and why.)
 
 from __future__ import annotations
 
-from fedloom.local import Batch, Fit, Local
-from fedloom.method import method
-from fedloom.methods.fedavg import FedAvg
-from fedloom.payload import Payload
-from fedloom.training import NotNegative
-from torch import Tensor
-from torch.nn import functional as F
+IMPORTS
 
 
 @method("{name}")
@@ -48,6 +42,23 @@ def penalty(features: Tensor) -> Tensor:
     """The mean squared length of the feature vectors. A function of tensors is easy to test."""
     return features.square().sum(1).mean()
 '''
+
+_OUTSIDE = """from fedloom.local import Batch, Fit, Local
+from fedloom.method import method
+from fedloom.methods.fedavg import FedAvg
+from fedloom.payload import Payload
+from fedloom.training import NotNegative
+from torch import Tensor
+from torch.nn import functional as F"""
+
+_INSIDE = """from torch import Tensor
+from torch.nn import functional as F
+
+from ..local import Batch, Fit, Local
+from ..method import method
+from ..payload import Payload
+from ..training import NotNegative
+from .fedavg import FedAvg"""
 
 _PAGE = """# {title}
 
@@ -81,18 +92,34 @@ None.
 | | | run it and write down what came out |
 """
 
-_TEST = '''"""{title}: numbers worked out by hand, and the contract of every method."""
+_TEST = '''"""{title}: numbers worked out by hand."""
+
+import pytest
+import torch
+
+from fedloom.methods.{stem} import penalty
+
+
+def test_penalty_by_hand() -> None:
+    features = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert penalty(features).item() == pytest.approx((25 + 1) / 2)
+'''
+
+_TEST_OUTSIDE = '''"""{title}: numbers worked out by hand, and the contract of every method."""
+
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from fedloom.checks import CHECKS, NotApplicable
 from fedloom.method import find
 
-Method = find({spec})
+Method = find(str(Path(__file__).with_name("{stem}.py")))
+penalty = sys.modules[Method.__module__].penalty
 
 
 def test_penalty_by_hand() -> None:
-    penalty = __import__(Method.__module__, fromlist=["penalty"]).penalty
     features = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
     assert penalty(features).item() == pytest.approx((25 + 1) / 2)
 
@@ -123,17 +150,13 @@ def write(name: str, folder: Path) -> list[Path]:
             Path(f"papers/{name}.md"),
             Path(f"tests/methods/test_{stem}.py"),
         ]
-        spec = f'"{name}"'
     else:
         files = [folder / f"{stem}.py", folder / f"{stem}.md", folder / f"test_{stem}.py"]
-        spec = f'__file__.replace("test_{stem}", "{stem}")'
     for path in files:
         if path.exists():
             raise FedloomError(f"{path} is there already; nothing was written.")
-    for path, text in zip(files, (_METHOD, _PAGE, _TEST), strict=True):
+    texts = (_METHOD.replace("IMPORTS", _INSIDE if inside else _OUTSIDE), _PAGE, _TEST if inside else _TEST_OUTSIDE)
+    for path, text in zip(files, texts, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = text.format(name=name, title=title, spec=spec)
-        if inside and path.suffix == ".py":
-            text = text.replace("from fedloom.", "from ..") if path == files[0] else text
-        path.write_text(text)
+        path.write_text(text.format(name=name, title=title, stem=stem))
     return files

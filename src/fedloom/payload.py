@@ -41,6 +41,8 @@ class Payload(Mapping[str, Value]):
                 self._items[name] = value
             else:
                 raise FedloomError(f"{name!r} is a {type(value).__name__}; a payload holds tensors and plain scalars.")
+        # Sorted, so that a payload that came over a wire is the same in every respect as the one that was sent.
+        self._items = dict(sorted(self._items.items()))
 
     def __getitem__(self, name: str) -> Value:
         return self._items[name]

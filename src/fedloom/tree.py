@@ -81,7 +81,8 @@ class Tree(Mapping[str, Tensor]):
 
     def dot(self, other: Tree) -> Tensor:
         """The inner product over all tensors together."""
-        products = [(a * b).sum() for a, b in zip(self._list(), self._like(other), strict=True)]
+        self._like(other)  # the check
+        products = [(self[n] * other[n]).sum() for n in sorted(self)]  # sorted: rounding must not depend on the order
         return torch.stack(products).sum() if products else torch.zeros(())
 
     def norm(self) -> Tensor:

@@ -978,3 +978,34 @@ def test_dropout_has_its_key_too() -> None:
     assert same(uploads[1, 0, 1], uploads[2, 0, 1])
     assert not same(uploads[1, 0, 1], uploads[1, 0, 2])
     assert not same(uploads[1, 0, 1], uploads[1, 1, 1])
+
+
+# -- what a method may ask beside training -----------------------------------------------------------------------------
+def test_evaluate_is_the_mean_loss_on_all_training_samples_and_trains_nothing() -> None:
+    site = place(10)
+    local = Local(site, 0, 1, work=0.1)
+    before = {n: t.clone() for n, t in site.tensors.items()}
+    x, y = site.federation.samples(0, "train")
+    expected = F.cross_entropy(site.outputs(x).logits, y).item()
+    assert local.evaluate()["ce"] == pytest.approx(expected, rel=1e-6)
+    assert local.evaluate(lambda b: b.logits.sum() * 0 + 3.0) == {"loss": pytest.approx(3.0)}
+    assert all(torch.equal(t, before[n]) for n, t in site.tensors.items())
+    assert local.losses() == {}
+
+
+def test_streams_and_labels_of_several_models() -> None:
+    def seen(**stream: int) -> list[list[int]]:
+        local, orders = Local(place(10), 0, 1), []
+        for _ in range(2):
+            order: list[int] = []
+            local.fit(lambda b, order=order: (order.extend(b.x[:, 0].tolist()), b.logits.mean())[1], **stream)
+            orders.append(order)
+        return orders
+
+    first, second = seen()
+    assert first != second
+    assert seen(stream=0) == [first, first]
+    local = Local(place(10), 0, 1)
+    local.fit()
+    local.fit(label="personal")
+    assert set(local.losses()) == {"ce", "personal/ce"}

@@ -51,7 +51,7 @@ class Dataset:
         n = len(self.y)
         if not (len(self.x) == len(self.domain) == len(self.test) == n):
             raise FedloomError(f"{self.name}: x, y, domain and test must have one entry per sample.")
-        if n and (int(self.y.min()) < 0 or int(self.y.max()) >= len(self.classes)):
+        if n and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
             raise FedloomError(f"{self.name}: labels must lie between 0 and {len(self.classes) - 1}.")
 
     @property

@@ -52,7 +52,7 @@ class FedAvg(Method):
         return local.predictor()
 
     def common(self, server: Payload, site: Site) -> Predictor | None:
-        if self.personalised:  # part of the model exists at clients only
+        if site.roles.names("local"):  # part of the model exists at clients only
             return None
         site.load(server.tree("model"))
         return site.predictor()

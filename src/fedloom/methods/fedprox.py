@@ -9,13 +9,10 @@ Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from ..local import Fit, Local
 from ..method import method
 from ..payload import Payload
+from ..training import NotNegative
 from .fedavg import FedAvg
 
 
@@ -24,7 +21,7 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
     neutral = ({"mu": 0.0}, "fedavg")
-    mu: Annotated[float, Field(ge=0)] = 0.01
+    mu: NotNegative = 0.01
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(pull=(down.tree("model"), self.mu))
