@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import warnings
@@ -58,8 +59,9 @@ class Pool:
                         exhausted = True
                         break
                     connection = idle.pop()
-                    connection.send_bytes(task.encode())
                     busy[connection] = (sent, task)
+                    with contextlib.suppress(OSError):  # a worker that died is reported when its answer is awaited
+                        connection.send_bytes(task.encode())
                     sent += 1
                 while handed in done:
                     yield done.pop(handed)
@@ -94,7 +96,7 @@ class Pool:
 def _receive(connection: Connection, task: Task) -> Result:
     try:
         answer = connection.recv_bytes()
-    except (EOFError, ConnectionResetError):
+    except (EOFError, OSError):
         raise ClientError(
             f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]} "
             "(killed, or out of memory?); the last checkpoint is intact."
