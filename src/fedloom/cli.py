@@ -47,6 +47,9 @@ Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.
 Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool. Default: 2.")]
 Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
+BadFile = Annotated[
+    str | None, typer.Option(help="What to do with an unreadable image: refuse (default; names it) or skip (names it).")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -71,6 +74,7 @@ def run_(
     executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
+    on_bad_file: BadFile = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -97,7 +101,9 @@ def run_(
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
     given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
+    changes = parse_set(set_ or []) | _given(
+        rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file
+    )
     config = build(given, changes)
     name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
     folder = out or Path("runs") / name
@@ -317,12 +323,14 @@ def data_check(
     path: Annotated[str, typer.Argument(help="A known name or a path.")],
     set_: Set = None,
     data_root: Root = None,
+    on_bad_file: BadFile = None,
 ) -> None:
     """Read a data set completely and say whether it can be used; what is wrong is named."""
     from .config import build, parse_set
     from .data.sources import load
 
-    config = build({"data": path, "partition": "iid"}, parse_set(set_ or []) | _given(data_root=data_root))
+    changes = parse_set(set_ or []) | _given(data_root=data_root, on_bad_file=on_bad_file)
+    config = build({"data": path, "partition": "iid"}, changes)
     found = load(path, config.source, root=data_root, progress=_reading())
     console.print(
         f"{path} is fine: {len(found.y)} samples ({found.kind}), {len(found.classes)} classes, "
