@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from . import config as configs
 from . import executors
 from .config import Config
 from .data.federation import Federation, federate
+from .data.pictures import picture
 from .data.sources import MODEL_FOR, Progress
 from .data.sources import load as load_data
 from .engine import Callback, Engine
@@ -72,7 +74,9 @@ class Run:
     def data(self, name: str | None = None) -> RunData:
         """The run as the report wants it."""
         config = {**self.config.model_dump(mode="json"), "toml": self.config.toml()}
-        return RunData(name or self.config.method, config, self.metrics, self.summary, self.federation)
+        shown = self.folder / "partition.png" if self.folder else None
+        picture = shown.read_bytes() if shown and shown.exists() else None
+        return RunData(name or self.config.method, config, self.metrics, self.summary, self.federation, picture)
 
 
 class Recorder:
@@ -179,7 +183,14 @@ def execute(
             return made
     elif made.folder and fresh and (made.folder / "config.toml").exists():
         shutil.rmtree(made.folder / "checkpoint", ignore_errors=True)
-        for name in ("metrics.jsonl", "timing.jsonl", "summary.json", "federation.json", "report.html"):
+        for name in (
+            "metrics.jsonl",
+            "timing.jsonl",
+            "summary.json",
+            "federation.json",
+            "partition.png",
+            "report.html",
+        ):
             (made.folder / name).unlink(missing_ok=True)
     if config.partition == "given" and federation is None:
         raise FedloomError("this run was made with its own federation: resume it from Python, with fedloom.run(...).")
@@ -193,6 +204,7 @@ def execute(
     if made.folder:
         write_atomic(made.folder / "config.toml", config.toml().encode())
         write_atomic(made.folder / "federation.json", json.dumps(made.federation).encode())
+        write_atomic(made.folder / "partition.png", drawn(federation))
         store = Store(made.folder / "checkpoint")
         (made.folder / "checkpoint").mkdir(exist_ok=True)
         start = store.load()
@@ -240,6 +252,13 @@ def network(config: Config, federation: Federation) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "init"))
         return build(config.model, task, **config.network)
+
+
+def drawn(federation: Federation) -> bytes:
+    """A PNG of the samples and of who has what."""
+    file = io.BytesIO()
+    picture(federation).save(file, format="PNG")
+    return file.getvalue()
 
 
 def summary(made: Run, method: Method) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import copy
 import re
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -288,3 +289,9 @@ def test_axis_and_shorten() -> None:
     assert shorten("short", 100) == "short"
     assert shorten("fedavg, seed 1", 70) == "fedavg\u2026d 1"
     assert shorten("name", 0) == ""
+
+
+def test_pictures_are_embedded_once_each() -> None:
+    page = render([replace(run, picture=b"png") for run in several()], "t")
+    assert page.count("data:image/png;base64,cG5n") == 1 and "img-src data:" in page
+    assert "<h2>Data</h2>" not in render(several(), "t")

@@ -1,5 +1,6 @@
 """The comparison page: a leaderboard, curves, domains, clients, the partition, costs and the configurations."""
 
+import base64
 import json
 import math
 import re
@@ -44,6 +45,7 @@ th button:focus-visible{outline:2px solid var(--p0)}
 .minor{font-size:.87em;color:var(--soft)}.minor button{font-weight:400}
 .best{background:var(--best);font-weight:700;color:var(--ink)}b.best{padding:0 .3em}
 figure{margin:0 0 1.4em;min-width:0}
+.picture img{max-width:100%;background:#fff;border-radius:6px}
 .two,.three{display:grid;gap:6px 28px;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr))}
 .three{gap:14px 24px;grid-template-columns:repeat(auto-fill,minmax(min(100%,240px),1fr))}.three svg{max-width:350px}
 .legend{display:flex;flex-wrap:wrap;gap:.2em 1.1em;margin:.6em 0 1em;font-size:.9em}
@@ -97,6 +99,7 @@ class RunData:
     metrics: list[dict[str, Any]]
     summary: dict[str, Any]
     federation: dict[str, Any]
+    picture: bytes | None = None  # a PNG of the samples and of who has what
 
 
 def _number(data: Any, *path: str | int) -> Value:
@@ -460,6 +463,17 @@ def _partition(runs: Sequence[RunData]) -> str:
     return "<h2>Partition</h2>" + "".join(figures) if figures else ""
 
 
+def _pictures(runs: Sequence[RunData]) -> str:
+    """Samples and label histograms, once for each different picture."""
+    different = list(dict.fromkeys(r.picture for r in runs if r.picture))
+    images = [f'<img alt="samples and label histograms" src="data:image/png;base64,{_base64(p)}">' for p in different]
+    return "<h2>Data</h2>" + "".join(f"<figure class=picture>{i}</figure>" for i in images) if images else ""
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
 def _costs(runs: Sequence[RunData]) -> str:
     panels = []
     for column in COLUMNS[-4:-1]:
@@ -527,11 +541,12 @@ def render(runs: Sequence[RunData], title: str) -> str:
         _domains(runs, domains),
         _clients(runs),
         _partition(runs),
+        _pictures(runs),
         _costs(runs),
         _configs(runs),
     ]
     # The policy makes the browser itself refuse any request, so that the page stays self-contained whatever is in it.
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     return (
         f"<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>{esc(title)}</title>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
