@@ -39,7 +39,8 @@ def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
     assert code == 0
     assert "round 2/2" in out and "personal" in out
     assert {p.name for p in (tmp_path / "A").iterdir()} == {
-        "checkpoint", "config.toml", "federation.json", "metrics.jsonl", "partition.png", "report.html", "summary.json", "timing.jsonl",
+        "checkpoint", "config.toml", "federation.json", "metrics.jsonl", "partition.png", "report.html",
+        "summary.json", "timing.jsonl",
     }  # fmt: skip
     summary = json.loads((tmp_path / "A/summary.json").read_text())
     for name in ("method", "data", "partition", "seed", "rounds", "clients", "personal", "common", "domains"):
