@@ -207,22 +207,24 @@ def _is_table(path: Path) -> bool:
 
 def keep_classes(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
     """The samples of these classes, numbered in the order given."""
-    for name in wanted:
-        if name not in data.classes:
-            raise unknown(f"class of {data.name}", name, data.classes)
-    number = torch.full((len(data.classes),), -1)
-    number[[data.classes.index(c) for c in wanted]] = torch.arange(len(wanted))
-    return _rows(data, number[data.y] >= 0, y=number[data.y], classes=tuple(wanted))
+    y = _renumber(data.y, data.classes, wanted, f"class of {data.name}")
+    return _rows(data, y >= 0, y=y, classes=tuple(wanted))
 
 
 def keep_domains(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
     """The samples of these domains, in the order given."""
+    domain = _renumber(data.domain, data.domains, wanted, f"domain of {data.name}")
+    return _rows(data, domain >= 0, domain=domain, domains=tuple(wanted))
+
+
+def _renumber(numbers: torch.Tensor, names: tuple[str, ...], wanted: tuple[str, ...], what: str) -> torch.Tensor:
+    """Numbers into `names` as numbers into `wanted`; -1 for those left out."""
     for name in wanted:
-        if name not in data.domains:
-            raise unknown(f"domain of {data.name}", name, data.domains)
-    number = torch.full((len(data.domains),), -1)
-    number[[data.domains.index(d) for d in wanted]] = torch.arange(len(wanted))
-    return _rows(data, number[data.domain] >= 0, domain=number[data.domain], domains=tuple(wanted))
+        if name not in names:
+            raise unknown(what, name, names)
+    new = torch.full((len(names),), -1)
+    new[[names.index(name) for name in wanted]] = torch.arange(len(wanted))
+    return new[numbers]
 
 
 def _rows(data: Dataset, keep: torch.Tensor, **changes: object) -> Dataset:
