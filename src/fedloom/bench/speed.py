@@ -86,7 +86,7 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
     say = say or (lambda text: None)
     figures = {
         "overhead": overhead(40 if quick else 300, 2 if quick else 3, say),
-        "memory": memory(2 if quick else 3, say),
+        "memory": memory(1 if quick else 3, say),
     }
     return figures
 
