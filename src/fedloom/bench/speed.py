@@ -84,11 +84,10 @@ def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dic
 def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
     """All figures. `say` is told each as soon as it is known."""
     say = say or (lambda text: None)
-    figures = {
+    return {
         "overhead": overhead(40 if quick else 300, 2 if quick else 3, say),
         "memory": memory(1 if quick else 3, say),
     }
-    return figures
 
 
 def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
