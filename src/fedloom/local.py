@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
 EVAL_BATCH = 512
+EVAL_VALUES = 512 * 3 * 32 * 32  # large images go in smaller batches, or their feature maps would fill the memory
 
 
 @dataclass(slots=True)
@@ -136,8 +138,9 @@ class Site:
         """Features and logits of stored samples, in evaluation mode, in large batches."""
         self.model.eval()
         parts = []
-        for start in range(0, max(len(x), 1), EVAL_BATCH):
-            features = self.model.body(self.federation.data.prepare(x[start : start + EVAL_BATCH]))
+        size = eval_batch(x.shape)
+        for start in range(0, max(len(x), 1), size):
+            features = self.model.body(self.federation.data.prepare(x[start : start + size]))
             parts.append((features, self.model.head(features)))
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
@@ -301,7 +304,7 @@ class Local:
         site, data = self.site, self.site.federation.data
         site.model.eval()
         sums: dict[str, float] = {}
-        for rows in torch.from_numpy(site.federation.clients[self.id].train).split(EVAL_BATCH):
+        for rows in torch.from_numpy(site.federation.clients[self.id].train).split(eval_batch(data.x.shape)):
             x, y = data.prepare(data.x[rows]), data.y[rows]
             features = site.model.body(x)
             parts = loss(Batch(features, site.model.head(features), x, y, {}))
@@ -326,6 +329,11 @@ class Local:
             new = hook(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named))
             # Copied, because clipping and optimisers change gradients in place and the hook's tensors are its own.
             torch._foreach_copy_(grads, [new[n] for n in names])
+
+
+def eval_batch(shape: Sequence[int]) -> int:
+    """How many samples of stored data of this shape are evaluated at once."""
+    return max(16, min(EVAL_BATCH, EVAL_VALUES // max(1, math.prod(shape[1:]))))
 
 
 def weighted(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

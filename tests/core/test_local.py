@@ -14,7 +14,7 @@ from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.errors import FedloomError
 from fedloom.executors.base import Task as Job
 from fedloom.executors.base import execute
-from fedloom.local import EVAL_BATCH, Batch, Local, Site, cross_entropy
+from fedloom.local import EVAL_BATCH, Batch, Local, Site, cross_entropy, eval_batch
 from fedloom.method import Method
 from fedloom.methods.fedavg import FedAvg
 from fedloom.models import Task, build
@@ -1009,3 +1009,9 @@ def test_streams_and_labels_of_several_models() -> None:
     local.fit()
     local.fit(label="personal")
     assert set(local.losses()) == {"ce", "personal/ce"}
+
+
+def test_large_images_are_evaluated_in_smaller_batches() -> None:
+    assert eval_batch((1000, 3, 32, 32)) == eval_batch((9, 5)) == EVAL_BATCH
+    assert eval_batch((1000, 3, 128, 128)) == 32
+    assert eval_batch((1000, 3, 512, 512)) == 16
