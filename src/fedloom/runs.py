@@ -69,7 +69,7 @@ class Run:
     @property
     def clients(self) -> list[float | None]:
         """Each client's last headline accuracy."""
-        return self.metrics[-1]["clients"][self.summary["stage"]] if self.metrics else []
+        return self.metrics[-1]["clients"][self.summary.get("stage", "before")] if self.metrics else []
 
     def data(self, name: str | None = None) -> RunData:
         """The run as the report wants it."""
