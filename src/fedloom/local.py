@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .data.federation import Federation
 from .data.transforms import augment
 from .errors import FedloomError
-from .rng import torch_rng
+from .rng import key, torch_rng
 from .roles import Role
 from .training import Training, part_of
 from .tree import Tree
@@ -46,8 +46,25 @@ class Batch(Outputs):
     refs: Mapping[str, Outputs]
 
 
+@dataclass(slots=True)
+class Step:
+    """One training step as a gradient hook sees it: the gradient `g` at the weights `w`, and gradients elsewhere."""
+
+    g: Tree
+    w: Tree
+    lr: float
+    _at: Callable[[Tree, int], Tree]
+
+    def at(self, w: Tree, batch: int = 0) -> Tree:
+        """The gradient of the loss at other weights; the model stays as it is.
+
+        `batch` 0 is the batch of this step; 1, 2 ... are further ones, each drawn independently and kept for the step.
+        """
+        return self._at(w, batch)
+
+
 Loss = Callable[[Batch], Tensor | dict[str, Tensor]]
-GradientHook = Callable[[Tree, Tree], Tree]
+GradientHook = Callable[[Step], Tree]
 
 
 def cross_entropy(batch: Batch) -> dict[str, Tensor]:
@@ -78,7 +95,9 @@ class Site:
     ) -> None:
         self.method, self.federation, self.training, self.seed, self.strict = method, federation, training, seed, strict
         self.given = model  # as it was given, for other workers to start from
-        self.model: Any = copy.deepcopy(model)  # has a body and a head
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "extend"))
+            self.model: Any = method.extend(copy.deepcopy(model), len(federation.data.classes))  # has a body and a head
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
         self.roles = method.roles(self.model)
@@ -237,8 +256,9 @@ class Local:
         """Train the resident model on the client's data.
 
         `loss` maps a `Batch` to a scalar or to named parts that are summed. `pull=(anchor, mu)` adds the gradient of
-        `mu/2 * |w - anchor|^2`. `gradient(g, w)` replaces the gradient tree `g` at weights `w`. `only` restricts
-        training to some modules; the others stay as they are, in evaluation mode. `refs` names weights of models that
+        `mu/2 * |w - anchor|^2`. `gradient(step)` replaces the gradient `step.g` at weights `step.w`; it may ask for the
+        gradient at other weights or on further batches, `step.at(w, batch)`. `only` restricts training to some modules;
+        the others stay as they are, in evaluation mode. `refs` names weights of models that
         see each batch too, in evaluation mode and without gradient. `stream` is the number of the stream of batches: by
         default how many calls came before it in this round, so two calls see different orders; `stream=0` twice gives
         both the same. A `label` is put before the reported parts, so that the loss of a second model stands apart.
@@ -257,36 +277,52 @@ class Local:
         anchor = [pull[0][n] for n, _ in named] if pull else []
         index = torch.from_numpy(site.federation.clients[self.id].train)
         number = len(self._fits) if stream is None else stream
-        rng, shaken = self.rng(f"batches {number}"), self.rng(f"augment {number}")
-        optimizer = training.make(params, self.round) if params else None
+        rng, shaken, further = (self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further"))
+        optimizer, lr = training.make(params, self.round) if params else None, training.step_size(self.round)
         sums: dict[str, Tensor] = {}
         seen = steps = 0
+        if training.augment and data.y.ndim > 1:
+            raise FedloomError("augment would move images but not their masks; it is for classification.")
+
+        def take(rows: Tensor) -> tuple[Tensor, Tensor]:
+            x = data.x[rows]
+            return data.prepare(augment(x, training.augment, shaken) if training.augment else x), data.y[rows]
+
+        def measure(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            # Statistics of a single sample are undefined: such a batch uses the running ones.
+            for norm in norms:
+                norm.train(len(y) > 1)
+            features = model.body(x)
+            parts = loss(Batch(features, model.head(features), x, y, _see(references, x)))
+            parts = parts if isinstance(parts, dict) else {"loss": parts}
+            if not parts:
+                raise FedloomError("the loss has no parts.")
+            return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values())), parts
+
+        def elsewhere(weights: Tree, number: int) -> Tree:
+            while len(drawn) <= number:
+                drawn.append(take(index[torch.randperm(len(index), generator=further)[: training.batch]]))
+            kept = [(t, t.clone()) for t in (*params, *(b for m in norms for b in m.buffers()))]
+            with torch.no_grad():
+                torch._foreach_copy_([p for _, p in named], [weights[n] for n, _ in named])
+            with torch.enable_grad():
+                found = torch.autograd.grad(measure(*drawn[number])[0], params, materialize_grads=True)
+            with torch.no_grad():
+                for tensor, before in kept:
+                    tensor.copy_(before)
+            return Tree((n, g) for (n, _), g in zip(named, found, strict=True))
+
         with _trained(model, params, only, site._frozen) as norms:
             for rows in _batches(len(index), training, self.work, rng):
                 self.step = steps + 1
-                rows = index[rows]
-                x, y = data.x[rows], data.y[rows]
-                if training.augment and y.ndim > 1:
-                    raise FedloomError("augment would move images but not their masks; it is for classification.")
-                if training.augment:
-                    x = augment(x, training.augment, shaken)
-                x = data.prepare(x)
-                # Statistics of a single sample are undefined: such a batch uses the running ones.
-                for norm in norms:
-                    norm.train(len(rows) > 1)
-                features = model.body(x)
-                batch = Batch(features, model.head(features), x, y, _see(references, x))
-                parts = loss(batch)
-                parts = parts if isinstance(parts, dict) else {"loss": parts}
-                if not parts:
-                    raise FedloomError("the loss has no parts.")
-                total = torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values()))
+                drawn = [take(index[rows])]
+                total, parts = measure(*drawn[0])
                 if site.strict and not torch.isfinite(total):
                     raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
                 if optimizer is not None:
                     optimizer.zero_grad()
                     total.backward()
-                    self._correct(named, anchor, pull[1] if pull else 0.0, gradient)
+                    self._correct(named, anchor, pull[1] if pull else 0.0, gradient, lr, elsewhere)
                     if training.clip:
                         nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
                     optimizer.step()
@@ -296,25 +332,38 @@ class Local:
                 seen, steps = seen + len(rows), steps + 1
         losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
-        return Fit(steps, training.step_size(self.round), losses)
+        return Fit(steps, lr, losses)
+
+    def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
+        """Features and logits of all the client's samples of that part, in evaluation mode, and their labels."""
+        x, y = self.site.federation.samples(self.id, part)
+        return self.site.outputs(x), y
 
     @torch.no_grad()
-    def evaluate(self, loss: Loss = cross_entropy) -> dict[str, float]:
-        """The mean loss of the resident model, by part, on all of the client's training samples; nothing is trained."""
+    def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
+        """The mean loss of the resident model, by part of the loss, on all of the client's samples of a part of its
+        data (train or validation); nothing is trained. Empty if there are none."""
         site, data = self.site, self.site.federation.data
         site.model.eval()
         sums: dict[str, float] = {}
-        for rows in torch.from_numpy(site.federation.clients[self.id].train).split(eval_batch(data.x.shape)):
+        index = torch.from_numpy(getattr(site.federation.clients[self.id], part))
+        for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
             x, y = data.prepare(data.x[rows]), data.y[rows]
             features = site.model.body(x)
             parts = loss(Batch(features, site.model.head(features), x, y, {}))
-            for name, part in (parts if isinstance(parts, dict) else {"loss": parts}).items():
-                sums[name] = sums.get(name, 0.0) + float(part) * len(rows)
-        return {name: value / self.size for name, value in sums.items()}
+            for name, value in (parts if isinstance(parts, dict) else {"loss": parts}).items():
+                sums[name] = sums.get(name, 0.0) + float(value) * len(rows)
+        return {name: total / len(index) for name, total in sums.items()}
 
     @torch.no_grad()
     def _correct(
-        self, named: list[tuple[str, nn.Parameter]], anchor: list[Tensor], mu: float, hook: GradientHook | None
+        self,
+        named: list[tuple[str, nn.Parameter]],
+        anchor: list[Tensor],
+        mu: float,
+        hook: GradientHook | None,
+        lr: float,
+        elsewhere: Callable[[Tree, int], Tree],
     ) -> None:
         if not (anchor and mu) and not hook:
             return
@@ -326,7 +375,9 @@ class Local:
             torch._foreach_add_(grads, torch._foreach_sub([p.data for p in params], anchor), alpha=mu)
         if hook:
             names = [n for n, _ in named]
-            new = hook(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named))
+            new = hook(
+                Step(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named), lr, elsewhere)
+            )
             # Copied, because clipping and optimisers change gradients in place and the hook's tensors are its own.
             torch._foreach_copy_(grads, [new[n] for n in names])
 

@@ -54,6 +54,13 @@ class Method:
     alone: ClassVar[Mapping[str, Any] | None] = {}
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
+    def extend(self, model: Any, classes: int) -> nn.Module:
+        """The network with what the method adds to it (a second head, a projection); by default nothing.
+
+        It keeps its `body` and `head`; new modules are attributes of it, with first weights that depend on the seed.
+        """
+        return model
+
     def roles(self, model: nn.Module) -> Roles:
         """What happens to each tensor of the model; by default all are shared."""
         return Roles(model)
