@@ -79,7 +79,7 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
     assert code == 0 and "nothing was computed" in out
     assert (tmp_path / "A/metrics.jsonl").stat().st_mtime_ns == stamp
     code, _, err = fedloom("run", "fedavg", *SMALL, "--set", "lr=0.5", "--out", "A")
-    assert code == 2 and "holds another run" in err and "training" in err
+    assert code == 2 and "holds another run (lr is 0.05 there, 0.5 here)" in err
     assert fedloom("run", "fedavg", *SMALL, "--set", "lr=0.5", "--out", "A", "--fresh")[0] == 0
     assert "lr = 0.5" in (tmp_path / "A/config.toml").read_text()
 

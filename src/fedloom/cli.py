@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,7 @@ from rich.table import Column, Table
 from .errors import FedloomError
 
 if TYPE_CHECKING:
+    from .progress import Watch
     from .runs import Run
 
 app = typer.Typer(
@@ -70,7 +73,9 @@ def run_(
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED-HASH.")
+    ] = None,
     executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
@@ -105,9 +110,10 @@ def run_(
         rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file
     )
     config = build(given, changes)
-    name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
+    # The hash keeps runs apart that differ in other settings only.
+    name = f"{Path(config.method).stem}-{Path(config.data).stem}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
     folder = out or Path("runs") / name
-    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+    with _watch(config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
         watch.begin(config.method)
         done = execute(config, out=folder, callbacks=[watch], fresh=fresh)
     _show(done, quiet, as_json)
@@ -116,6 +122,7 @@ def run_(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    rounds: Annotated[int | None, typer.Option(help="Make the run longer: this many rounds in all.")] = None,
     executor: Executor = None,
     workers: Workers = None,
     quiet: Quiet = False,
@@ -126,9 +133,9 @@ def resume(
     from .runs import resume as go_on
 
     config = Run.load(folder).config
-    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+    with _watch(rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
         watch.begin(config.method)
-        done = go_on(folder, callbacks=[watch], **_given(executor=executor, workers=workers))
+        done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
     _show(done, quiet, as_json)
 
 
@@ -433,10 +440,18 @@ def _given(**values: Any) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None}
 
 
-def _watch(rounds: int, quiet: bool) -> Any:
+@contextmanager
+def _watch(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
+    """A progress display; Ctrl-C says which command goes on."""
     from .progress import Watch
 
-    return Watch(console, rounds, quiet)
+    with Watch(console, rounds, quiet) as watch:
+        try:
+            yield watch
+        except KeyboardInterrupt:
+            said = f"`{again}`" if again else "the same command"
+            errors.print(f"stopped; {said} goes on from the last checkpoint.", highlight=False, soft_wrap=True)
+            raise typer.Exit(130) from None
 
 
 def _show(run: Run, quiet: bool, as_json: bool) -> None:
@@ -466,6 +481,3 @@ def main() -> None:
     except FedloomError as error:
         errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("stopped; `fedloom resume DIR` (or the same command) goes on from the last checkpoint.")
-        sys.exit(130)

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -54,10 +54,14 @@ class Config(BaseModel):
     network: dict[str, Any] = {}  # options of the model
     execution: Execution = Execution()
 
+    def what(self) -> dict[str, Any]:
+        """The settings that decide results, as plain values: not where the run goes on, nor how often it is saved."""
+        body = self.model_dump(mode="json", exclude={"execution": True, "schedule": {"checkpoint_every"}})
+        return cast(dict[str, Any], json.loads(json.dumps(body, sort_keys=True)))
+
     def hash(self) -> str:
         """Names what is computed: equal for runs whose results must be equal."""
-        body = self.model_dump(mode="json", exclude={"execution": True, "schedule": {"checkpoint_every"}})
-        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.what(), sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:
         """The config as a file that `fedloom run FILE` runs again."""
