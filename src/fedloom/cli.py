@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +25,26 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click suggests them too
     help="Federated learning when clients do not look alike: run, compare and check methods on one engine.",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        print(f"fedloom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
+) -> None:
+    pass
+
+
 data_app = typer.Typer(help="The data sets at hand.", invoke_without_command=True)
 bench_app = typer.Typer(help="Standing measurements.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
@@ -48,7 +66,7 @@ Model = Annotated[
 Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
 Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
-Workers = Annotated[int | None, typer.Option(help="Processes of the pool. Default: 2.")]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool, which it implies. Default: 2.")]
 Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
 BadFile = Annotated[
     str | None, typer.Option(help="What to do with an unreadable image: refuse (default; names it) or skip (names it).")
@@ -97,15 +115,16 @@ def run_(
         fedloom run recipes/digits4-fedper.toml --seed 1
 
     A setting belongs to the method (`mu`), the partition (`beta`), the model (`width`), training (`lr`, `batch`,
-    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...); where
-    two know the same key, say which, as in `training.lr`. The run can be stopped at any moment and continued with
-    `fedloom resume DIR`; the numbers are the same.
+    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...);
+    `fedloom settings` explains them. Where two know the same key, say which, as in `training.lr`. The run can be
+    stopped at any moment and continued with `fedloom resume DIR`; the numbers are the same.
     """
     from .config import build, parse_set, read
     from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
     given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
+    executor = executor or ("pool" if workers else None)
     changes = parse_set(set_ or []) | _given(
         rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file
     )
@@ -133,6 +152,7 @@ def resume(
     from .runs import resume as go_on
 
     config = Run.load(folder).config
+    executor = executor or ("pool" if workers else None)
     with _watch(rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
         watch.begin(config.method)
         done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
@@ -220,28 +240,75 @@ def report(
 
 
 @app.command()
-def methods(as_json: AsJson = False) -> None:
-    """The methods at hand, with their settings and defaults."""
-    from .method import make, names
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method: its page, with its settings.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The methods at hand, with their settings and defaults; with a name, all about one."""
+    from .method import find, make, names
+    from .settings import method_rows
 
-    found = [make(name) for name in names()]
+    def about(cls: type) -> str:
+        return sys.modules[cls.__module__].__doc__ or ""
+
+    if name is not None and not as_json:
+        console.print(about(find(name)).strip(), highlight=False, markup=False)
+        if found := method_rows(name):
+            console.print(_settings_table(found))
+        return
     rows: list[dict[str, Any]] = [
         {
             "name": m.name,
-            "about": (sys.modules[type(m).__module__].__doc__ or "").split("\n")[0],
+            "about": about(type(m)).split("\n")[0],
             "model": "personal" if m.personalised else "common",
             "settings": m.params(),
         }
-        for m in found
+        for m in map(make, names() if name is None else [name])
     ]
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("method", "what it is", "gives", "settings")
+    table = Table("method", "what it is", "gives", "settings", box=box.SIMPLE_HEAD)
     for row in rows:
         settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
         table.add_row(row["name"], row["about"], f"{row['model']} model", settings)
     console.print(table)
+
+
+@app.command()
+def models() -> None:
+    """The networks at hand, with their options and defaults."""
+    from . import models as known
+    from .settings import shown
+
+    table = Table("model", "options", "what it is", box=box.SIMPLE_HEAD)
+    for name in known.names():
+        table.add_row(name, ", ".join(f"{k}={shown(v)}" for k, v in known.options(name).items()), known.doc(name))
+    console.print(table)
+
+
+@app.command()
+def settings(
+    markdown: Annotated[bool, typer.Option("--markdown", help="The whole page, as in docs/settings.md.")] = False,
+) -> None:
+    """Every setting of a run that is not the method's, partition's or model's own: key, default, meaning."""
+    from . import settings as known
+
+    if markdown:
+        print(known.markdown(), end="")
+        return
+    for section, (_, what) in known.SECTIONS.items():
+        console.print(f"\n[bold]{section or 'run'}[/]: {what}", highlight=False)
+        console.print(_settings_table(known.rows(section)))
+    console.print("Settings of a method: `fedloom methods NAME`; of partitions: `fedloom data list`; of models:")
+    console.print("`fedloom models`. Each is given with `--set key=value`.")
+
+
+def _settings_table(rows: Iterable[tuple[str, str, str]]) -> Table:
+    table = Table("key", "default", "meaning", box=box.SIMPLE_HEAD)
+    for key, default, meaning in rows:
+        table.add_row(key, default, meaning)
+    return table
 
 
 @data_app.callback()

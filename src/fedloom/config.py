@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -27,7 +28,7 @@ class Execution(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    executor: str = "inplace"
+    executor: str = "inplace"  # inplace (one process), pool (worker processes) or debug (names the step that failed)
     workers: Count = 2  # processes of the pool
     data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
 
@@ -37,12 +38,12 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = "fedavg"
-    data: str = "digits4"
-    partition: str = "domains"
-    model: str = "auto"  # what fits the data: cnn, mlp, fasttext or unet
-    clients: Count | None = None  # None: the partition's own number
-    seed: int = 0
+    method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
+    data: str = "digits4"  # a name (`fedloom data list`) or a path
+    partition: str = "domains"  # how samples are dealt out
+    model: str = "auto"  # the network; auto: what fits the data (cnn, mlp, fasttext or unet)
+    clients: Count | None = None  # how many; by default the partition's own number
+    seed: int = 0  # everything random comes from it
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
     split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
     merged_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
@@ -175,11 +176,26 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
         return section, name
     homes = [s for s, names in known.items() if key in names]
     if not homes:
-        raise unknown("key", key, set().union(*known.values()))
+        raise _nowhere(key, known)
     if len(homes) > 1:
         said = ", ".join(f"{s}.{key}" if s else f"the run's own {key}" for s in homes)
         raise FedloomError(f"{key!r} could be any of {said}: say which.")
     return homes[0], key
+
+
+def _nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
+    """The error for a key that this run has not: who has it, or what is near."""
+    from .settings import owners  # it reads all methods, which only this needs
+
+    if found := owners(key):
+        return FedloomError(f"{key!r} is no setting of this run; it belongs to {', '.join(found)}.")
+    names = set().union(*known.values())
+    if get_close_matches(key, names, n=1, cutoff=0.5):
+        return unknown("key", key, names)
+    own = ", ".join(sorted(known["hyper"] | known["partitioning"] | known["network"])) or "none"
+    return FedloomError(
+        f"unknown key {key!r}; method, partition and model have: {own}; `fedloom settings` lists all others."
+    )
 
 
 def _toml(value: Any) -> str:

@@ -493,7 +493,7 @@ def test_a_checkpoint_of_an_unknown_format_is_not_deleted(fresh: Callable[[], Pa
         try:
             Store(folder).load()
         except CheckpointError as error:
-            assert "round-000003.json has format 2" in str(error)
+            assert f"round-000003.json has format {FORMAT + 1}" in str(error)
     assert files(folder) == before
 
 

@@ -109,6 +109,11 @@ def options(name: str) -> dict[str, Any]:
     return {option.name: option.default for option in parameters}
 
 
+def doc(name: str) -> str:
+    """What a model is, in its own words."""
+    return " ".join((_BUILDERS[name].__doc__ or "").split("\n\n")[0].split())
+
+
 _options = options  # `build` takes arguments of that name
 
 
