@@ -100,9 +100,12 @@ class Site:
             self.model: Any = method.extend(copy.deepcopy(model), len(federation.data.classes))  # has a body and a head
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
+        # Our networks are in channels-last order and want their images so: convolutions are up to 1.6 times as fast.
+        last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
+        self._order = torch.channels_last if last else torch.contiguous_format
         self.roles = method.roles(self.model)
         self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the resident model
-        self.first = Tree(self.tensors).clone()
+        self.first = Tree(self.tensors).map(_plain)
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
@@ -142,11 +145,16 @@ class Site:
 
     def tree(self, role: Role = "shared") -> Tree:
         """A copy of the resident model's tensors that have this role."""
-        return Tree(self.tensors).only(self.roles.names(role)).clone()
+        return Tree(self.tensors).only(self.roles.names(role)).map(_plain)
 
     def parameters(self) -> Tree:
         """A copy of the resident model's trainable parameters (no buffers)."""
-        return Tree((n, p) for n, p in self._trainable(None)).clone()
+        return Tree((n, p) for n, p in self._trainable(None)).map(_plain)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Stored samples as the resident model wants them."""
+        x = self.federation.data.prepare(x)
+        return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
 
     def predictor(self) -> Predictor:
         """The resident model as it is now, as a predictor. Valid until the next `load`."""
@@ -159,7 +167,7 @@ class Site:
         parts = []
         size = eval_batch(x.shape)
         for start in range(0, max(len(x), 1), size):
-            features = self.model.body(self.federation.data.prepare(x[start : start + size]))
+            features = self.model.body(self.prepare(x[start : start + size]))
             parts.append((features, self.model.head(features)))
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
@@ -286,7 +294,7 @@ class Local:
 
         def take(rows: Tensor) -> tuple[Tensor, Tensor]:
             x = data.x[rows]
-            return data.prepare(augment(x, training.augment, shaken) if training.augment else x), data.y[rows]
+            return site.prepare(augment(x, training.augment, shaken) if training.augment else x), data.y[rows]
 
         def measure(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             # Statistics of a single sample are undefined: such a batch uses the running ones.
@@ -348,7 +356,7 @@ class Local:
         sums: dict[str, float] = {}
         index = torch.from_numpy(getattr(site.federation.clients[self.id], part))
         for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
-            x, y = data.prepare(data.x[rows]), data.y[rows]
+            x, y = site.prepare(data.x[rows]), data.y[rows]
             features = site.model.body(x)
             parts = loss(Batch(features, site.model.head(features), x, y, {}))
             for name, value in (parts if isinstance(parts, dict) else {"loss": parts}).items():
@@ -380,6 +388,11 @@ class Local:
             )
             # Copied, because clipping and optimisers change gradients in place and the hook's tensors are its own.
             torch._foreach_copy_(grads, [new[n] for n in names])
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy in plain order, as it would come out of a file, so that sums over it do not depend on where it was."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def eval_batch(shape: Sequence[int]) -> int:

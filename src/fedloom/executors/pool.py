@@ -17,6 +17,7 @@ import torch.multiprocessing as mp
 
 from ..errors import ClientError, FedloomError
 from ..local import Site
+from ..memory import keep_freed_memory
 from .base import Result, Task, execute
 
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
@@ -131,6 +132,7 @@ def _work(connection: Connection, *parts: Any) -> None:
     """A worker's life: take a task, do it, answer; end when the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_outlive, daemon=True).start()
+    keep_freed_memory()
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the main process has said it already

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import FedloomError, unknown
@@ -123,7 +124,9 @@ def build(name: str, task: Task, **options: Any) -> Split:
     for option in options:
         if option not in known:
             raise unknown(f"option of model '{name}'", option, known)
-    return _BUILDERS[name](task, **options)
+    made = _BUILDERS[name](task, **options)
+    made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return made
 
 
 def image(model: str, task: Task, least: int = 1) -> tuple[int, int, int]:
