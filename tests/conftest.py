@@ -110,7 +110,7 @@ def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
 
 @pytest.fixture
 def place() -> Callable[..., Site]:
-    """A worker in the small world of the contract: a network with BatchNorm and dropout, four clients, three classes."""
+    """A worker in the small world of the contract: BatchNorm and dropout, four clients, three classes and a fourth."""
 
     def make(method: Method, data: Federation | None = None, **training: object) -> Site:
         settings = Training.model_validate({**method.training, "batch": 8, **training})
