@@ -37,14 +37,14 @@ def test_fixed_alpha(parabolas) -> None:
 
 
 def test_alpha_0_is_fedavg_of_equal_counts(parabolas) -> None:
-    method = APFL(alpha=0.0, adaptive=False)
+    method = APFL(mix=0.0, adaptive=False)
     server, states = parabolas([0, 4], [1, 3]).run(method, 1.0, lr=0.1, steps=5)
     assert server.tree("model")[W].item() == pytest.approx((0.59049 + 4 - 3 * 0.9**5) / 2, abs=1e-5)
     assert [s.tree("v")[W].item() for s in states] == [1.0, 1.0]
 
 
 def test_alpha_1_is_training_alone(parabolas) -> None:
-    method = APFL(alpha=1.0, adaptive=False)
+    method = APFL(mix=1.0, adaptive=False)
     _, states = parabolas([0, 4], [1, 3]).run(method, 1.0, lr=0.1, steps=5, rounds=2)
     for a, state in zip([0, 4], states, strict=True):
         assert state.tree("v")[W].item() == pytest.approx(a + 0.9**10 * (1 - a), abs=1e-5)

@@ -24,16 +24,16 @@ def server(*weights: float, heard: list[bool] | None = None, round: int = 1) -> 
 
 def test_attention_by_hand() -> None:
     """w = (0, 1), sigma = alpha = 1: xi_12 = 1/e, and u_1 = 1/e."""
-    method = FedAMP(shares="attention", sigma=1.0, alpha=1.0)
+    method = FedAMP(shares="attention", sigma=1.0, server_lr=1.0)
     assert method.xi(server(0.0, 1.0), 0).tolist() == pytest.approx([1 - math.exp(-1), math.exp(-1)])
     assert method.download(server(0.0, 1.0), 0).tree("model")[W].item() == pytest.approx(0.36788, abs=1e-5)
 
 
 def test_alpha_shrinks_and_must_fit() -> None:
     """A tenth every `decay_every` rounds; shares above 1 are refused, not hidden in a negative own share."""
-    method = FedAMP(shares="attention", sigma=1.0, alpha=1.0, decay_every=2)
+    method = FedAMP(shares="attention", sigma=1.0, server_lr=1.0, decay_every=2)
     assert method.xi(server(0.0, 1.0, round=3), 0)[1].item() == pytest.approx(0.036788, abs=1e-6)
-    with pytest.raises(FedloomError, match="lower alpha"):
+    with pytest.raises(FedloomError, match="lower server_lr"):
         method.xi(server(0.0, 0.1, 0.1), 0)
 
 
@@ -60,7 +60,7 @@ def test_identical_clients_keep_the_same_model(parabolas) -> None:
 
 def test_the_mixture_is_loaded_and_pulls(parabolas) -> None:
     """From u = 2, data at 4, pull lambda/alpha = 1: the optimum is 3, one step of 0.1 ends at 2.2."""
-    method = FedAMP(lam=1.0, alpha=1.0)
+    method = FedAMP(lam=1.0, server_lr=1.0)
     for steps, expected in ((1, 2.2), (400, 3.0)):
         site = parabolas([4], [2]).site(method, 0.0, lr=0.1, steps=steps)
         down = Payload(

@@ -17,26 +17,26 @@ W = "body.value"
 @pytest.mark.parametrize("delta", [0.001, 0.5])
 def test_direction_on_a_parabola(parabolas, variant: str, direction: float, delta: float) -> None:
     """f = (w - 1)^2 at w = 3, alpha 0.1: FO is f'(2.6) = 3.2, HF and the exact one 3.2 (1 - 0.2) = 2.56."""
-    method = PerFedAvg(variant=variant, alpha=0.1, delta=delta)
+    method = PerFedAvg(variant=variant, inner_lr=0.1, delta=delta)
     server, _ = parabolas([1], [5], curvature=[2.0]).run(method, 3.0, lr=0.1, steps=1)
     assert server.tree("model")[W].item() == pytest.approx(3 - 0.1 * direction, abs=2e-4)
 
 
 def test_one_training_pass_a_round_from_the_restored_weights(parabolas) -> None:
     """Three steps of w - 0.1 * 2 (1 - 0.2) (w - 1): neither twice as many, nor from the adapted point."""
-    server, _ = parabolas([1], [5], curvature=[2.0]).run(PerFedAvg(alpha=0.1), 3.0, lr=0.1, steps=3)
+    server, _ = parabolas([1], [5], curvature=[2.0]).run(PerFedAvg(inner_lr=0.1), 3.0, lr=0.1, steps=3)
     assert server.tree("model")[W].item() == pytest.approx(1 + 2 * 0.84**3, abs=1e-5)
 
 
 def test_clients_count_alike(parabolas) -> None:
-    server, _ = parabolas([0, 4], [1, 3]).run(PerFedAvg(alpha=0.1), 1.0, lr=0.1, steps=1)
+    server, _ = parabolas([0, 4], [1, 3]).run(PerFedAvg(inner_lr=0.1), 1.0, lr=0.1, steps=1)
     steps = [1 - 0.1 * 0.9 * (1 - a) for a in (0, 4)]
     assert server.tree("model")[W].item() == pytest.approx(sum(steps) / 2, abs=1e-6)
 
 
 def test_prediction_adapts_by_plain_steps_of_size_alpha(parabolas) -> None:
     """Whatever the optimiser of training is: momentum would make the second step longer."""
-    site = parabolas([4], [3]).site(PerFedAvg(alpha=0.25, adapt=2), 0.0, lr=0.1, steps=7)
+    site = parabolas([4], [3]).site(PerFedAvg(inner_lr=0.25, adapt=2), 0.0, lr=0.1, steps=7)
     site.training = site.training.changed(momentum=0.9, nesterov=True, weight_decay=0.5, lr_decay=0.5)
     site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 3))
     assert site.tensors[W].item() == pytest.approx(4 - 4 * 0.75**2, abs=1e-6)
@@ -55,7 +55,7 @@ def test_prediction_looks_at_training_data_only(place) -> None:
             if spoil == "held out":
                 x[rows] = 255 - x[rows]
         data = dataclasses.replace(whole, data=dataclasses.replace(whole.data, x=x, y=y))
-        site = place(PerFedAvg(alpha=0.1), data)
+        site = place(PerFedAvg(inner_lr=0.1), data)
         predict = site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 1, 2))
         return predict(whole.data.x[client.test])
 

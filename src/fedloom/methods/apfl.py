@@ -3,9 +3,10 @@
 Deng et al., "Adaptive personalized federated learning", 2020.
 
 Travels: as FedAvg. Kept by the client: its own weights v_k and the share alpha_k.
-Symbols: alpha -> `alpha` (its first value), v_i -> `v`, w_i -> the resident weights, vbar = alpha v + (1 - alpha) w.
-Each step, all at the old values: w - eta grad f(w); v - eta alpha grad f(vbar); alpha - eta <v - w, grad f(vbar)>, kept
-in [0, 1] (fixed with `adaptive = False`). Weights are mixed, not logits. v and alpha take plain gradient steps.
+Symbols: alpha -> `alpha` in the state (at first `mix`), v_i -> `v`, w_i -> the resident weights, vbar = alpha v + (1 -
+alpha) w. Each step, all at the old values: w - eta grad f(w); v - eta alpha grad f(vbar); alpha - eta <v - w, grad
+f(vbar)>, kept in [0, 1] (fixed with `adaptive = False`). Weights are mixed, not logits. v and alpha take plain gradient
+steps.
 Prediction: alpha v + (1 - alpha) w with the newest w, and the BatchNorm statistics of the client's last training.
 Deviations: alpha is learned in every step (the authors' code: once a round, with a decay). v starts as the first w that
 the client receives. Clients count alike, as in the paper.
@@ -30,13 +31,13 @@ class APFL(FedAvg):
 
     personalised = True
     alone = None
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    mix: Annotated[float, Field(ge=0, le=1)] = 0.5
     adaptive: bool = True
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))
         v = state.tree("v") or local.parameters()
-        alpha = state.number("alpha") if state else self.alpha
+        alpha = state.number("alpha") if state else self.mix
 
         def mixture(step: Step) -> Tree:
             nonlocal v, alpha

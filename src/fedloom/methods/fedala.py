@@ -3,7 +3,7 @@
 Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023.
 
 Travels: as FedAvg. Kept by the client: its last model and the mixing weights W of the top layers.
-Symbols: Theta_i -> `model` in the state, W_i -> `W`, eta -> `ala_lr`, s -> `share`, p -> `layers`.
+Symbols: Theta_i -> `model` in the state, W_i -> `W`, eta -> `ala_lr`, s -> `data_share`, p -> `layers`.
 On arrival lower layers take the common weights w; the top ones w_k + (w - w_k) W, where W follows
 clip(W - eta grad (w - w_k), 0, 1) on a random share of the client's data: the first time until the loss of the last ten
 epochs has a std below 0.1 (`most` epochs at the latest), later for one epoch. Then training as usual.
@@ -37,7 +37,7 @@ class FedALA(FedAvg):
     stage = "after"
     neutral = ({"ala_lr": 0.0}, "fedavg")
     ala_lr: NotNegative = 1.0
-    share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    data_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     layers: Count = 1
     most: Count = 50
 
@@ -57,7 +57,7 @@ class FedALA(FedAvg):
             return step.w - old.towards(new, mix)  # a step of size 1 then ends at the mixture
 
         local.load(w, old.towards(new, mix))
-        steps = math.ceil(self.share * math.ceil(local.size / local.training.batch))
+        steps = math.ceil(self.data_share * math.ceil(local.size / local.training.batch))
         losses: list[float] = []
         for epoch in range(epochs):
             changes = {**PLAIN, "lr": 1.0, "steps": steps}

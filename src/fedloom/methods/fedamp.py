@@ -3,7 +3,7 @@
 Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021.
 
 Travels: the client's own mixture u_k down, w_k up. Kept by the client: w_k; by the server: everybody's last w_k.
-Symbols: u_k -> the downloaded `model`, xi -> `shares`, sigma -> `sigma`, alpha_k -> `alpha`, a tenth of it every
+Symbols: u_k -> the downloaded `model`, xi -> `shares`, sigma -> `sigma`, alpha_k -> `server_lr`, a tenth of it every
 `decay_every` rounds, lambda -> `lam`, xi_kk -> `self_share` (None: one over the number of clients).
 The client minimises CE + lambda / (2 alpha) |w - u_k|^2 from w = u_k and predicts with w_k.
 `shares` "cosine" is the paper's HeurFedAMP: xi_kj in proportion to exp(sigma cos(w_k, w_j)), 1 - xi_kk in all.
@@ -37,7 +37,7 @@ class FedAMP(FedAvg):
     neutral = ({"lam": 0.0, "self_share": 1.0}, "local")
     shares: Literal["cosine", "attention"] = "cosine"
     sigma: Positive = 25.0
-    alpha: Positive = 1e4
+    server_lr: Positive = 1e4
     decay_every: Count = 30
     lam: NotNegative = 1.0
     self_share: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -73,13 +73,15 @@ class FedAMP(FedAvg):
             apart = (w[others] - w[k]).square().sum(1)
             xi[others] = self.alpha_at(int(server.number("round"))) * (-apart / self.sigma).exp() / self.sigma
         if xi.sum() > 1 + 1e-6:
-            raise FedloomError(f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1: lower alpha.")
+            raise FedloomError(
+                f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1: lower server_lr."
+            )
         xi[k] = 1 - xi.sum()
         return xi
 
     def alpha_at(self, round: int) -> float:
         """alpha in a round."""
-        return self.alpha * 0.1 ** ((max(round, 1) - 1) // self.decay_every)
+        return self.server_lr * 0.1 ** ((max(round, 1) - 1) // self.decay_every)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))
