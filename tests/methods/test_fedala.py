@@ -27,6 +27,11 @@ def test_one_epoch_moves_w_to_the_optimum(parabolas) -> None:
     assert start(parabolas, FedALA(), 0.0, 1.0, W=1.0) == pytest.approx((0.0, 0.3, 0.3), abs=1e-6)
 
 
+def test_the_step_of_w_feels_the_distance(parabolas) -> None:
+    """w_k = 0, w = 2, theta = 2, gradient 1.7, eta 0.1: W = 1 - 0.1 * 1.7 * 2."""
+    assert start(parabolas, FedALA(ala_lr=0.1), 0.0, 2.0, W=1.0) == pytest.approx((0.0, 1.32, 0.66), abs=1e-6)
+
+
 def test_w_stays_between_0_and_1(parabolas) -> None:
     assert start(parabolas, FedALA(), 0.0, 1.0, W=0.5, target=9.0)[1:] == (1.0, 1.0)
     assert start(parabolas, FedALA(ala_lr=4.0), 0.0, 1.0, W=0.9)[1:] == (0.0, 0.0)

@@ -13,7 +13,7 @@ from fedloom.payload import Payload
 def test_fine_tuning_is_one_more_epoch_of_local_training(place) -> None:
     """The fine-tuned model equals the common model after a client's plain epoch."""
     site = place(FedAvgFT())
-    down = Payload(model=site.tree("shared"))
+    down = Payload(model=site.tree("shared").map(lambda t: t * 2))
     x, _ = site.federation.samples(1, "test")
     torch.manual_seed(0)
     tuned = site.method.personal(down, Payload(), Local(site, 1, 2))(x)
