@@ -147,9 +147,9 @@ class Site:
         """A copy of the resident model's tensors that have this role."""
         return Tree(self.tensors).only(self.roles.names(role)).map(_plain)
 
-    def parameters(self) -> Tree:
-        """A copy of the resident model's trainable parameters (no buffers)."""
-        return Tree((n, p) for n, p in self._trainable(None)).map(_plain)
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
+        return Tree((n, p) for n, p in self._trainable(only)).map(_plain)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as the resident model wants them."""
@@ -237,9 +237,9 @@ class Local:
         """A copy of the resident model's tensors that have this role."""
         return self.site.tree(role)
 
-    def parameters(self) -> Tree:
-        """A copy of the resident model's trainable parameters (no buffers)."""
-        return self.site.parameters()
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
+        return self.site.parameters(only)
 
     def predictor(self) -> Predictor:
         """The resident model as it is now, as a predictor."""
@@ -308,13 +308,19 @@ class Local:
             return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values())), parts
 
         def elsewhere(weights: Tree, number: int) -> Tree:
+            now = torch.get_rng_state()
             while len(drawn) <= number:
-                drawn.append(take(index[torch.randperm(len(index), generator=further)[: training.batch]]))
+                drawn.append((*take(index[torch.randperm(len(index), generator=further)[: training.batch]]), now))
+            x, y, noise = drawn[number]
             kept = [(t, t.clone()) for t in (*params, *(b for m in norms for b in m.buffers()))]
             with torch.no_grad():
                 torch._foreach_copy_([p for _, p in named], [weights[n] for n, _ in named])
+            # A batch meets the same dropout at all weights, else differences of gradients would be noise; and nothing
+            # is drawn from the generator of the steps themselves.
+            torch.set_rng_state(noise)
             with torch.enable_grad():
-                found = torch.autograd.grad(measure(*drawn[number])[0], params, materialize_grads=True)
+                found = torch.autograd.grad(measure(x, y)[0], params, materialize_grads=True)
+            torch.set_rng_state(now)
             with torch.no_grad():
                 for tensor, before in kept:
                     tensor.copy_(before)
@@ -323,8 +329,9 @@ class Local:
         with _trained(model, params, only, site._frozen) as norms:
             for rows in _batches(len(index), training, self.work, rng):
                 self.step = steps + 1
-                drawn = [take(index[rows])]
-                total, parts = measure(*drawn[0])
+                x, y = take(index[rows])
+                drawn = [(x, y, torch.get_rng_state())] if gradient else []
+                total, parts = measure(x, y)
                 if site.strict and not torch.isfinite(total):
                     raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
                 if optimizer is not None:

@@ -93,7 +93,7 @@ class Method:
         raise NotImplementedError
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
-        """What a client would use, given a download (or `trained`) and its state."""
+        """What a client would use, given a download (or `trained`) and its state. It may train first; nothing stays."""
         raise NotImplementedError
 
     def common(self, server: Payload, site: Site) -> Predictor | None:

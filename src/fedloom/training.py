@@ -16,6 +16,17 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
+# With these every step is exactly `w - lr * gradient`, whatever the run's optimiser; for steps that a paper fixes.
+PLAIN: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr_decay": 1.0,
+    "momentum": 0.0,
+    "dampening": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "clip": None,
+}
+
 
 def part_of(n: int, share: float) -> int:
     """How many whole things `share` of `n` are; 0.29 of 100 is 29, though a computer's product is a little less."""

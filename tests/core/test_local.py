@@ -523,6 +523,30 @@ def test_the_hook_can_use_the_weights() -> None:
         torch.testing.assert_close(site.tensors[name], site.first[name] * 0.75**3)
 
 
+def test_gradients_elsewhere_meet_the_same_dropout_and_draw_nothing() -> None:
+    """At the same weights and batch the gradient is the same though there is dropout, and asking changes no step."""
+
+    def hook(step: Step) -> Tree:
+        assert step.at(step.w).equal(step.g)
+        assert step.at(step.w, 1).equal(step.at(step.w, 1))
+        return step.g
+
+    ends = []
+    for gradient in (hook, None):
+        site = place(model=net(dropout=0.5))
+        torch.manual_seed(2)
+        Local(site, 0, 1).fit(gradient=gradient, epochs=3)
+        ends.append(weights(site))
+    assert same(ends[0], ends[1])
+
+
+def test_parameters_of_some_modules() -> None:
+    site = place()
+    local = Local(site, 0, 1)
+    assert set(local.parameters([site.model.head])) == {"head.weight", "head.bias"}
+    assert set(local.parameters()) == {n for n, _ in site.model.named_parameters()}
+
+
 def test_the_hook_can_ask_for_gradients_elsewhere() -> None:
     site, watch, asked = place(10, steps=3), Watch(), []
 
