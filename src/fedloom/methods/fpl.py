@@ -14,23 +14,21 @@ round keeps its prototypes. `lam` is ours (1 is the paper's).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from ..local import Batch, Fit, Local, cross_entropy
-from ..method import Update, Uploads, method
+from ..method import method
 from ..parts.contrast import prototype_contrast
 from ..parts.finch import cluster_means
 from ..parts.prototypes import class_means, squared_gap
+from ..parts.prototypical import Prototypical
 from ..payload import Payload
 from ..training import NotNegative, Positive
-from .fedavg import FedAvg
 
 
 @method("fpl")
-class FPL(FedAvg):
+class FPL(Prototypical):
     """FedAvg with cluster prototypes and unbiased ones."""
 
     neutral = ({"lam": 0.0}, "fedavg")
@@ -40,12 +38,6 @@ class FPL(FedAvg):
     def download(self, server: Payload, k: int) -> Payload:
         prototypes = {n: server[n] for n in ("clusters", "owners") if n in server}
         return Payload(prototypes, model=server.tree("model"))
-
-    def client(self, down: Payload, state: Payload, local: Local) -> Update:
-        update = super().client(down, state, local)
-        outputs, y = local.outputs()
-        means, counts = class_means(outputs.features, y, local.classes)
-        return replace(update, upload=update.upload.replace(means=means, counts=counts))
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         if "clusters" not in down:
@@ -60,24 +52,11 @@ class FPL(FedAvg):
 
         return local.fit(loss)
 
-    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        kept: list[Payload] = []
-
-        def noting() -> Uploads:
-            for k, up in uploads:
-                kept.append(Payload(means=up.tensor("means"), counts=up.tensor("counts")))
-                yield k, up
-
-        server = super().aggregate(server, noting())
+    def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
         classes: dict[int, Tensor] = {}
         if "clusters" in server:
             owners = server.tensor("owners")
             classes = {c: server.tensor("clusters")[owners == c] for c in owners.unique().tolist()}
-        for c in range(len(kept[0].tensor("counts")) if kept else 0):
-            points = [up.tensor("means")[c] for up in kept if up.tensor("counts")[c] > 0]
-            if points:
-                classes[c] = cluster_means(torch.stack(points))
-        if not classes:
-            return server
+        classes |= {c: cluster_means(means[y == c]) for c in y.unique().tolist()}
         owners = torch.tensor([c for c, rows in sorted(classes.items()) for _ in rows])
         return server.replace(clusters=torch.cat([rows for _, rows in sorted(classes.items())]), owners=owners)

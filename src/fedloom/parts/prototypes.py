@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import FedloomError
+from ..local import Outputs, Predictor
 
 
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -38,3 +41,13 @@ def nearest_other(points: Tensor) -> Tensor:
         return points.new_zeros(0)
     between = distances(points, points)
     return between.masked_fill(torch.eye(len(points), dtype=torch.bool), torch.inf).min(1).values
+
+
+def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) -> Tensor:
+    """The cross-entropy of minus distances to every class's anchor, with the true one `margin` further away."""
+    return F.cross_entropy(-(distances(features, anchors) + margin * F.one_hot(y, len(anchors))), y)
+
+
+def nearest(outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor) -> Predictor:
+    """Predicts the class of the nearest prototype among the known ones, from a body's features."""
+    return lambda x: -distances(outputs(x).features, prototypes).masked_fill(~known, torch.inf)
