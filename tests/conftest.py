@@ -69,13 +69,11 @@ class Parabolas:
         none = np.arange(0)
         self.federation = Federation(data, tuple(Client(r, none, none) for r in rows))
 
-    def site(self, method: Method, w: float, *, lr: float, steps: int, b: float | None = None) -> Site:
-        """Where a client works; for calling a method's hooks one by one."""
+    def site(self, method: Method, w: float, b: float | None = None, **training: object) -> Site:
+        """A worker with this world. Without `b` the head is fixed at 0."""
         model = Scalar(w, b or 0.0)
-        if b is None:
-            model.head = _Add(0.0)
-            model.head.value = nn.Parameter(torch.tensor(0.0), requires_grad=False)
-        return Site(method, self.federation, model, Training(lr=lr, steps=steps, batch=1000), seed=0)
+        model.head.value.requires_grad_(b is not None)
+        return Site(method, self.federation, model, Training(**{"batch": 1000, **training}), seed=0)
 
     def run(
         self,
@@ -89,7 +87,7 @@ class Parabolas:
         **schedule: object,
     ) -> tuple[Payload, list[Payload]]:
         """Server and client states after some rounds. Without `b` the head is fixed at 0."""
-        site = self.site(method, w, lr=lr, steps=steps, b=b)
+        site = self.site(method, w, b, lr=lr, steps=steps)
         executor = Inplace(site)
         engine = Engine(site, executor, Schedule(rounds=rounds, **schedule))
         engine.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,22 @@ class Outputs:
 
 
 @dataclass(slots=True)
+class Seen:
+    """What went into a module of the model and what came out, in its last call on a batch."""
+
+    input: Tensor
+    output: Tensor
+
+
+@dataclass(slots=True)
 class Batch(Outputs):
-    """A mini-batch as a loss sees it: inputs, targets, the model's outputs, and those of reference models by name."""
+    """A mini-batch as a loss sees it: inputs, targets, the model's outputs, those of reference models by name, and
+    what the watched modules saw, in the order of `watch`."""
 
     x: Tensor
     y: Tensor
     refs: Mapping[str, Outputs]
+    seen: Sequence[Seen] = ()
 
 
 @dataclass(slots=True)
@@ -65,6 +76,7 @@ class Step:
 
 Loss = Callable[[Batch], Tensor | dict[str, Tensor]]
 GradientHook = Callable[[Step], Tree]
+Inputs = Callable[[Tensor], Tensor]  # samples as the model wants them -> what it is shown instead
 
 
 def cross_entropy(batch: Batch) -> dict[str, Tensor]:
@@ -97,7 +109,7 @@ class Site:
         self.given = model  # as it was given, for other workers to start from
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "extend"))
-            self.model: Any = method.extend(copy.deepcopy(model), len(federation.data.classes))  # has a body and a head
+            self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)  # has a body and a head
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
         # Our networks are in channels-last order and want their images so: convolutions are up to 1.6 times as fast.
@@ -121,6 +133,16 @@ class Site:
     def classes(self) -> int:
         """How many classes there are."""
         return len(self.federation.data.classes)
+
+    @property
+    def width(self) -> int:
+        """How many features the body gives for one sample."""
+        data = self.federation.data
+        blank = torch.zeros_like(data.x[torch.arange(1)])
+        features = self.outputs(blank).features
+        if features.ndim != 2:
+            raise FedloomError(f"{self.method.name} needs one vector of features per sample, the model gives maps.")
+        return features.shape[1]
 
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
@@ -156,18 +178,19 @@ class Site:
         x = self.federation.data.prepare(x)
         return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
 
-    def predictor(self) -> Predictor:
-        """The resident model as it is now, as a predictor. Valid until the next `load`."""
-        return lambda x: self.outputs(x).logits
+    def predictor(self, inputs: Inputs | None = None) -> Predictor:
+        """The resident model as it is now, as a predictor; it is shown `inputs(x)`. Valid until the next `load`."""
+        return lambda x: self.outputs(x, inputs).logits
 
     @torch.no_grad()
-    def outputs(self, x: Tensor) -> Outputs:
+    def outputs(self, x: Tensor, inputs: Inputs | None = None) -> Outputs:
         """Features and logits of stored samples, in evaluation mode, in large batches."""
         self.model.eval()
         parts = []
         size = eval_batch(x.shape)
         for start in range(0, max(len(x), 1), size):
-            features = self.model.body(self.prepare(x[start : start + size]))
+            part = self.prepare(x[start : start + size])
+            features = self.model.body(inputs(part) if inputs else part)
             parts.append((features, self.model.head(features)))
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
@@ -241,9 +264,15 @@ class Local:
         """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
         return self.site.parameters(only)
 
-    def predictor(self) -> Predictor:
-        """The resident model as it is now, as a predictor."""
-        return self.site.predictor()
+    def predictor(self, inputs: Inputs | None = None) -> Predictor:
+        """The resident model as it is now, as a predictor; it is shown `inputs(x)`."""
+        return self.site.predictor(inputs)
+
+    def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
+        """The client's samples of that part as the model wants them, and their labels, in order, many at a time."""
+        data, index = self.site.federation.data, torch.from_numpy(getattr(self.site.federation.clients[self.id], part))
+        for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
+            yield self.site.prepare(data.x[rows]), data.y[rows]
 
     def losses(self) -> dict[str, float]:
         """The mean of each loss part over the steps that had it."""
@@ -257,6 +286,8 @@ class Local:
         gradient: GradientHook | None = None,
         only: Iterable[nn.Module] | None = None,
         refs: Mapping[str, Tree] | None = None,
+        inputs: Inputs | None = None,
+        watch: Iterable[nn.Module] = (),
         stream: int | None = None,
         label: str = "",
         **changes: Any,
@@ -266,15 +297,16 @@ class Local:
         `loss` maps a `Batch` to a scalar or to named parts that are summed. `pull=(anchor, mu)` adds the gradient of
         `mu/2 * |w - anchor|^2`. `gradient(step)` replaces the gradient `step.g` at weights `step.w`; it may ask for the
         gradient at other weights or on further batches, `step.at(w, batch)`. `only` restricts training to some modules;
-        the others stay as they are, in evaluation mode. `refs` names weights of models that
-        see each batch too, in evaluation mode and without gradient. `stream` is the number of the stream of batches: by
-        default how many calls came before it in this round, so two calls see different orders; `stream=0` twice gives
-        both the same. A `label` is put before the reported parts, so that the loss of a second model stands apart.
-        Other keywords change the run's `Training`.
+        the others stay as they are, in evaluation mode. `refs` names weights of models that see each batch too, in
+        evaluation mode and without gradient. The models are shown `inputs(x)` in place of a batch `x`. `watch` lists
+        modules of the model; `batch.seen` holds what went into each and what came out. `stream` is the number of the
+        stream of batches: by default how many calls came before it in this round, so two calls see different orders;
+        `stream=0` twice gives both the same. A `label` is put before the reported parts, so that the loss of a second
+        model stands apart. Other keywords change the run's `Training`.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, model, data = self.site, self.site.model, self.site.federation.data
-        only = None if only is None else list(only)
+        only, watched = None if only is None else list(only), list(watch)
         named = site._trainable(only)
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
@@ -300,8 +332,11 @@ class Local:
             # Statistics of a single sample are undefined: such a batch uses the running ones.
             for norm in norms:
                 norm.train(len(y) > 1)
-            features = model.body(x)
-            parts = loss(Batch(features, model.head(features), x, y, _see(references, x)))
+            x = inputs(x) if inputs else x
+            with _watched(watched) as noted:
+                features = model.body(x)
+                logits = model.head(features)
+            parts = loss(Batch(features, logits, x, y, _see(references, x), noted))
             parts = parts if isinstance(parts, dict) else {"loss": parts}
             if not parts:
                 raise FedloomError("the loss has no parts.")
@@ -358,17 +393,15 @@ class Local:
     def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
         """The mean loss of the resident model, by part of the loss, on all of the client's samples of a part of its
         data (train or validation); nothing is trained. Empty if there are none."""
-        site, data = self.site, self.site.federation.data
-        site.model.eval()
+        model, seen = self.site.model.eval(), 0
         sums: dict[str, float] = {}
-        index = torch.from_numpy(getattr(site.federation.clients[self.id], part))
-        for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
-            x, y = site.prepare(data.x[rows]), data.y[rows]
-            features = site.model.body(x)
-            parts = loss(Batch(features, site.model.head(features), x, y, {}))
+        for x, y in self.chunks(part):
+            features = model.body(x)
+            parts = loss(Batch(features, model.head(features), x, y, {}))
             for name, value in (parts if isinstance(parts, dict) else {"loss": parts}).items():
-                sums[name] = sums.get(name, 0.0) + float(value) * len(rows)
-        return {name: total / len(index) for name, total in sums.items()}
+                sums[name] = sums.get(name, 0.0) + float(value) * len(y)
+            seen += len(y)
+        return {name: total / seen for name, total in sums.items()}
 
     @torch.no_grad()
     def _correct(
@@ -440,6 +473,33 @@ def _batches(n: int, training: Training, work: float, rng: torch.Generator) -> I
         for rows in order.split(training.batch)[: min(per_epoch, left)]:
             yield rows
             left -= 1
+
+
+@contextmanager
+def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Seen]]:
+    """Notes what goes into and comes out of modules while it is open: one `Seen` for each, there when it closes."""
+    given: dict[int, Tensor] = {}
+    found: dict[int, Seen] = {}
+    seen: list[Seen] = []
+
+    def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        # A layer that works in place would overwrite what went in.
+        given[id(module)] = args[0].clone() if getattr(module, "inplace", False) else args[0]
+
+    def after(module: nn.Module, _: object, output: Tensor) -> None:
+        found[id(module)] = Seen(given[id(module)], output)
+
+    handles: list[Any] = []
+    for module in modules:
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+    if idle := [m for m in modules if id(m) not in found]:
+        raise FedloomError(f"a {type(idle[0]).__name__} that is watched takes no part in what the model computes.")
+    seen += [found[id(m)] for m in modules]
 
 
 class _trained:

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
@@ -54,7 +54,7 @@ class Method:
     alone: ClassVar[Mapping[str, Any] | None] = {}
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
-    def extend(self, model: Any, classes: int) -> nn.Module:
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         """The network with what the method adds to it (a second head, a projection); by default nothing.
 
         It keeps its `body` and `head`; new modules are attributes of it, with first weights that depend on the seed.

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -1073,8 +1073,8 @@ def test_large_images_are_evaluated_in_smaller_batches() -> None:
 
 # -- what a method adds to the network -------------------------------------------------------------------------------
 class TwoHeads(Plain):
-    def extend(self, model: Any, classes: int) -> nn.Module:
-        model.second = nn.Linear(model.head.in_features, classes)
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        model.second = nn.Linear(model.head.in_features, len(classes))
         return model
 
 
@@ -1099,3 +1099,77 @@ def test_outputs_and_evaluation_of_a_part() -> None:
     some = Local(Site(Plain(), validated, net(), Training(), SEED), 0, 1)
     wanted = F.cross_entropy(seen.logits[held], y[held]).item()
     assert some.evaluate(part="validation")["ce"] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_model_is_shown_what_inputs_makes_of_a_batch() -> None:
+    """Training on half of x is training with half the first layer's weights, as far as the outputs go."""
+    site, half = place(10, model=net(norm=False)), place(10, model=net(norm=False))
+    with torch.no_grad():
+        half.model.body[0].weight.mul_(0.5)
+    shown: list[Tensor] = []
+    a = Local(site, 0, 1).fit(lambda b: (shown.append(b.x), cross_entropy(b))[1], inputs=lambda x: x / 2, steps=1)
+    b = Local(half, 0, 1).fit(steps=1)
+    assert a.losses == pytest.approx(b.losses)
+    assert shown[0][:, 0].max() < 0.05  # halves of at most 0.09
+    x = site.federation.data.x
+    torch.testing.assert_close(site.predictor(lambda x: x / 2)(x), site.predictor()(x / 2))
+
+
+def test_references_are_shown_the_same() -> None:
+    outputs: list[tuple[Tensor, Tensor]] = []
+
+    def loss(b: Batch) -> Tensor:
+        outputs.append((b.logits.detach(), b.refs["same"].logits))
+        return b.logits.mean()
+
+    site = place(10, model=net(norm=False))
+    Local(site, 0, 1).fit(loss, inputs=lambda x: x / 2, refs={"same": site.first}, steps=1)
+    torch.testing.assert_close(*outputs[0])
+
+
+class Relus(nn.Module):
+    """One ReLU used twice, working in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.relu = nn.Linear(DIMS, 4), nn.Linear(4, 4), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.relu(self.second(self.relu(self.first(x))))
+        return result
+
+
+def test_watched_modules() -> None:
+    model = nn.Module()
+    model.body, model.head = Relus(), nn.Linear(4, CLASSES)
+    model = model.double()
+    site = place(10, model=model)
+    relu = site.model.body.relu
+    seen: list[Any] = []
+
+    def loss(b: Batch) -> Tensor:
+        seen.append((b.seen, b.features.detach()))
+        return b.seen[0].input.pow(2).mean()
+
+    before = weights(site)
+    Local(site, 0, 1).fit(loss, watch=[relu], steps=2)
+    (noted,), features = seen[0]
+    assert (noted.input < 0).any()  # of the last call, as it went in
+    torch.testing.assert_close(noted.input.clamp(min=0), features)
+    torch.testing.assert_close(noted.output, features)
+    assert changed(before, weights(site)) == {f"body.{n}.{p}" for n in ("first", "second") for p in ("weight", "bias")}
+    assert not relu._forward_hooks and not relu._forward_pre_hooks
+
+
+def test_a_watched_module_that_is_not_used_is_named() -> None:
+    with pytest.raises(FedloomError, match="Linear that is watched"):
+        Local(place(10), 0, 1).fit(watch=[nn.Linear(1, 1)])
+
+
+def test_chunks_and_width() -> None:
+    site = place(4, EVAL_BATCH + 3)
+    sizes = [len(y) for _, y in Local(site, 1, 1).chunks()]
+    assert sizes == [EVAL_BATCH, 3]
+    assert list(Local(site, 1, 1).chunks("validation")) == []
+    assert torch.equal(torch.cat([x for x, _ in Local(site, 0, 1).chunks()]), site.federation.samples(0)[0])
+    assert site.width == 6

@@ -82,4 +82,4 @@ def test_prediction_is_the_sum_of_both_heads(place) -> None:
 
 def test_a_head_that_is_not_linear_is_refused() -> None:
     with pytest.raises(FedloomError, match="linear head"):
-        FedRoD().extend(build("unet", Task((1, 16, 16), 2)), 2)
+        FedRoD().extend(build("unet", Task((1, 16, 16), 2)), ("a", "b"))

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from fedloom.parts.prototypes import class_means, distance_to_own, nearest, table
+from fedloom.errors import FedloomError
+from fedloom.parts.prototypes import (
+    class_means,
+    distance_to_own,
+    distances,
+    nearest,
+    nearest_other,
+    squared_gap,
+    table,
+)
 
 
 def test_class_means() -> None:
@@ -34,3 +43,30 @@ def test_nearest() -> None:
         torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 3.0], [3.0, 4.0]]), torch.tensor([1, 1, 0]).bool()
     )
     assert scores.tolist() == [[pytest.approx(-5.0), pytest.approx(-1.0), -torch.inf]]
+
+
+def test_maps_have_no_class_means() -> None:
+    with pytest.raises(FedloomError, match="maps"):
+        class_means(torch.zeros(2, 3, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64), 2)
+
+
+def test_squared_gap() -> None:
+    """A mean over elements, of samples whose class is known."""
+    features = torch.tensor([[1.0, 3.0], [9.0, 9.0]])
+    prototypes, known = torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.tensor([True, False])
+    assert squared_gap(features, torch.tensor([0, 1]), prototypes, known).item() == (1 + 4) / 2
+    assert squared_gap(features, torch.tensor([1, 1]), prototypes, known).item() == 0
+
+
+def test_distances_have_a_gradient_at_zero() -> None:
+    a = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    d = distances(a, torch.tensor([[0.0, 0.0]]))
+    assert d.flatten().tolist() == pytest.approx([1e-6, 5.0])
+    d.sum().backward()
+    assert torch.isfinite(a.grad).all()
+
+
+def test_nearest_other() -> None:
+    points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]])
+    assert nearest_other(points).tolist() == pytest.approx([18**0.5, 1.0, 1.0])
+    assert nearest_other(points[:1]).tolist() == []

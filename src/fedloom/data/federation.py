@@ -80,6 +80,14 @@ class Dataset:
         """One label per sample, for partitions: 0 for all where the target is a map."""
         return self.y if self.y.ndim == 1 else torch.zeros(len(self.y), dtype=torch.int64)
 
+    @property
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and std that `prepare` takes out of images stored as bytes; 0 and 1 for what it leaves as it is."""
+        if self.x.dtype != torch.uint8:
+            return torch.zeros(()), torch.ones(())
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return mean[:, None, None], std[:, None, None]
+
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as a model wants them: bytes become normalised floats, all else stays as it is."""
         if x.dtype != torch.uint8:

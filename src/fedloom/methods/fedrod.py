@@ -13,6 +13,7 @@ the hypernetwork that would make it from label counts is left out. Heads are lin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,10 +42,10 @@ class FedRoD(FedAvg):
     alone = None
     gamma: NotNegative = 1.0
 
-    def extend(self, model: Any, classes: int) -> nn.Module:
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if not isinstance(model.head, nn.Linear):
             raise FedloomError(f"fedrod needs a linear head, not a {type(model.head).__name__}.")
-        model.personal = nn.Linear(model.head.in_features, classes)
+        model.personal = nn.Linear(model.head.in_features, len(classes))
         for parameter in model.personal.parameters():
             nn.init.zeros_(parameter)
         return model
