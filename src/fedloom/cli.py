@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from .errors import FedloomError
 
@@ -130,62 +130,6 @@ def resume(
         watch.begin(config.method)
         done = go_on(folder, callbacks=[watch], **_given(executor=executor, workers=workers))
     _show(done, quiet, as_json)
-
-
-@app.command()
-def compare(
-    methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="Methods to compare.")],
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
-    set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
-        "runs/compare"
-    ),
-    executor: Executor = "pool",
-    workers: Workers = None,
-    data_root: Root = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run several methods on the same federation and put them side by side.
-
-    Example:
-
-        fedloom compare local fedavg fedprox fedper --partition domains --clients 8 --seeds 0,1,2 --set fedprox.mu=0.1
-
-    Finished runs in the folder are used again, interrupted ones continued. A setting with a method's name in front
-    (`fedprox.mu`) concerns that method only.
-    """
-    from .bench.compare import LEGEND, SHOWN, cells, configs, leaderboard
-    from .bench.compare import compare as carry_out
-    from .config import parse_set
-
-    try:
-        numbers = [int(s) for s in seeds.split(",")]
-    except ValueError:
-        raise FedloomError(f"--seeds wants whole numbers separated by commas, got {seeds!r}.") from None
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
-    plan = configs(methods, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
-    title = f"{', '.join(methods)} on {plan[0].data}, {plan[0].partition}"
-    with _watch(sum(c.schedule.rounds for c in plan), quiet or as_json) as watch:
-        rows = leaderboard(carry_out(plan, out, watch, title))
-    if as_json:
-        print(json.dumps(rows, indent=1))
-    elif not quiet:
-        table = Table(
-            Column("method", no_wrap=True), box=box.SIMPLE_HEAD, title=title, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        for _, short, *_ in SHOWN:
-            table.add_column(short, justify="right", no_wrap=len(numbers) == 1)
-        for row in rows:
-            table.add_row(*cells(row))
-        console.print(table)
-        console.print(LEGEND, highlight=False)
-        console.print(f"report: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -469,3 +413,6 @@ def main() -> None:
     except KeyboardInterrupt:
         errors.print("stopped; `fedloom resume DIR` (or the same command) goes on from the last checkpoint.")
         sys.exit(130)
+
+
+from .bench import cli as _bench  # noqa: E402, F401  (registers compare, sweep and reproduce)

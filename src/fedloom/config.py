@@ -21,6 +21,8 @@ from .method import find, make
 from .schedule import Schedule
 from .training import Count, Share, Training
 
+FORMAT = 1  # of run folders; raised when a folder written before can no longer be read
+
 
 class Execution(BaseModel):
     """Where and how fast; no setting here changes a result."""
@@ -46,6 +48,7 @@ class Config(BaseModel):
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
     split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
     merged_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
+    format: int = FORMAT  # of the run folder
     source: Source = Source()
     schedule: Schedule = Schedule()
     training: Training = Training()
@@ -56,7 +59,9 @@ class Config(BaseModel):
 
     def hash(self) -> str:
         """Names what is computed: equal for runs whose results must be equal."""
-        body = self.model_dump(mode="json", exclude={"execution": True, "schedule": {"checkpoint_every"}})
+        body = self.model_dump(
+            mode="json", exclude={"execution": True, "format": True, "schedule": {"checkpoint_every"}}
+        )
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:
