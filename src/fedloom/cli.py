@@ -50,6 +50,7 @@ Root = Annotated[str | None, typer.Option("--data-root", help="Where known data 
 BadFile = Annotated[
     str | None, typer.Option(help="What to do with an unreadable image: refuse (default; names it) or skip (names it).")
 ]
+Log = Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb (extras), separated by commas.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -75,6 +76,7 @@ def run_(
     workers: Workers = None,
     data_root: Root = None,
     on_bad_file: BadFile = None,
+    log: Log = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -97,6 +99,7 @@ def run_(
     `fedloom resume DIR`; the numbers are the same.
     """
     from .config import build, parse_set, read
+    from .loggers import logging_to
     from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
@@ -107,9 +110,10 @@ def run_(
     config = build(given, changes)
     name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
     folder = out or Path("runs") / name
-    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+    names = log.split(",") if log else []
+    with _watch(config.schedule.rounds, quiet or as_json) as watch, logging_to(names, config, folder) as loggers:
         watch.begin(config.method)
-        done = execute(config, out=folder, callbacks=[watch], fresh=fresh)
+        done = execute(config, out=folder, callbacks=[watch, *loggers], fresh=fresh)
     _show(done, quiet, as_json)
 
 

@@ -16,6 +16,7 @@ from ..cli import (
     Clients,
     Data,
     Executor,
+    Log,
     Model,
     Partition,
     Quiet,
@@ -28,7 +29,7 @@ from ..cli import (
     app,
     console,
 )
-from ..errors import FedloomError
+from ..errors import FedloomError, unknown
 
 Seeds = Annotated[str, typer.Option(help="Comma-separated seeds.")]
 
@@ -52,6 +53,7 @@ def compare(
     executor: Executor = "pool",
     workers: Workers = None,
     data_root: Root = None,
+    log: Log = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +82,7 @@ def compare(
     configs = plan(wanted, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
     title = f"{', '.join(wanted)} on {configs[0].data}, {configs[0].partition}"
     with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
-        board = carry_out(configs, out, watch, title, None if target is None else target / 100)
+        board = carry_out(configs, out, watch, title, None if target is None else target / 100, _logs(log))
     if as_json:
         print(json.dumps(board, indent=1))
     elif not quiet:
@@ -143,5 +145,156 @@ def _paragraph(name: str, lines: Sequence[str]) -> None:
         console.print(f"[bold red]{name}[/] {line}" if name else line, highlight=False)
 
 
-for command in (compare,):
+def sweep(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="The method whose settings are searched.")],
+    grid: Annotated[
+        list[str],
+        typer.Option(help="A setting and its values, `key=v1,v2`; several grids are crossed.", metavar="KEY=V1,V2"),
+    ],
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seeds: Seeds = "0",
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the heat maps.")] = Path("runs/sweep"),
+    executor: Executor = "pool",
+    workers: Workers = None,
+    data_root: Root = None,
+    log: Log = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try every combination of some settings of a method; the best one is chosen on validation data only.
+
+    Examples:
+
+        fedloom sweep fedprox --grid mu=0.001,0.01,0.1,1 --clients 8 --seeds 0,1
+
+        fedloom sweep fedavg --grid lr=0.01,0.05,0.1 --grid epochs=1,2,5 --out runs/lr
+
+    Finished runs in the folder are used again, interrupted ones continued. Two or more grids also give heat maps (SVG).
+    """
+    from ..config import parse_set
+    from .sweep import parse_grid, plan, remark, shown
+    from .sweep import sweep as carry_out
+
+    values = parse_grid(grid)
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
+    given = _given(data=data, partition=partition, model=model, clients=clients)
+    configs = plan(method, values, _seeds(seeds), given, changes)
+    title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"
+    with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
+        board = carry_out(values, configs, out, watch, title, _logs(log))
+    if as_json:
+        print(json.dumps(board, indent=1))
+    elif not quiet:
+        table = Table(*values, "validation", "test", "", box=box.SIMPLE_HEAD, title=title)
+        for row in board["rows"]:
+            said = [str(v) for v in row["values"].values()]
+            table.add_row(*said, shown(row, "validation"), shown(row, "test"), remark(board, row))
+        console.print(table)
+        console.print("In percent. Chosen on validation data; test accuracy decides nothing.", highlight=False)
+        console.print(f"table: {(out / 'sweep.md').resolve()}", soft_wrap=True, highlight=False)
+    if any(row["failed"] for row in board["rows"]):
+        raise typer.Exit(1)
+
+
+def reproduce(
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1`.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables, with their expected time.")] = False,
+    scale: Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")] = "mini",
+    only: Annotated[str | None, typer.Option(help="Run these methods only, separated by commas.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")] = None,
+    executor: Executor = "pool",
+    workers: Workers = None,
+    data_root: Root = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a paper's table together from our own runs, beside the paper's figures.
+
+    Examples:
+
+        fedloom reproduce --list
+
+        fedloom reproduce f2dc-2 --scale mini --only fedavg,fedprox
+
+    What differs from the paper (data, network, rounds) is stated in the table. Rows whose method or data are not here
+    say so. Finished runs are used again, interrupted ones continued.
+    """
+    from .reproduce import overview, recipe
+    from .reproduce import reproduce as carry_out
+
+    if list_ or table is None:
+        _list_tables(overview(data_root), as_json)
+        return
+    if scale not in ("mini", "full"):
+        raise unknown("scale", scale, ("mini", "full"))
+    found = recipe(table)
+    if not (quiet or as_json):
+        about = f"about {found.minutes:g} minutes on two idle cores" if scale == "mini" else "sized for a large machine"
+        console.print(f"{found.title}: scale {scale}, {about}", highlight=False)
+    folder = out or Path("runs/reproduce") / f"{table}-{scale}"
+    execution = _given(executor=executor, workers=workers, data_root=data_root)
+    with _watch(1, quiet or as_json) as watch:
+        board = carry_out(table, scale, folder, watch, only.split(",") if only else (), execution)  # type: ignore[arg-type]
+    if as_json:
+        print(json.dumps(board, indent=1))
+    elif not quiet:
+        _show_table(board)
+        console.print(f"table: {(folder / 'table.md').resolve()}", soft_wrap=True, highlight=False)
+
+
+def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    shown = Table("table", "what it is", "rows", "settings", "minutes", box=box.SIMPLE_HEAD)
+    for row in found:
+        able = [f"{row[key]['here']} of {row[key]['all']}" for key in ("rows", "settings")]
+        shown.add_row(row["table"], row["title"], *able, f"{row['minutes']:g}")
+    console.print(shown)
+    console.print(
+        "rows and settings: those whose methods and data are here. minutes: of all of them at the scale mini, on two "
+        "idle cores.",
+        highlight=False,
+    )
+
+
+def _show_table(board: Mapping[str, Any]) -> None:
+    from .reproduce import text
+
+    for block in board["settings"]:
+        shown = Table("method", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", padding=(0, 1, 0, 0))
+        for heading in block["columns"]:
+            shown.add_column(heading, justify="right")
+        for row in block["rows"]:
+            if row["ours"]:
+                shown.add_row(row["row"], *(text(f) for f in row["ours"]))
+            shown.add_row("  paper" if row["ours"] else row["row"], *row["paper"], style="dim")
+        console.print(shown)
+        missing: dict[str, list[str]] = {}
+        for row in block["rows"]:
+            if row["remark"]:
+                missing.setdefault(row["remark"], []).append(row["row"])
+        _paragraph("", [f"{', '.join(rows)}: {why}" for why, rows in missing.items()])
+        if block["data"]:
+            _paragraph("", [f"Ours: {block['data']}.", *(f"Differs: {d}." for d in block["differs"])])
+    console.print("\nDim rows are the paper's figures.", highlight=False)
+
+
+def _logs(names: str | None) -> Any:
+    """What opens the loggers of a run, or None."""
+    from ..loggers import LOGGERS, logging_to
+
+    wanted = names.split(",") if names else []
+    for name in wanted:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+    return (lambda config, folder: logging_to(wanted, config, folder)) if wanted else None
+
+
+for command in (compare, sweep, reproduce):
     app.command()(command)
