@@ -317,3 +317,10 @@ def test_set_and_target_on_the_command_line(monkeypatch: pytest.MonkeyPatch, cap
             fedloom.cli.main()
         assert stop.value.code == 2 and said in capsys.readouterr().err
     assert parse_set(["fedprox.mu=1"]) == {"fedprox.mu": 1}
+
+
+def test_when_everything_fails_the_board_still_says_why(tmp_path: Path, watch: Watch) -> None:
+    board = compare(tiny(["scaffold"], [0, 1], momentum=0.5), tmp_path, watch, "t")
+    assert len(board["rows"]) == 1 and board["tests"] == [] and board["settings"]["target"] is None
+    assert [f["seed"] for f in board["rows"][0]["failed"]] == [0, 1]
+    assert (tmp_path / "leaderboard.md").exists() and (tmp_path / "report.html").exists()

@@ -92,16 +92,17 @@ def test_a_recipe_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "columns"), [("f2dc-1", (4, 4)), ("f2dc-2", (4,)), ("fedpcl-2", (5, 5))])
 def test_printed_averages_are_those_of_the_printed_domains(name: str, columns: tuple[int, ...]) -> None:
-    """A slip of the pen in a figure would show (the papers round to a hundredth, and once or twice wrongly)."""
-    table, wrong, seen = recipe(name), [], 0
+    """A slip of the pen in a figure would show."""
+    table, wrong, seen = recipe(name), set(), 0
     for setting, domains in zip(table.settings, columns, strict=True):
         for row in table.figures:
             values = [float(figure.split("(")[0]) for figure in table.printed(row, setting)]
             seen += 1
             if abs(sum(values[:domains]) / domains - values[domains]) > 0.011:
-                wrong.append((setting.name, row, round(sum(values[:domains]) / domains, 3), values[domains]))
+                wrong.add((setting.name, row))
     assert seen == len(table.figures) * len(columns)
-    assert len(wrong) <= 4, wrong
+    # This one average is printed as 56.24 where its domains give 56.255.
+    assert wrong == ({("Office-Caltech", "FedRCL")} if name == "f2dc-1" else set())
 
 
 def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path, watch: Watch) -> None:

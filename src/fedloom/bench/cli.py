@@ -123,9 +123,9 @@ def _show(board: Mapping[str, Any], out: Path) -> None:
     from .compare import cell, sentences
 
     rows, many = board["rows"], len(board["settings"]["seeds"]) > 1
-    table = Table(
-        Column("method", no_wrap=True), box=box.SIMPLE_HEAD, title=board["title"], pad_edge=False, padding=(0, 1, 0, 0)
-    )
+    # A long name is folded; a figure cut short would be a wrong figure.
+    name = Column("method", overflow="fold")
+    table = Table(name, box=box.SIMPLE_HEAD, title=board["title"], show_edge=False, pad_edge=False, padding=0)
     for heading, *_ in SHOWN:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

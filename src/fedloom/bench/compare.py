@@ -83,12 +83,10 @@ def leaderboard(
         for seed, run in own.items():
             if name != "local" and seed in alone and run.federation == alone[seed].federation:
                 run.summary["better_than_local"] = compared(run.clients, alone[seed].clients)
+    reached = [v for r in alone.values() if (v := _at(r.summary, COLUMNS["personal"])) is not None]
     said = "given"
-    if target is None and alone:
-        target, said = (
-            mean(r.summary["personal"]["accuracy_mean"]["last"] for r in alone.values()),
-            "what local reaches",
-        )
+    if target is None and reached:
+        target, said = mean(reached), "what local reaches"
     rows = []
     for name, own in runs.items():
         failed = [{"seed": c.config.seed, "error": c.error} for c in cells if c.name == name and c.error]
