@@ -234,7 +234,9 @@ def reproduce(
         raise unknown("scale", scale, ("mini", "full"))
     found = recipe(table)
     if not (quiet or as_json):
-        about = f"about {found.minutes:g} minutes on two idle cores" if scale == "mini" else "sized for a large machine"
+        rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == table)
+        minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
+        about = minutes if scale == "mini" else "sized for a large machine"
         console.print(f"{found.title}: scale {scale}, {about}", highlight=False)
     folder = out or Path("runs/reproduce") / f"{table}-{scale}"
     execution = _given(executor=executor, workers=workers, data_root=data_root)
@@ -257,8 +259,8 @@ def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         shown.add_row(row["table"], row["title"], *able, f"{row['minutes']:g}")
     console.print(shown)
     console.print(
-        "rows and settings: those whose methods and data are here. minutes: of all of them at the scale mini, on two "
-        "idle cores.",
+        "rows and settings: those whose methods and data are here. minutes: an estimate for all of them at the scale "
+        "mini, on two idle cores.",
         highlight=False,
     )
 
