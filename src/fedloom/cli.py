@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from .errors import FedloomError
 
@@ -71,6 +71,7 @@ Root = Annotated[str | None, typer.Option("--data-root", help="Where known data 
 BadFile = Annotated[
     str | None, typer.Option(help="What to do with an unreadable image: refuse (default; names it) or skip (names it).")
 ]
+Log = Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb (extras), separated by commas.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -98,6 +99,7 @@ def run_(
     workers: Workers = None,
     data_root: Root = None,
     on_bad_file: BadFile = None,
+    log: Log = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -120,6 +122,7 @@ def run_(
     stopped at any moment and continued with `fedloom resume DIR`; the numbers are the same.
     """
     from .config import build, parse_set, read
+    from .loggers import logging_to
     from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
@@ -132,9 +135,11 @@ def run_(
     # The hash keeps runs apart that differ in other settings only.
     name = f"{Path(config.method).stem}-{Path(config.data).stem}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
     folder = out or Path("runs") / name
-    with _watch(config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
+    names = log.split(",") if log else []
+    again = f"fedloom resume {folder}"
+    with _watch(config.schedule.rounds, quiet or as_json, again) as watch, logging_to(names, config, folder) as loggers:
         watch.begin(config.method)
-        done = execute(config, out=folder, callbacks=[watch], fresh=fresh)
+        done = execute(config, out=folder, callbacks=[watch, *loggers], fresh=fresh)
     _show(done, quiet, as_json)
 
 
@@ -157,62 +162,6 @@ def resume(
         watch.begin(config.method)
         done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
     _show(done, quiet, as_json)
-
-
-@app.command()
-def compare(
-    methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="Methods to compare.")],
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
-    set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
-        "runs/compare"
-    ),
-    executor: Executor = "pool",
-    workers: Workers = None,
-    data_root: Root = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run several methods on the same federation and put them side by side.
-
-    Example:
-
-        fedloom compare local fedavg fedprox fedper --partition domains --clients 8 --seeds 0,1,2 --set fedprox.mu=0.1
-
-    Finished runs in the folder are used again, interrupted ones continued. A setting with a method's name in front
-    (`fedprox.mu`) concerns that method only.
-    """
-    from .bench.compare import LEGEND, SHOWN, cells, configs, leaderboard
-    from .bench.compare import compare as carry_out
-    from .config import parse_set
-
-    try:
-        numbers = [int(s) for s in seeds.split(",")]
-    except ValueError:
-        raise FedloomError(f"--seeds wants whole numbers separated by commas, got {seeds!r}.") from None
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
-    plan = configs(methods, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
-    title = f"{', '.join(methods)} on {plan[0].data}, {plan[0].partition}"
-    with _watch(sum(c.schedule.rounds for c in plan), quiet or as_json) as watch:
-        rows = leaderboard(carry_out(plan, out, watch, title))
-    if as_json:
-        print(json.dumps(rows, indent=1))
-    elif not quiet:
-        table = Table(
-            Column("method", no_wrap=True), box=box.SIMPLE_HEAD, title=title, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        for _, short, *_ in SHOWN:
-            table.add_column(short, justify="right", no_wrap=len(numbers) == 1)
-        for row in rows:
-            table.add_row(*cells(row))
-        console.print(table)
-        console.print(LEGEND, highlight=False)
-        console.print(f"report: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -548,3 +497,6 @@ def main() -> None:
     except FedloomError as error:
         errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
         sys.exit(2)
+
+
+from .bench import cli as _bench  # noqa: E402, F401  (registers compare, sweep and reproduce)

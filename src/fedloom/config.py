@@ -22,6 +22,8 @@ from .method import find, make
 from .schedule import Schedule
 from .training import Count, Share, Training
 
+FORMAT = 1  # of run folders; raised when a folder written before can no longer be read
+
 
 class Execution(BaseModel):
     """Where and how fast; no setting here changes a result."""
@@ -47,6 +49,7 @@ class Config(BaseModel):
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
     split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
     merged_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
+    format: int = FORMAT  # of the run folder
     source: Source = Source()
     schedule: Schedule = Schedule()
     training: Training = Training()
@@ -57,7 +60,8 @@ class Config(BaseModel):
 
     def what(self) -> dict[str, Any]:
         """The settings that decide results, as plain values: not where the run goes on, nor how often it is saved."""
-        body = self.model_dump(mode="json", exclude={"execution": True, "schedule": {"checkpoint_every"}})
+        left_out: Any = {"execution": True, "format": True, "schedule": {"checkpoint_every"}}
+        body = self.model_dump(mode="json", exclude=left_out)
         return cast(dict[str, Any], json.loads(json.dumps(body, sort_keys=True)))
 
     def hash(self) -> str:

@@ -39,6 +39,10 @@ class Watch:
         if self.live:
             self._bar.stop()
 
+    def total(self, rounds: int) -> None:
+        """How many rounds there will be, where that is not known at the start."""
+        self._bar.update(self._task, total=rounds)
+
     def begin(self, label: str, before: int = 0) -> None:
         """A run starts; the runs before it have `before` rounds."""
         self.label, self._before = label, before

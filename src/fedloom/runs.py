@@ -61,8 +61,15 @@ class Run:
         folder = Path(folder)
         if not (folder / "config.toml").is_file():
             raise CheckpointError(f"{folder} is no run: it has no config.toml.")
+        given = configs.read(folder / "config.toml")
+        if (found := given.get("format", 0)) != configs.FORMAT:
+            older = isinstance(found, int) and found < configs.FORMAT
+            raise CheckpointError(
+                f"{folder} was written by {'an older' if older else 'another'} version of fedloom (format {found}, "
+                f"this one has format {configs.FORMAT}): run it anew in another folder, or with --fresh."
+            )
         return Run(
-            config=configs.build(configs.read(folder / "config.toml")),
+            config=configs.build(given),
             folder=folder,
             federation=_json(folder / "federation.json"),
             metrics=_lines(folder / "metrics.jsonl"),
