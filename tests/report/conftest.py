@@ -9,11 +9,13 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fedloom.report import RunData
 
 # Screenshots are kept here, below the ignored folder of runs, for whoever wants to look at them.
 SHOTS = Path(os.environ.get("FEDLOOM_SHOTS", Path(__file__).resolve().parents[2] / "runs" / "screenshots"))
@@ -148,3 +150,82 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     made = Browser(program, tmp_path_factory.mktemp("chromium"))
     yield made
     made.close()
+
+
+def made(
+    method: str,
+    accuracies: list[float | None],
+    seed: int = 0,
+    *,
+    rounds: int = 2,
+    up: int = 2_000_000,
+    domains: list[str] | None = None,
+    finished: bool = True,
+    hyper: dict[str, Any] | None = None,
+    **changes: Any,
+) -> RunData:
+    """A run whose clients reach the given accuracies in its last round; made up, so that every figure is known."""
+    domains = ["photo", "sketch"] if domains is None else domains
+    known = [a for a in accuracies if a is not None] or [0.0]
+    mean, after = sum(known) / len(known), [a if a is None else a / 2 for a in accuracies]
+    spread = (sum((a - mean) ** 2 for a in known) / len(known)) ** 0.5
+    metrics, timing = [], []
+    for turn in range(1, rounds + 1):
+        level = mean * turn / rounds
+        stats = {"accuracy_mean": level, "accuracy_std": spread, "worst_client": min(known)}
+        stats |= {"domains": dict.fromkeys(domains, level), "domain_std": mean / 10, "sigma_client": mean / 20}
+        metrics.append(
+            {
+                "round": turn,
+                "bytes_total": {"up": up * turn, "down": up * turn},
+                "personal": stats,
+                "before": stats,
+                "after": {**stats, "accuracy_mean": level / 2},
+                "common": None,
+                "validation": {"personal": level, "common": None},
+                "clients": {"before": accuracies, "after": after, "common": None},
+            }
+        )
+        timing.append({"round": turn, "seconds": 1.5, "peak_rss_mb": 512.0})
+    three = {"last": mean, "best": mean + 0.01, "best_by_validation": mean - 0.01}
+    summary: dict[str, Any] = {
+        "method": method,
+        "stage": "before",
+        "personal": {"accuracy_mean": three, "accuracy_std": {"last": spread}},
+        "common": None,
+        "domains": {d: three for d in domains},
+        "domain_std": {"last": mean / 10},
+        "worst_client": {"last": min(known)},
+        "bytes": {way: {"per_round": up, "total": up * rounds} for way in ("up", "down")},
+        "seconds": 12.3 + seed,
+        "peak_rss_mb": 512.0,
+        "finished": True,
+        "versions": {"fedloom": "0.1.0", "torch": "2.13"},
+        **changes,
+    }
+    owned = [domains[j % len(domains)] if domains else None for j in range(len(accuracies))]
+    clients = [{"domain": d, "train": 30, "counts": [j + 1, 1234 + seed]} for j, d in enumerate(owned)]
+    federation = {"data": "toy", "partition": "dirichlet", "classes": ["cat", "dog"], "domains": domains}
+    federation["clients"] = clients
+    config = {"method": method, "data": "toy", "seed": seed, "schedule": {"rounds": rounds}, "hyper": hyper or {}}
+    return RunData(method, config, metrics, summary if finished else {}, federation, timing=timing)
+
+
+@pytest.fixture
+def make() -> Callable[..., RunData]:
+    """Makes up runs."""
+    return made
+
+
+@pytest.fixture
+def comparison() -> list[RunData]:
+    """Three methods, three seeds each; fedbn is best in every one."""
+    runs = []
+    for seed in range(3):
+        shift = 0.04 * seed
+        runs += [
+            made("local", [0.5 + shift, 0.6, 0.7, None], seed, up=0),
+            made("fedavg", [0.62, 0.58 + shift, 0.7, 0.9], seed),
+            made("fedbn", [0.8, 0.8, 0.8 - shift, 0.8], seed, up=1_000_000),
+        ]
+    return runs

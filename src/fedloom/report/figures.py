@@ -70,11 +70,12 @@ class Mark:
     low: Sequence[float] = ()  # a band reaches from here to y
     dx: Sequence[Value] = ()  # error bars
     dy: Sequence[Value] = ()
-    tips: Sequence[str] = ()
+    tips: Sequence[str] = ()  # one for each point, or one for all
     symbol: str = "circle"
     size: float = 3.0  # radius of dots, or width of bars in units of x
     opacity: float = 1.0
     beside: bool = False  # dots have the name beside them
+    edge: str = "bg"  # the colour of a dot's edge
 
     @property
     def colour(self) -> str:
@@ -83,7 +84,7 @@ class Mark:
 
     def tip(self, i: int) -> str:
         """What is said of its i-th point."""
-        return self.tips[i] if i < len(self.tips) else ""
+        return self.tips[0] if len(self.tips) == 1 else self.tips[i] if i < len(self.tips) else ""
 
 
 @dataclass(frozen=True)
@@ -175,33 +176,42 @@ class Chart:
             stride = 1 if mark.kind == "dots" else math.ceil(len(points) / 60)
             for i in sorted({*range(0, len(points), stride), len(points) - 1} & set(range(len(points)))):
                 (x, y), tip = points[i], mark.tip(i)
-                look = {"symbol": mark.symbol, "opacity": mark.opacity, "series": series, "tip": tip}
+                look = {
+                    "symbol": mark.symbol,
+                    "opacity": mark.opacity,
+                    "series": series,
+                    "tip": tip,
+                    "stroke": mark.edge,
+                }
                 sheet.dot(x, y, mark.size, ink, **look)  # type: ignore[arg-type]
                 if mark.beside:
-                    sheet.word(x + 9, y - 7, mark.name, fill="ink", series=series)
+                    room = x + 12 + CHARACTER * len(mark.name) < self.width
+                    at, anchor = (x + 9, "start") if room else (x - 9, "end")
+                    sheet.word(at, y - 7, mark.name, fill="ink", series=series, anchor=anchor)  # type: ignore[arg-type]
 
     def plotly(self) -> dict[str, Any]:
         """Data and layout for Plotly."""
         data: list[dict[str, Any]] = []
+        named: set[str] = set()
         for mark in self.marks:
             ink = f"@{mark.colour}"
             trace: dict[str, Any] = {
-                "x": list(mark.x),
-                "y": list(mark.y),
+                "x": [_digits(x) for x in mark.x],
+                "y": [_digits(y) for y in mark.y],
                 "name": _plain(mark.name),
                 "meta": mark.series,
-                "text": [_plain(t) for t in mark.tips],
+                "text": _plain(mark.tips[0]) if len(mark.tips) == 1 else [_plain(t) for t in mark.tips],
                 "hoverinfo": "text" if mark.tips else "skip",
                 "showlegend": False,
             }
             if mark.kind == "band":
-                shape = {"x": [*mark.x, *reversed(mark.x)], "y": [*mark.y, *reversed(mark.low)]}
+                shape = {"x": [*mark.x, *reversed(mark.x)], "y": [_digits(y) for y in (*mark.y, *reversed(mark.low))]}
                 trace |= {**shape, "type": "scatter", "mode": "lines", "fill": "toself", "line": {"width": 0}}
                 trace |= {"fillcolor": f"{ink}/{mark.opacity}", "hoverinfo": "skip"}
             elif mark.kind == "bars":
                 trace |= {"type": "bar", "width": 0.88 * mark.size, "marker": {"color": ink}, "textposition": "none"}
             else:
-                edge = {"color": "@card", "width": 0.8}
+                edge = {"color": f"@{mark.edge}" if mark.edge != "bg" else "@card", "width": 0.8}
                 look = {"color": ink, "size": 2 * mark.size, "opacity": mark.opacity, "symbol": mark.symbol}
                 mode = "markers" if mark.kind == "dots" else "lines+markers" if mark.size else "lines"
                 trace |= {"type": "scatter", "mode": mode, "marker": look | {"line": edge}}
@@ -223,8 +233,13 @@ class Chart:
             for way, errors in (("error_x", mark.dx), ("error_y", mark.dy)):
                 if any(errors):
                     tint = "@ink/0.75" if mark.kind == "bars" else f"{ink}/0.5"
-                    bar = {"type": "data", "array": [e or 0 for e in errors], "color": tint, "thickness": 1.2}
+                    bar = {"type": "data", "array": [_digits(e or 0) for e in errors], "color": tint, "thickness": 1.2}
                     trace[way] = bar | {"width": 0}
+            if self.legend and mark.name and (not mark.x or mark.name not in named):
+                named.add(mark.name)
+                trace |= {"showlegend": True, "legendgroup": trace["name"]} | (
+                    {} if mark.x else {"x": [None], "y": [None]}
+                )
             data.append(trace)
         layout: dict[str, Any] = {
             "xaxis": _axis(self.x, self.square) | ({"showgrid": False} if self.x.ticks else {}),
@@ -233,6 +248,9 @@ class Chart:
             "barmode": "overlay",
             "height": self.height + 20,
         }
+        if self.legend:
+            layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.06 if self.square else -0.2}}
+            layout |= {"height": self.height + 60}
         if self.rule is not None:
             layout["shapes"] = [
                 {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": self.rule, "x1": self.rule}
@@ -257,11 +275,12 @@ class Heat:
     ends: tuple[float, float]
     show: Callable[[float], str]
     of: str = "client"  # what a column is
+    numbers: bool = True  # shown if there is room
 
     @property
     def numbered(self) -> bool:
         """Whether there is room for the numbers."""
-        return len(self.columns) <= 30 and len(self.rows) <= 60
+        return self.numbers and len(self.columns) <= 30 and len(self.rows) <= 60
 
     def tip(self, i: int, j: int) -> str:
         """What is said of a cell."""
@@ -332,15 +351,16 @@ class Heat:
     def plotly(self) -> dict[str, Any]:
         """Data and layout for Plotly."""
         (low, high), (cell, tall, left, head) = self.ends, self.sizes()
-        ramp: list[list[Any]] = [[0, "@seq/0.04"], [1, "@seq/1"]]
+        # Without transparency: Plotly chooses black or white for the numbers by the colour of the cell alone.
+        ramp: list[list[Any]] = [[0, "@card"], [1, "@seq"]]
         if low < 0:
             low, high = -max(high, -low), max(high, -low)
-            ramp = [[0, "@neg/1"], [0.5, "@card/1"], [1, "@pos/1"]]
+            ramp = [[0, "@neg"], [0.5, "@card"], [1, "@pos"]]
         tips = [[_plain(self.tip(i, j)) for j in range(len(self.columns))] for i in range(len(self.rows))]
         said = [[ABSENT if v is None else self.show(v) for v in row] for row in self.cells]
         data = {
             "type": "heatmap",
-            "z": [list(row) for row in self.cells],
+            "z": [[None if v is None else _digits(v) for v in row] for row in self.cells],
             "zmin": low,
             "zmax": high,
             "colorscale": ramp,
@@ -416,6 +436,11 @@ def _axis(axis: Axis, bare: bool) -> dict[str, Any]:
     if bare:
         made |= {"showticklabels": False, "showgrid": False}
     return made
+
+
+def _digits(value: float) -> float:
+    """A number with as many digits as can be seen."""
+    return float(f"{value:.5g}")
 
 
 def _plain(text: str) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean
 from typing import Any
 
 from .figures import ABSENT, Value
@@ -137,7 +137,12 @@ class Entry:
 def over(values: Any) -> tuple[Value, Value]:
     """Mean and std (ddof 1) of the values that are known."""
     known = [v for v in values if v is not None]
-    return (mean(known) if known else None), (stdev(known) if len(known) > 1 else None)
+    if not known:
+        return None, None
+    middle = fmean(known)
+    if len(known) < 2:
+        return middle, None
+    return middle, math.sqrt(math.fsum((v - middle) ** 2 for v in known) / (len(known) - 1))
 
 
 def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> list[Entry]:
@@ -274,12 +279,12 @@ def _share(run: RunData, runs: Sequence[RunData]) -> Value:
 
 def _gain(run: RunData, runs: Sequence[RunData]) -> Value:
     known = [g for g in gains(run, runs) if g is not None]
-    return mean(known) if known else None
+    return fmean(known) if known else None
 
 
 def _tenth(run: RunData, _: object) -> Value:
     known = sorted(c for c in run.clients if c is not None)
-    return mean(known[: math.ceil(len(known) / 10)]) if known else None
+    return fmean(known[: math.ceil(len(known) / 10)]) if known else None
 
 
 def _common(run: RunData, _: object) -> Value:

@@ -1,6 +1,6 @@
 'use strict';
-// The page works without this script: figures are drawn as SVG and tabs are radio buttons. It adds sorting, the legend,
-// the choice of light or dark, copying and, where Plotly is in the page, figures that can be zoomed and asked.
+// Tabs are radio buttons and need no script. This adds sorting, the legend, the choice of light or dark, copying and, where
+// Plotly is in the page, figures that can be zoomed and asked.
 const root = document.documentElement;
 const figures = () => JSON.parse(document.getElementById('figures')?.textContent || '{}');
 const hidden = new Set();
@@ -55,6 +55,17 @@ function start() {
   document.querySelector('#theme').onclick = () => {
     const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
     root.dataset.theme = dark ? 'light' : 'dark';
+    redraw();
+  };
+  // Paper is light, and shows figures that nobody has scrolled to.
+  let before;
+  window.onbeforeprint = () => {
+    before = root.dataset.theme;
+    root.dataset.theme = 'light';
+    document.querySelectorAll('.plot').forEach(box => box.offsetParent && draw(box));
+  };
+  window.onafterprint = () => {
+    before ? root.dataset.theme = before : delete root.dataset.theme;
     redraw();
   };
   const heads = [...document.querySelectorAll('#board [data-column]')];

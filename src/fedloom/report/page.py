@@ -106,6 +106,7 @@ class Page:
         body = "\n".join(f"<section id={name.lower()}><h2>{name}</h2>{body}</section>" for name, body in shown.items())
         data = json.dumps(self.figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
         kept = f"<script type=application/json id=figures>{data}</script>" if self.figures else ""
+        kept += "<noscript>The figures of this page need JavaScript.</noscript>" if self.figures else ""
         return f"<div id=all>{head}<main>{self._header()}\n{body}</main>{kept}</div>"
 
     # -- figures --------------------------------------------------------------------------------------------------
@@ -115,18 +116,19 @@ class Page:
             image = base64.b64encode(panel.figure).decode()
             picture = f'<img class=picture alt="{esc(panel.heading)}" src="data:image/png;base64,{image}">'
             return f"<figure>{head}<div class=scroll>{picture}</div>{foot}</figure>"
-        wide = isinstance(panel.figure, Chart)
-        still = panel.figure.draw().svg(fit=wide)
-        if wide and panel.figure.draw().width > 700:
-            still = still.replace('class="fit"', 'class="fit wide"', 1)
-        live = ""
         if self.library:
             self.figures[panel.id] = panel.figure.plotly()
-            live = "<div class=live></div>"
-        return (
-            f'<figure>{head}<div class="scroll plot" id="{esc(panel.id)}"><div class=still>{still}</div>{live}</div>'
-            f"{foot}</figure>"
-        )
+            height = self.figures[panel.id]["layout"]["height"]
+            live = f'<div class=live style="height:{height:.0f}px"></div>'
+            body = f'<div class="scroll plot" id="{esc(panel.id)}">{live}</div>'
+        else:
+            chart = isinstance(panel.figure, Chart)
+            drawing = panel.figure.draw()
+            body = drawing.svg(fit=chart)
+            if chart and drawing.width > 700:
+                body = body.replace('class="fit"', 'class="fit wide"', 1)
+            body = f'<div class=scroll id="{esc(panel.id)}">{body}</div>'
+        return f"<figure>{head}{body}{foot}</figure>"
 
     def _tabbed(self, found: Sequence[Panel]) -> str:
         """Panels in one place, behind tabs."""
@@ -298,6 +300,8 @@ class Page:
         seeds = {tuple(sorted(map(str, e.seeds))) for e in self.entries if e.shown}
         if column.higher is None or len(known) < 2 or len(seeds) != 1 or len(next(iter(seeds))) < 2:
             return {}
+        if column.group == "Cost":  # who sends nothing does not compete
+            known = {i: v for i, v in known.items() if v > 0} or known
         top = column.show((max if column.higher else min)(known.values()))
         best = [i for i, v in known.items() if column.show(v) == top]
         # Methods that look equal at the printed precision share the mark; where all do, nobody is best.
@@ -358,13 +362,13 @@ class Page:
 
     def _data(self) -> str:
         body = self._tabbed(panels.partition(self.entries))
-        seen: dict[bytes, list[str]] = {}
+        seen: dict[str, RunData] = {}
         for run in self.runs:
-            if run.picture:
-                seen.setdefault(run.picture, []).append(str(run.seed))
-        for picture, seeds in seen.items():
-            which = f", seed {', '.join(dict.fromkeys(seeds))}" if len(seen) > 1 else ""
-            image = base64.b64encode(picture).decode()
+            if run.picture:  # other seeds of the same data look alike
+                seen.setdefault(f"{run.federation.get('data')}, {run.federation.get('partition')}", run)
+        for what, run in seen.items():
+            which = f" ({what}, seed {run.seed})"
+            image = base64.b64encode(run.picture or b"").decode()
             body += (
                 f"<details><summary>What the samples look like, and label histograms{esc(which)}</summary>"
                 f'<img class=picture alt="samples and label histograms" src="data:image/png;base64,{image}"></details>'

@@ -306,7 +306,7 @@ def _layouts(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
     return groups
 
 
-def _order(federation: Mapping[str, Any], size: int) -> tuple[list[int], list[str], list[str | None]]:
+def domain_order(federation: Mapping[str, Any], size: int) -> tuple[list[int], list[str], list[str | None]]:
     """The order of the clients, domain by domain, with their labels and domains."""
     clients = federation.get("clients") or []
     owned = [clients[j].get("domain") if j < len(clients) else None for j in range(size)]
@@ -371,7 +371,7 @@ def clients(entries: Sequence[Entry]) -> tuple[Panels, Panels]:
 
 
 def _map(heading: str, rows: Sequence[tuple[Entry, list[Value]]], federation: Mapping[str, Any], gain: bool) -> Heat:
-    order, labels, bands = _order(federation, max(len(row) for _, row in rows))
+    order, labels, bands = domain_order(federation, max(len(row) for _, row in rows))
     cells = [[row[j] if j < len(row) else None for j in order] for _, row in rows]
     known = [v for row in cells for v in row if v is not None] or [0.0]
     most = max(abs(v) for v in known) or 0.01
@@ -445,7 +445,7 @@ def partition(entries: Sequence[Entry]) -> Panels:
             continue
         named = [str(c) for c in federation.get("classes") or []]
         classes = [f"class {named[k] if k < len(named) else k}" for k in range(size)]
-        order, labels, bands = _order(federation, len(owners))
+        order, labels, bands = domain_order(federation, len(owners))
         cells = [[number(dict(enumerate(counts[j])), k) for j in order] for k in range(size)]
         totals = [sum(v for row in cells if (v := row[j]) is not None) for j in range(len(order))]
         top = max((v for row in cells for v in row if v is not None), default=0.0) or 1.0
