@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import FedloomError
+from .report import cli as report_cli
 
 if TYPE_CHECKING:
     from .progress import Watch
@@ -49,6 +50,8 @@ data_app = typer.Typer(help="The data sets at hand.", invoke_without_command=Tru
 bench_app = typer.Typer(help="Standing measurements.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.command()(report_cli.report)
+app.command()(report_cli.dash)
 console = Console()
 errors = Console(stderr=True)
 
@@ -162,30 +165,6 @@ def resume(
         watch.begin(config.method)
         done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
     _show(done, quiet, as_json)
-
-
-@app.command()
-def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-) -> None:
-    """Write one HTML page about one or many runs. If a run of `local` is among them, gains over it are shown."""
-    from .report import render
-    from .runs import Run, better_than_local
-    from .state import write_atomic
-
-    runs = [Run.load(folder) for folder in folders]
-    alone = {r.config.seed: r for r in runs if r.config.method == "local"}
-    for r in runs:
-        if (
-            r.config.seed in alone
-            and r.config.method != "local"
-            and len(r.clients) == len(alone[r.config.seed].clients)
-        ):
-            r.summary["better_than_local"] = better_than_local(r, alone[r.config.seed])
-    pages = [r.data(f"{r.config.method}, seed {r.config.seed}") for r in runs]
-    write_atomic(out, render(pages, ", ".join(dict.fromkeys(r.config.method for r in runs))).encode())
-    console.print(f"report: {out.resolve()}", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -92,7 +94,9 @@ class Run:
         config = {**self.config.model_dump(mode="json"), "toml": self.config.toml()}
         shown = self.folder / "partition.png" if self.folder else None
         picture = shown.read_bytes() if shown and shown.exists() else None
-        return RunData(name or self.config.method, config, self.metrics, self.summary, self.federation, picture)
+        return RunData(
+            name or self.config.method, config, self.metrics, self.summary, self.federation, picture, self.timing
+        )
 
 
 class Recorder:
@@ -327,9 +331,18 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
         "stage": method.stage,
         **summarise_run(made.metrics, made.timing),
         "better_than_local": None,
+        "versions": versions(),
         "hash": config.hash(),
         "finished": True,
     }
+
+
+def versions() -> dict[str, str]:
+    """What a run was computed with."""
+    from . import __version__
+
+    found = {"fedloom": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    return found | {"numpy": np.__version__, "platform": f"{platform.system()} {platform.machine()}"}
 
 
 def _same(folder: Path, config: Config) -> Run:

@@ -21,7 +21,7 @@ from ..config import Config
 from ..metrics.accuracy import compared, worst_share
 from ..metrics.summary import summarise_run
 from ..progress import Watch
-from ..report import render
+from ..report import render_comparison
 from ..runs import Run
 from ..state import write_atomic
 from .flops import flops_per_round
@@ -56,15 +56,8 @@ def compare(
     board = leaderboard(cells, title, target, _flops(cells, out, dealer))
     write_atomic(out / "leaderboard.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "leaderboard.md", markdown(board).encode())
-    write_atomic(out / "report.html", page([c.run for c in cells if c.run], board, title).encode())
+    write_atomic(out / "report.html", render_comparison([c.run for c in cells if c.run], board, title).encode())
     return board
-
-
-def page(runs: Sequence[Run], board: Mapping[str, Any], title: str) -> str:
-    """The comparison as one HTML page."""
-    several = len({r.config.seed for r in runs}) > 1
-    named = [(r, name_of(r.config.method)) for r in runs]
-    return render([r.data(f"{n}, seed {r.config.seed}" if several else n) for r, n in named], title)
 
 
 def leaderboard(
