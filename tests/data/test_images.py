@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import warnings
 from collections.abc import Sequence
@@ -148,6 +149,29 @@ def test_cache_follows_files_and_size(root: Path, cache: Path) -> None:
     assert len(read(root, cache).y) == 2
 
 
+def test_the_same_content_elsewhere_is_not_decoded_again(
+    root: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(5):
+        draw(root / "a" / "cat" / f"{i}.bmp", (i, 3, 1))
+    first = read(root, cache)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(root, copy, copy_function=shutil.copyfile)  # with times of its own
+    for i, file in enumerate(sorted(copy.rglob("*.bmp"))):
+        os.utime(file, (i, i))
+    monkeypatch.setattr(images, "_decode_chunk", None)
+    for _ in range(2):  # by content, then by the times noted
+        assert torch.equal(read(copy, cache, name="copy").x[:], first.x[:])
+        monkeypatch.setattr(images, "_from_others", None)
+    monkeypatch.undo()
+    assert len(list(cache.glob("*.npy"))) == 1
+
+    one = draw(copy / "a" / "cat" / "2.bmp", (2, 3, 2))  # of the same size as before
+    os.utime(one, (77, 77))
+    assert read(copy, cache).x[2, :, 0, 0].tolist() == [2, 3, 2]
+    assert read(root, cache).x[2, :, 0, 0].tolist() == [2, 3, 1]
+
+
 @pytest.mark.parametrize("harm", ["truncate", "header", "zeros", "missing", "notes", "other notes"])
 def test_damaged_cache_is_made_anew(root: Path, cache: Path, harm: str) -> None:
     want = read(domains(root, {"a": {"cat": 5}}), cache).x.clone()
@@ -164,7 +188,7 @@ def test_damaged_cache_is_made_anew(root: Path, cache: Path, harm: str) -> None:
     elif harm == "notes":
         notes.write_bytes(notes.read_bytes()[:-20])
     else:
-        notes.write_text(json.dumps({**json.loads(notes.read_text()), "paths": ["x"]}))
+        notes.write_text(json.dumps({**json.loads(notes.read_text()), "bad": {"x": "y"}}))
     with pytest.warns(UserWarning, match="is damaged .* and is made anew"):
         assert torch.equal(read(root, cache).x[:], want)
     with warnings.catch_warnings():
@@ -265,29 +289,33 @@ def plain(files: Sequence[str]) -> None:
 
 
 @needs_pacs
-def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(tmp_path: Path) -> None:
+def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = [str(p) for p in sorted((DATA / "pacs").glob("*/*/*.jpg"))]
     chunks = [files[i : i + 64] for i in range(0, len(files), 64)]
+    monkeypatch.setattr(images, "_workers", lambda: 2)
+
     ratios = []
-    for attempt in range(2):  # others may be using the machine: the better of two counts
-        # Light workers, started and warm before the clock runs; they import this file's `plain`, or fork it.
+    for attempt in range(6):  # others may be using the machine: the best of several pairs counts
         with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
-            list(pool.map(plain, chunks[:2]))
+            list(pool.map(plain, chunks[:2]))  # warm before the clock runs
             start = time.perf_counter()
             list(pool.map(plain, chunks))
             least = time.perf_counter() - start
         start = time.perf_counter()
         read(DATA / "pacs", tmp_path / str(attempt))
         ratios.append((time.perf_counter() - start) / least)
-        print(f"plain decoding on two processes {least:.2f} s; first load {ratios[-1]:.2f} times that")
         if ratios[-1] < 1.5:
             break
+        if attempt:
+            shutil.rmtree(tmp_path / str(attempt))  # half a gigabyte
+    print(f"first load / decoding with Pillow: {', '.join(f'{r:.2f}' for r in ratios)}")
+    assert min(ratios) < 1.5, ratios
     start = time.perf_counter()
     data = read(DATA / "pacs", tmp_path / "0")
     second = time.perf_counter() - start
-    print(f"second load {second:.2f} s")
     assert second < 2
-    assert min(ratios) < 2.5  # 1.5 when nothing else runs
 
     parts = {
         d: (int(((data.domain == i) & ~data.test).sum()), int(((data.domain == i) & data.test).sum()))

@@ -25,7 +25,7 @@ from ..report import render_comparison
 from ..runs import Run
 from ..state import write_atomic
 from .flops import flops_per_round
-from .grid import Cell, Dealer, Logs, carry_out, name_of, plan
+from .grid import Cell, Dealer, Logs, carry_out, plan
 from .statistics import ALPHA, paired_tests
 
 ALWAYS = ("local", "fedavg")  # what every method has to be measured against

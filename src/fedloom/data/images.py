@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import io
 import json
+import math
 import multiprocessing as mp
 import os
-import re
 import sys
 import time
 import uuid
@@ -15,7 +17,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
@@ -23,6 +24,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from PIL import WebPImagePlugin as WebPImagePlugin  # the one kind that `preinit` leaves out
 from torch import Tensor
 
 from ..errors import FedloomError
@@ -34,13 +36,13 @@ PARTS = ("train", "val", "test")
 MODE = "RGB"
 RECIPE = 1  # raised whenever the same files would give other pixels
 CHUNK = 64  # files decoded per task
+WRITE = 2**19  # bytes written at once, about: single images take longer, and so does what outgrows the caches
 MANY = 2000  # files from which on processes are worth starting
 PROBES = 32  # rows whose checksum is kept
 STALE = 86400  # seconds after which an unfinished cache file is taken for abandoned
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     """An image file that was found, and what its place says about it."""
 
     path: str  # relative to the folder
@@ -51,12 +53,11 @@ class _File:
     mtime: int
 
 
-class _Decoded(NamedTuple):
-    """What became of a file: the size of its image, or why there is none."""
+class _Odd(NamedTuple):
+    """What is odd about a file: why there is no image, or the size of one that is not as large as the others."""
 
-    width: int
-    height: int
-    error: str = ""
+    error: str
+    size: tuple[int, int] = (0, 0)
 
 
 class _Spoilt(Exception):
@@ -82,9 +83,9 @@ def read_folder(
 
     Images become RGB and, given `size`, are scaled to size x size (bilinear, antialiased); without it they must all
     have one size already. They are decoded once, in parallel, into an array in the folder `cache`, and memory
-    mapped from there; `progress(done, total)` is called while decoding. The cache's key is made of the files' names,
-    sizes and times of change, not of their bytes: that is what keeps the second load fast, and a file altered without
-    a trace in any of the three will not be noticed.
+    mapped from there; `progress(done, total)` is called while decoding. The cache is keyed by the files' content: a
+    copy of a folder is not decoded again. Files whose names, sizes and times of change are those of an earlier load
+    are taken to be the same without being read, which is what keeps the second load fast.
 
     A file that cannot be decoded is an error, or with `on_bad_file="skip"` left out with a warning.
     """
@@ -100,7 +101,7 @@ def read_folder(
     classes = tuple(sorted({f.cls for f in files}))
     _warn_of_gaps(name, files, classes, official)
 
-    x, bad = _decoded(path, files, size, on_bad_file == "refuse", name, cache, progress, domains, classes)
+    x, bad = _decoded(path, files, size, on_bad_file == "refuse", name, cache, progress)
     if bad:
         shown = ", ".join(list(bad)[:10]) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
         warnings.warn(f"{name}: left out {len(bad)} of {len(files)} images, unreadable: {shown}.", stacklevel=2)
@@ -199,10 +200,17 @@ def _warn_of_gaps(name: str, files: Sequence[_File], classes: tuple[str, ...], o
             warnings.warn(f"{name}: {where} has no images of {', '.join(missing)}.", stacklevel=3)
 
 
-def _key(files: Sequence[_File], size: int | None) -> str:
-    """What the cached pixels depend on."""
-    told = [RECIPE, MODE, size, sorted((f.path, f.size, f.mtime) for f in files)]
-    return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _digest(*told: object) -> str:
+    return _hash(json.dumps(told).encode())
+
+
+def _array_name(size: int | None, digests: Sequence[str]) -> str:
+    """An array is named after all that its pixels depend on: the content of the files, and what is made of it."""
+    return f"images-{_digest(RECIPE, MODE, size, digests)}.npy"
 
 
 def _decoded(
@@ -213,27 +221,32 @@ def _decoded(
     name: str,
     cache: Path,
     progress: Callable[[int, int], None] | None,
-    domains: tuple[str, ...],
-    classes: tuple[str, ...],
 ) -> tuple[Tensor, dict[str, str]]:
-    """The pixels of all readable files, from the cache or into it, and what is wrong with the others."""
-    stem = f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('.') or 'images'}-{_key(files, size)}"
-    array, notes = cache / f"{stem}.npy", cache / f"{stem}.json"
+    """The pixels of all readable files, from the cache or into it, and what is wrong with the others.
+
+    An array is named after the content of its files. Notes, named after what a listing of the folder shows, say which
+    array that is, so that files need not be read to find it; files with new times are read, to see if they are the
+    same.
+    """
+    listing = f"images-{_digest(RECIPE, MODE, size, [(f.path, f.size) for f in files])}"
+    notes = cache / f"{listing}-{_digest([f.mtime for f in files])}.json"
+    found = None
     try:
-        found = _from_cache(array, notes, files)
+        found = _from_cache(notes, files)
+        if found is None and (others := list(cache.glob(f"{listing}-*.json"))):
+            found = _from_others(path, files, size, notes, others)
     except _Spoilt as why:
-        warnings.warn(f"{name}: the cache {array} is damaged ({why}) and is made anew.", stacklevel=3)
-        found = None
+        warnings.warn(f"{name}: the cache {notes} is damaged ({why}) and is made anew.", stacklevel=3)
     if found is None:
         try:
-            _build(path, files, size, refuse, array, notes, progress, domains, classes)
-            found = _from_cache(array, notes, files)
+            _build(path, files, size, refuse, notes, progress)
+            found = _from_cache(notes, files)
         except OSError as error:
             raise FedloomError(f"{name}: cannot write the cache in {cache}: {error.strerror or error}.") from error
         except _Spoilt as why:
-            raise FedloomError(f"{name}: the cache {array} cannot be read back ({why}).") from why
+            raise FedloomError(f"{name}: the cache {notes} cannot be read back ({why}).") from why
         if found is None:
-            raise FedloomError(f"{name}: the cache {array} was removed while it was in use.")
+            raise FedloomError(f"{name}: the cache {notes} was removed while it was in use.")
     x, bad = found
     if bad and refuse:
         raise _bad_file(path, *next(iter(bad.items())))
@@ -244,28 +257,46 @@ def _bad_file(path: Path, file: str, why: str) -> FedloomError:
     return FedloomError(f"{path / file}: cannot be decoded ({why}); say on_bad_file='skip' to leave such files out.")
 
 
-def _from_cache(array: Path, notes: Path, files: Sequence[_File]) -> tuple[Tensor, dict[str, str]] | None:
+def _from_cache(notes: Path, files: Sequence[_File]) -> tuple[Tensor, dict[str, str]] | None:
     """What was cached, mapped into memory; None if nothing was."""
     try:
         told = json.loads(notes.read_bytes())
         bad: dict[str, str] = {str(f): str(why) for f, why in told["bad"].items()}
-        paths, probe = told["paths"], told["probe"]
+        array, probe = notes.with_name(Path(told["array"]).name), told["probe"]
     except OSError:
         return None  # notes are written last: no notes, no cache
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _Spoilt("its notes are not readable") from None
-    if paths != [f.path for f in files if f.path not in bad]:
+    if not bad.keys() <= {f.path for f in files}:
         raise _Spoilt("its notes name other files")
     try:
         # Copy on write: a tensor may be written to, the file may not.
         x = np.load(array, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise _Spoilt(str(error)) from None
-    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:2] != (len(paths), 3):
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:2] != (len(files) - len(bad), 3):
         raise _Spoilt(f"{x.dtype} of shape {x.shape}")
     if _probe(x) != probe:
         raise _Spoilt("its checksum does not fit")
     return torch.from_numpy(x), bad
+
+
+def _from_others(
+    path: Path, files: Sequence[_File], size: int | None, notes: Path, others: Sequence[Path]
+) -> tuple[Tensor, dict[str, str]] | None:
+    """What was cached for files of these names and sizes but other times, if their content is the same."""
+    with ThreadPoolExecutor(_workers()) as pool:  # neither reading nor hashing holds the interpreter's lock
+        digests = list(pool.map(lambda f: _hash(Path(f"{path}/{f.path}").read_bytes()), files))
+    array = _array_name(size, digests)
+    for other in others:
+        try:
+            told = other.read_bytes()
+            if json.loads(told)["array"] == array and (found := _from_cache(other, files)):
+                _put(notes, told)
+                return found
+        except (OSError, ValueError, KeyError, TypeError, _Spoilt):
+            continue  # removed meanwhile, or of no use: then the files are decoded
+    return None
 
 
 def _probe(x: np.ndarray) -> int:
@@ -276,43 +307,40 @@ def _probe(x: np.ndarray) -> int:
     return value
 
 
+def _temporary(of: Path) -> Path:
+    # A name of its own: threads of one process may be at it too.
+    return of.with_name(f".{of.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _put(notes: Path, told: bytes) -> None:
+    temporary = _temporary(notes)
+    temporary.write_bytes(told)
+    os.replace(temporary, notes)
+
+
 def _build(
     path: Path,
     files: Sequence[_File],
     size: int | None,
     refuse: bool,
-    array: Path,
     notes: Path,
     progress: Callable[[int, int], None] | None,
-    domains: tuple[str, ...],
-    classes: tuple[str, ...],
 ) -> None:
-    """Decode everything into `array`, then write `notes`. Both are whole or absent, whoever else is at it."""
-    array.parent.mkdir(parents=True, exist_ok=True)
-    for left in array.parent.glob(f".{array.name}.*.tmp"):
+    """Decode everything into an array, then write `notes`. Both are whole or absent, whoever else is at it."""
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    for left in notes.parent.glob(".*.tmp"):
         try:
             if time.time() - left.stat().st_mtime > STALE:
                 left.unlink()
         except FileNotFoundError:
             continue
-    # A name of its own: threads of one process may be at it too.
-    temporary = array.with_name(f".{array.name}.{uuid.uuid4().hex}.tmp")
+    temporary = _temporary(notes)
     try:
-        bad = _write(path, files, size, refuse, temporary, progress)
+        digests, bad = _write(path, files, size, refuse, temporary, progress)
         probe = _probe(np.load(temporary, mmap_mode="r", allow_pickle=False))
-        kept = [f for f in files if f.path not in bad]
-        told = {
-            "probe": probe,
-            "bad": bad,
-            "classes": classes,
-            "domains": domains,
-            "labels": [classes.index(f.cls) for f in kept],
-            "domain": [domains.index(f.domain) for f in kept],
-            "paths": [f.path for f in kept],
-        }
-        os.replace(temporary, array)
-        temporary.write_text(json.dumps(told), encoding="utf-8")
-        os.replace(temporary, notes)
+        array = _array_name(size, digests)
+        os.replace(temporary, notes.with_name(array))
+        _put(notes, json.dumps({"array": array, "probe": probe, "bad": bad}).encode())
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -324,37 +352,36 @@ def _write(
     refuse: bool,
     out: Path,
     progress: Callable[[int, int], None] | None,
-) -> dict[str, str]:
-    """Decode the files into a new `.npy` file; returns the unreadable ones."""
+) -> tuple[list[str], dict[str, str]]:
+    """Decode the files into a new `.npy` file; returns the digests of all and what is wrong with the unreadable."""
+    digests: list[str] = []
     bad: dict[str, str] = {}
     for model in files:  # the first file that can be read says how large all are
-        image, _ = _decode(str(path / model.path), size)
-        if not image.error:
+        _, found = _decode(str(path / model.path), size)
+        if not isinstance(found, str):
             break
         if refuse:
-            raise _bad_file(path, model.path, image.error)
+            raise _bad_file(path, model.path, found)
     else:
         raise FedloomError(f"{path}: none of its {len(files)} images can be decoded.")
-    width, height = image.width, image.height
+    width, height = found.size
     with open(out, "xb") as file:
         _header(file, (len(files), 3, height, width))
         start = file.tell()
-        file.truncate(start + len(files) * 3 * height * width)
-    done = 0
-    for chunk, images in _decode_all(path, files, size, out, start, 3 * height * width):
-        for found, image in zip(chunk, images, strict=True):
-            if image.error:
-                if refuse:
-                    raise _bad_file(path, found.path, image.error)
-                bad[found.path] = image.error
-            elif (image.width, image.height) != (width, height):
+        _reserve(file, start + len(files) * 3 * height * width)
+    for chunk, seen, odd in _decode_all(path, files, size, out, start, (width, height)):
+        for i, (error, other) in odd.items():
+            if not error:
                 raise FedloomError(
-                    f"{path / found.path}: is {image.width}x{image.height}, but {model.path} is {width}x{height}; "
+                    f"{path / chunk[i].path}: is {other[0]}x{other[1]}, but {model.path} is {width}x{height}; "
                     f"say size=... (size={max(width, height)}, perhaps) to scale all images to one size."
                 )
-        done += len(chunk)
+            if refuse:
+                raise _bad_file(path, chunk[i].path, error)
+            bad[chunk[i].path] = error
+        digests += seen
         if progress:
-            progress(done, len(files))
+            progress(len(digests), len(files))
     if bad:  # close the gaps
         kept = [i for i, f in enumerate(files) if f.path not in bad]
         rows = np.load(out, mmap_mode="r+", allow_pickle=False)
@@ -365,7 +392,7 @@ def _write(
         with open(out, "r+b") as file:
             _header(file, (len(kept), 3, height, width))
             file.truncate(start + len(kept) * 3 * height * width)
-    return bad
+    return digests, bad
 
 
 def _header(out: BinaryIO, shape: tuple[int, ...]) -> None:
@@ -373,8 +400,18 @@ def _header(out: BinaryIO, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _reserve(out: BinaryIO, length: int) -> None:
+    """Make a file so long, with its room on the disk where that can be had beforehand: a full disk is noticed now."""
+    out.flush()
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(out.fileno(), 0, length)
+    else:
+        out.truncate(length)
+
+
+def _workers() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 16)
 
 
 def _pool(workers: int, files: int) -> Executor:
@@ -384,56 +421,73 @@ def _pool(workers: int, files: int) -> Executor:
     fork = sys.platform == "linux" and not mp.current_process().daemon
     if files < MANY or workers < 2 or not fork:
         return ThreadPoolExecutor(workers, thread_name_prefix="fedloom-decode")
-    Image.init()  # in the parent, so that no child has to import anything
-    return ProcessPoolExecutor(workers, mp_context=mp.get_context("fork"))
+    Image.preinit()  # in the parent, so that no child has to import anything
+    return ProcessPoolExecutor(workers, mp_context=mp.get_context("fork"), initializer=gc.freeze)
 
 
 def _decode_all(
-    path: Path, files: Sequence[_File], size: int | None, out: Path, start: int, row: int
-) -> Iterator[tuple[Sequence[_File], list[_Decoded]]]:
-    """Decode all files into `out`, from byte `start` on, `row` bytes each; yields what became of them, in order.
+    path: Path, files: Sequence[_File], size: int | None, out: Path, start: int, shape: tuple[int, int]
+) -> Iterator[tuple[Sequence[_File], list[str], dict[int, _Odd]]]:
+    """Decode all files into `out`, from byte `start` on; yields some files after others, as `_decode_chunk` has them.
 
     Many files are decoded by processes, few by threads (quicker to start, but they share the interpreter's lock). They
     write to the file themselves: sending pixels from process to process would take longer than decoding them.
     """
-    workers = min(_cores(), 16)
-    pending: deque[tuple[Sequence[_File], Future[list[_Decoded]]]] = deque()
+    workers = _workers()
+    pending: deque[tuple[Sequence[_File], Future[tuple[list[str], dict[int, _Odd]]]]] = deque()
     with _pool(workers, len(files)) as pool:
         for first in range(0, len(files), CHUNK):
             chunk = files[first : first + CHUNK]
-            paths = [str(path / f.path) for f in chunk]
-            pending.append((chunk, pool.submit(_decode_chunk, paths, size, str(out), start + first * row, row)))
+            paths = [f"{path}/{f.path}" for f in chunk]  # joining ten thousand times with pathlib takes a while
+            place = start + first * 3 * math.prod(shape)
+            pending.append((chunk, pool.submit(_decode_chunk, paths, size, str(out), place, shape)))
             if len(pending) > 4 * workers:  # a few chunks ahead, no more: an error ends it soon
                 oldest, future = pending.popleft()
-                yield oldest, future.result()
+                yield oldest, *future.result()
         for oldest, future in pending:
-            yield oldest, future.result()
+            yield oldest, *future.result()
 
 
-def _decode_chunk(paths: Sequence[str], size: int | None, out: str, start: int, row: int) -> list[_Decoded]:
-    """Decode some files into their places; those that are unreadable or of another size leave a gap."""
-    images = []
+def _decode_chunk(
+    paths: Sequence[str], size: int | None, out: str, start: int, shape: tuple[int, int]
+) -> tuple[list[str], dict[int, _Odd]]:
+    """Decode some files into their places; their digests, and what is odd about some, for which zeros are written."""
+    digests: list[str] = []
+    odd: dict[int, _Odd] = {}
+    row = 3 * math.prod(shape)
+    pieces: list[bytes] = []
     with open(out, "r+b", buffering=0) as file:
+        file.seek(start)
         for i, path in enumerate(paths):
-            image, pixels = _decode(path, size)
-            images.append(image)
-            if len(pixels) == row:
-                file.seek(start + i * row)
-                if file.write(pixels) != row:
-                    raise OSError(f"no room for {path}")
-    return images
+            digest, image = _decode(path, size)
+            digests.append(digest)
+            if isinstance(image, str) or image.size != shape:
+                odd[i] = _Odd(image) if isinstance(image, str) else _Odd("", image.size)
+                pieces.append(bytes(row))
+            else:  # band by band is the order we store, and quicker than transposing an array
+                pieces += [image.tobytes("raw", band) for band in MODE]
+            if sum(map(len, pieces)) >= WRITE or i == len(paths) - 1:
+                pixels = b"".join(pieces)
+                if file.write(pixels) != len(pixels):
+                    raise OSError("no room for all pixels")
+                pieces.clear()
+    return digests, odd
 
 
-def _decode(path: str, size: int | None) -> tuple[_Decoded, bytes]:
-    """An image and its pixels, channel by channel."""
+def _decode(path: str, size: int | None) -> tuple[str, Image.Image | str]:
+    """A file's digest, and its image or what is wrong with it."""
+    digest = ""
     try:
-        with Image.open(path) as opened:
-            image = opened.convert(MODE) if opened.mode != MODE else opened
+        with open(path, "rb", buffering=0) as file:
+            data = file.read()  # all at once: Pillow itself would read in small pieces, which takes longer
+        digest = _hash(data)
+        with Image.open(io.BytesIO(data)) as opened:
+            opened.load()
+            image = opened if opened.mode == MODE else opened.convert(MODE)
             if size is not None and image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
-            # Band by band is the order we store, and quicker than transposing an array.
-            return _Decoded(*image.size), b"".join([image.tobytes("raw", band) for band in MODE])
+            return digest, image
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on broken bytes
-        return _Decoded(0, 0, " ".join(str(error).split()) or type(error).__name__), b""
+        return digest, " ".join(str(error).split()) or type(error).__name__
