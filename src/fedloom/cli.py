@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from .encoders.cli import register as register_encoders
 from .errors import FedloomError
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ Set = Annotated[
 ]
 Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
 Partition = Annotated[str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")]
+EncoderOption = Annotated[
+    str | None, typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them.")
+]
 Model = Annotated[
     str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")
 ]
@@ -52,6 +56,7 @@ BadFile = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+register_encoders(app, bench_app)
 
 
 @app.command("run")
@@ -66,6 +71,7 @@ def run_(
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
+    encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
@@ -100,7 +106,7 @@ def run_(
     from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
-    given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
+    given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
     changes = parse_set(set_ or []) | _given(
         rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file
     )
@@ -138,6 +144,7 @@ def compare(
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
+    encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
@@ -169,7 +176,8 @@ def compare(
     except ValueError:
         raise FedloomError(f"--seeds wants whole numbers separated by commas, got {seeds!r}.") from None
     changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
-    plan = configs(methods, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
+    given = _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
+    plan = configs(methods, numbers, given, changes)
     title = f"{', '.join(methods)} on {plan[0].data}, {plan[0].partition}"
     with _watch(sum(c.schedule.rounds for c in plan), quiet or as_json) as watch:
         rows = leaderboard(carry_out(plan, out, watch, title))

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .data.federation import Federation
 from .data.transforms import augment
+from .data.views import Views
 from .errors import FedloomError
 from .rng import torch_rng
 from .roles import Role
@@ -269,7 +270,9 @@ class Local:
                 if training.augment and y.ndim > 1:
                     raise FedloomError("augment would move images but not their masks; it is for classification.")
                 if training.augment:
-                    x = augment(x, training.augment, shaken)
+                    # Before a frozen encoder images were augmented beforehand.
+                    views = data.x if isinstance(data.x, Views) else None
+                    x = views.drawn(rows, shaken) if views is not None else augment(x, training.augment, shaken)
                 x = data.prepare(x)
                 # Statistics of a single sample are undefined: such a batch uses the running ones.
                 for norm in norms:

@@ -196,7 +196,8 @@ def execute(
         raise FedloomError("this run was made with its own federation: resume it from Python, with fedloom.run(...).")
     if config.model == "given" and model is None:
         raise FedloomError("this run was made with its own model: resume it from Python, with fedloom.run(...).")
-    federation = federation or deal(config)
+    images = federation or deal(config)
+    federation = encoded(config, images, next((c.encoding for c in callbacks if hasattr(c, "encoding")), None))
     method = method or make(config.method, config.hyper)
     site = Site(method, federation, model or network(config, federation), config.training, config.seed)
     made.federation = federation.describe()
@@ -204,7 +205,7 @@ def execute(
     if made.folder:
         write_atomic(made.folder / "config.toml", config.toml().encode())
         write_atomic(made.folder / "federation.json", json.dumps(made.federation).encode())
-        write_atomic(made.folder / "partition.png", drawn(federation))
+        write_atomic(made.folder / "partition.png", drawn(images))
         store = Store(made.folder / "checkpoint")
         (made.folder / "checkpoint").mkdir(exist_ok=True)
         start = store.load()
@@ -242,6 +243,17 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
         split=config.split,
         merged_share=config.merged_share,
         **config.partitioning,
+    )
+
+
+def encoded(config: Config, federation: Federation, progress: Progress | None = None) -> Federation:
+    """The federation with features in place of images, if the config names an encoder."""
+    if not config.encoder:
+        if config.views > 1 or config.pixels:
+            raise FedloomError("views and pixels are for runs with a frozen encoder: say which (--encoder).")
+        return federation
+    return federation.encode(
+        config.encoder, views=config.views, augment=config.training.augment, pixels=config.pixels, progress=progress
     )
 
 
