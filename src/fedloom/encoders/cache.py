@@ -150,7 +150,7 @@ class Cache:
                 raise ValueError(f"{x.dtype} of shape {x.shape}")
             if _probe(x) != told["probe"]:
                 raise ValueError("its checksum does not fit")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, EOFError) as why:
             warnings.warn(f"the features {self._array(key)} are damaged ({why}) and are made anew.", stacklevel=4)

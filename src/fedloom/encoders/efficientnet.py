@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import torch
@@ -48,8 +47,8 @@ def build(lite: int, file: Path) -> Features:
         raise missing("efficientnet-lite-pytorch", "encoders") from None
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise FedloomError(f"{file} cannot be read as weights: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # torch raises many kinds; whatever it is, the file is what is wrong
+        raise FedloomError(f"{file} cannot be read as weights: {str(error).strip().splitlines()[0]}") from error
     return Features(load_weights(EfficientNet.from_name(f"efficientnet-lite{lite}"), tensors, str(file)))
 
 

@@ -160,10 +160,11 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def preprocess(folder: Path) -> Preprocess:
     """What the model's preprocessor does, read from its settings."""
-    if (folder / "preprocessor_config.json").exists():
-        told = _json(folder, "preprocessor_config.json")
+    whole = "processor_config.json"  # newer folders keep the image's and the text's in one file
+    if (folder / whole).exists() and not (folder / "preprocessor_config.json").exists():
+        told = _json(folder, whole).get("image_processor", {})
     else:
-        told = _json(folder, "processor_config.json").get("image_processor", {})
+        told = _json(folder, "preprocessor_config.json")
     size, crop = _side(told.get("size")), _side(told.get("crop_size"))
     edge: int | None = None
     if told.get("crop_pct") and size and size < 384:
