@@ -131,6 +131,15 @@ def test_a_run_with_views_is_the_same_on_every_executor(registered) -> None:
     assert metrics(runs[0]) == metrics(runs[1]) != metrics(plain)
 
 
+def test_a_run_with_pixels_is_the_same_on_every_executor(registered) -> None:
+    more = {**SETTINGS, "encoder": "tiny-a", "pixels": True, "partition": "iid"}
+    runs = [fedloom.run("fedavg", "digits4", executor=e, **more) for e in ("inplace", "pool")]
+    assert metrics(runs[0]) == metrics(runs[1])
+    assert runs[0].summary["bytes"]["up"]["per_round"] > 4 * 4 * 10 * (
+        3 * 32 * 32 + 4
+    )  # clients, bytes, classes, inputs
+
+
 def test_a_federation_that_is_given_is_encoded_too(registered) -> None:
     world: Federation = federate(images(), "iid", clients=3)
     with pytest.raises(FedloomError, match="views and pixels are for runs with a frozen encoder"):

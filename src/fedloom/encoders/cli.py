@@ -139,10 +139,11 @@ def cache_clear(
 
 def bench_encoders(
     what: Annotated[
-        str, typer.Option(help="probe (linear probes), zero-shot (of lite-clip), cache (cached against not), or all.")
+        str, typer.Option(help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), or all.")
     ] = "all",
     data: Annotated[str, typer.Option(help="Data sets, commas between them.")] = "",
-    encoder: Annotated[str, typer.Option(help="Image encoders for the probes, commas between them.")] = "",
+    encoder: Annotated[str, typer.Option(help="Image encoders for probes and cache, commas between them.")] = "",
+    limit: Annotated[int | None, typer.Option(help="Probe with so many images per class, domain and part.")] = None,
     data_root: Root = None,
     as_json: AsJson = False,
 ) -> None:
@@ -158,6 +159,7 @@ def bench_encoders(
             root=data_root,
             say=(lambda text: None) if as_json else lambda text: console.print(text, highlight=False),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            limit=limit,
         )
     if as_json:
         print(json.dumps(figures, indent=1))

