@@ -10,7 +10,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; torch is large) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plots]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 venv: $(VENV)/.ready

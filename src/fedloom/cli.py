@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from .encoders.cli import register as register_encoders
 from .errors import FedloomError
 from .report import cli as report_cli
 
@@ -63,6 +64,9 @@ Set = Annotated[
 ]
 Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
 Partition = Annotated[str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")]
+EncoderOption = Annotated[
+    str | None, typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them.")
+]
 Model = Annotated[
     str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")
 ]
@@ -77,6 +81,7 @@ BadFile = Annotated[
 Log = Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb (extras), separated by commas.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+register_encoders(app, bench_app)
 
 
 @app.command("run")
@@ -91,6 +96,7 @@ def run_(
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
+    encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
@@ -129,7 +135,7 @@ def run_(
     from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
-    given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
+    given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
     executor = executor or ("pool" if workers else None)
     changes = parse_set(set_ or []) | _given(
         rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file

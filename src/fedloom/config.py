@@ -43,7 +43,10 @@ class Config(BaseModel):
     method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
     data: str = "digits4"  # a name (`fedloom data list`) or a path
     partition: str = "domains"  # how samples are dealt out
-    model: str = "auto"  # the network; auto: what fits the data (cnn, mlp, fasttext or unet)
+    encoder: str | None = None  # frozen encoders by name, with commas between them: clients get features, not images
+    views: Count = 1  # cached views per image, by the augmentations of [training], where there is an encoder
+    pixels: bool = False  # keep the encoder's input in front of its features
+    model: str = "auto"  # the network; auto: what fits the data (cnn, mlp, fasttext or unet; linear on features)
     clients: Count | None = None  # how many; by default the partition's own number
     seed: int = 0  # everything random comes from it
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
@@ -102,7 +105,9 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         root = changes.get("data_root", body.get("execution", {}).get("data_root"))
         data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
         flat = changes.get("flatten", changes.get("source.flatten", body.get("source", {}).get("flatten")))
-        body["model"] = named["model"] = MODEL_FOR["vector" if flat else kind_of(data, root)]
+        encoder = changes.get("encoder", body.get("encoder"))
+        fitting = "linear" if encoder else MODEL_FOR["vector" if flat else kind_of(data, root)]
+        body["model"] = named["model"] = fitting
     cls = find(str(named["method"]))
     known = _known(cls, named)
     for key, value in changes.items():

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .data.federation import Federation
 from .data.transforms import augment
+from .data.views import Views
 from .errors import FedloomError
 from .rng import key, torch_rng
 from .roles import Role
@@ -325,6 +326,8 @@ class Local:
             raise FedloomError("augment would move images but not their masks; it is for classification.")
 
         def take(rows: Tensor) -> tuple[Tensor, Tensor]:
+            if training.augment and isinstance(data.x, Views):  # before a frozen encoder: augmented beforehand
+                return site.prepare(data.x.drawn(rows, shaken)), data.y[rows]
             x = data.x[rows]
             return site.prepare(augment(x, training.augment, shaken) if training.augment else x), data.y[rows]
 

@@ -210,14 +210,15 @@ def execute(
         raise FedloomError("this run was made from Python with its own federation: the same script goes on with it.")
     if config.model == "given" and model is None:
         raise FedloomError("this run was made from Python with its own model: the same script goes on with it.")
-    federation = federation or deal(config)
+    images = federation or deal(config)
+    federation = encoded(config, images, next((c.encoding for c in callbacks if hasattr(c, "encoding")), None))
     method = method or make(config.method, config.hyper)
     site = Site(method, federation, model or network(config, federation), config.training, config.seed)
     made.federation = federation.describe()
     start = Checkpoint(server=first(site))
     # Nothing is written before this line: what is refused leaves no folder behind.
     with _alone(made.folder):
-        store = _open(made, federation, fresh)
+        store = _open(made, images, fresh)
         saved = store.load()
         if made.folder and saved.server is not None:
             start = saved
@@ -299,6 +300,17 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
         split=config.split,
         merged_share=config.merged_share,
         **config.partitioning,
+    )
+
+
+def encoded(config: Config, federation: Federation, progress: Progress | None = None) -> Federation:
+    """The federation with features in place of images, if the config names an encoder."""
+    if not config.encoder:
+        if config.views > 1 or config.pixels:
+            raise FedloomError("views and pixels are for runs with a frozen encoder: say which (--encoder).")
+        return federation
+    return federation.encode(
+        config.encoder, views=config.views, augment=config.training.augment, pixels=config.pixels, progress=progress
     )
 
 

@@ -15,6 +15,7 @@ from ..cli import (
     AsJson,
     Clients,
     Data,
+    EncoderOption,
     Executor,
     Log,
     Model,
@@ -39,6 +40,7 @@ def compare(
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
+    encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seeds: Seeds = "0",
@@ -79,7 +81,9 @@ def compare(
     numbers = _seeds(seeds)
     changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
     wanted = with_references(methods)
-    configs = plan(wanted, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
+    configs = plan(
+        wanted, numbers, _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients), changes
+    )
     title = f"{', '.join(wanted)} on {configs[0].data}, {configs[0].partition}"
     with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
         board = carry_out(configs, out, watch, title, None if target is None else target / 100, _logs(log))
@@ -154,6 +158,7 @@ def sweep(
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
+    encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seeds: Seeds = "0",
@@ -182,7 +187,7 @@ def sweep(
 
     values = parse_grid(grid)
     changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
-    given = _given(data=data, partition=partition, model=model, clients=clients)
+    given = _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
     configs = plan(method, values, _seeds(seeds), given, changes)
     title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"
     with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
