@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 # Before anything imports torch: xdist workers must not fight over the cores.
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom import checks
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine import Engine
 from fedloom.executors.inplace import Inplace
@@ -67,6 +69,12 @@ class Parabolas:
         none = np.arange(0)
         self.federation = Federation(data, tuple(Client(r, none, none) for r in rows))
 
+    def site(self, method: Method, w: float, b: float | None = None, **training: object) -> Site:
+        """A worker with this world. Without `b` the head is fixed at 0."""
+        model = Scalar(w, b or 0.0)
+        model.head.value.requires_grad_(b is not None)
+        return Site(method, self.federation, model, Training(**{"batch": 1000, **training}), seed=0)
+
     def run(
         self,
         method: Method,
@@ -79,11 +87,7 @@ class Parabolas:
         **schedule: object,
     ) -> tuple[Payload, list[Payload]]:
         """Server and client states after some rounds. Without `b` the head is fixed at 0."""
-        model = Scalar(w, b or 0.0)
-        if b is None:
-            model.head = _Add(0.0)
-            model.head.value = nn.Parameter(torch.tensor(0.0), requires_grad=False)
-        site = Site(method, self.federation, model, Training(lr=lr, steps=steps, batch=1000), seed=0)
+        site = self.site(method, w, b, lr=lr, steps=steps)
         executor = Inplace(site)
         engine = Engine(site, executor, Schedule(rounds=rounds, **schedule))
         engine.run()
@@ -100,3 +104,14 @@ def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
 
     monkeypatch.setattr(F, "cross_entropy", parabola)
     return Parabolas
+
+
+@pytest.fixture
+def place() -> Callable[..., Site]:
+    """A worker in the small world of the contract: BatchNorm and dropout, four clients, three classes and a fourth."""
+
+    def make(method: Method, data: Federation | None = None, **training: object) -> Site:
+        settings = Training.model_validate({**method.training, "batch": 8, **training})
+        return Site(method, data or checks.federation(), checks.network(), settings, seed=7)
+
+    return make

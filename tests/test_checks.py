@@ -48,9 +48,7 @@ def test_randomness_without_a_key_is_caught() -> None:
     @method("faulty")
     class Random(FedAvg):
         def train(self, down: Payload, state: Payload, local: Local):
-            return local.fit(
-                gradient=lambda g, w: g.map(lambda t: t + 0.01 * torch.randn(t.shape, generator=generator))
-            )
+            return local.fit(gradient=lambda s: s.g.map(lambda t: t + 0.01 * torch.randn(t.shape, generator=generator)))
 
     assert failures(Random()) >= {"deterministic", "order"}
 
@@ -98,7 +96,7 @@ def test_a_wrong_neutral_value_is_caught() -> None:
         mu: float = 0.1
 
         def train(self, down: Payload, state: Payload, local: Local):
-            return local.fit(gradient=lambda g, w: g + 0.5 * w)
+            return local.fit(gradient=lambda s: s.g + 0.5 * s.w)
 
     assert failures(NotNeutral()) == {"neutral", "alone"}
 
@@ -134,7 +132,7 @@ def test_not_learning_is_caught() -> None:
     @method("faulty")
     class Unlearns(FedAvg):
         def train(self, down: Payload, state: Payload, local: Local):
-            return local.fit(gradient=lambda g, w: -g)
+            return local.fit(gradient=lambda s: -s.g)
 
     assert "learns" in failures(Unlearns())
 

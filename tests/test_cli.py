@@ -79,7 +79,7 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
     assert code == 0 and "nothing was computed" in out
     assert (tmp_path / "A/metrics.jsonl").stat().st_mtime_ns == stamp
     code, _, err = fedloom("run", "fedavg", *SMALL, "--set", "lr=0.5", "--out", "A")
-    assert code == 2 and "holds another run" in err and "training" in err
+    assert code == 2 and "holds another run (lr is 0.05 there, 0.5 here)" in err
     assert fedloom("run", "fedavg", *SMALL, "--set", "lr=0.5", "--out", "A", "--fresh")[0] == 0
     assert "lr = 0.5" in (tmp_path / "A/config.toml").read_text()
 
@@ -175,8 +175,8 @@ def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
             "--set", "features=16", "--set", "fedprox.mu=0.5", "--executor", "inplace", "--out", "C"]  # fmt: skip
     code, out, _ = fedloom(*args)
     assert code == 0 and "fedprox" in out and "report.html" in out
-    rows = json.loads((tmp_path / "C/leaderboard.json").read_text())
-    assert {r["method"] for r in rows} == {"local", "fedavg", "fedprox"}
+    rows = json.loads((tmp_path / "C/leaderboard.json").read_text())["rows"]
+    assert {r["method"] for r in rows} == {"local", "fedavg", "fedavg-ft", "fedprox"}
     assert all(r["seeds"] == [0, 1] and r["personal_std"] is not None for r in rows)
     by_name = {r["method"]: r for r in rows}
     assert by_name["fedavg"]["better_than_local"] is not None and by_name["local"]["better_than_local"] is None

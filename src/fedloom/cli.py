@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.table import Column, Table
+from rich.table import Table
 
 from .data.cli import app as data_app
+from .encoders.cli import register as register_encoders
 from .errors import FedloomError
 from .options import (
     AsJson,
     BadFile,
     Clients,
     Data,
+    EncoderOption,
     Executor,
+    Log,
     Model,
     Partition,
     Quiet,
@@ -31,19 +36,42 @@ from .options import (
     errors,
 )
 from .options import given as _given
+from .report import cli as report_cli
 
 if TYPE_CHECKING:
+    from .progress import Watch
     from .runs import Run
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click suggests them too
     help="Federated learning when clients do not look alike: run, compare and check methods on one engine.",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        print(f"fedloom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
+) -> None:
+    pass
+
+
 bench_app = typer.Typer(help="Standing measurements.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.command()(report_cli.report)
+app.command()(report_cli.dash)
+register_encoders(app, bench_app)
 
 
 @app.command("run")
@@ -58,15 +86,19 @@ def run_(
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
+    encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED-HASH.")
+    ] = None,
     executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
     on_bad_file: BadFile = None,
+    log: Log = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -84,30 +116,36 @@ def run_(
         fedloom run recipes/digits4-fedper.toml --seed 1
 
     A setting belongs to the method (`mu`), the partition (`beta`), the model (`width`), training (`lr`, `batch`,
-    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...); where
-    two know the same key, say which, as in `training.lr`. The run can be stopped at any moment and continued with
-    `fedloom resume DIR`; the numbers are the same.
+    `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`, `eval_every`, `patience` ...);
+    `fedloom settings` explains them. Where two know the same key, say which, as in `training.lr`. The run can be
+    stopped at any moment and continued with `fedloom resume DIR`; the numbers are the same.
     """
     from .config import build, parse_set, read
+    from .loggers import logging_to
     from .runs import execute
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
-    given |= _given(data=data, partition=partition, model=model, clients=clients, seed=seed)
+    given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
+    executor = executor or ("pool" if workers else None)
     changes = parse_set(set_ or []) | _given(
         rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file
     )
     config = build(given, changes)
-    name = f"{Path(config.method).stem}-{config.data}-{config.partition}-s{config.seed}"
+    # The hash keeps runs apart that differ in other settings only.
+    name = f"{Path(config.method).stem}-{Path(config.data).stem}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
     folder = out or Path("runs") / name
-    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+    names = log.split(",") if log else []
+    again = f"fedloom resume {folder}"
+    with _watch(config.schedule.rounds, quiet or as_json, again) as watch, logging_to(names, config, folder) as loggers:
         watch.begin(config.method)
-        done = execute(config, out=folder, callbacks=[watch], fresh=fresh)
+        done = execute(config, out=folder, callbacks=[watch, *loggers], fresh=fresh)
     _show(done, quiet, as_json)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    rounds: Annotated[int | None, typer.Option(help="Make the run longer: this many rounds in all.")] = None,
     executor: Executor = None,
     workers: Workers = None,
     quiet: Quiet = False,
@@ -118,115 +156,83 @@ def resume(
     from .runs import resume as go_on
 
     config = Run.load(folder).config
-    with _watch(config.schedule.rounds, quiet or as_json) as watch:
+    executor = executor or ("pool" if workers else None)
+    with _watch(rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
         watch.begin(config.method)
-        done = go_on(folder, callbacks=[watch], **_given(executor=executor, workers=workers))
+        done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
     _show(done, quiet, as_json)
 
 
 @app.command()
-def compare(
-    methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="Methods to compare.")],
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
-    set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
-        "runs/compare"
-    ),
-    executor: Executor = "pool",
-    workers: Workers = None,
-    data_root: Root = None,
-    quiet: Quiet = False,
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method: its page, with its settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run several methods on the same federation and put them side by side.
+    """The methods at hand, with their settings and defaults; with a name, all about one."""
+    from .method import find, make, names
+    from .settings import method_rows
 
-    Example:
+    def about(cls: type) -> str:
+        return sys.modules[cls.__module__].__doc__ or ""
 
-        fedloom compare local fedavg fedprox fedper --partition domains --clients 8 --seeds 0,1,2 --set fedprox.mu=0.1
-
-    Finished runs in the folder are used again, interrupted ones continued. A setting with a method's name in front
-    (`fedprox.mu`) concerns that method only.
-    """
-    from .bench.compare import LEGEND, SHOWN, cells, configs, leaderboard
-    from .bench.compare import compare as carry_out
-    from .config import parse_set
-
-    try:
-        numbers = [int(s) for s in seeds.split(",")]
-    except ValueError:
-        raise FedloomError(f"--seeds wants whole numbers separated by commas, got {seeds!r}.") from None
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
-    plan = configs(methods, numbers, _given(data=data, partition=partition, model=model, clients=clients), changes)
-    title = f"{', '.join(methods)} on {plan[0].data}, {plan[0].partition}"
-    with _watch(sum(c.schedule.rounds for c in plan), quiet or as_json) as watch:
-        rows = leaderboard(carry_out(plan, out, watch, title))
-    if as_json:
-        print(json.dumps(rows, indent=1))
-    elif not quiet:
-        table = Table(
-            Column("method", no_wrap=True), box=box.SIMPLE_HEAD, title=title, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        for _, short, *_ in SHOWN:
-            table.add_column(short, justify="right", no_wrap=len(numbers) == 1)
-        for row in rows:
-            table.add_row(*cells(row))
-        console.print(table)
-        console.print(LEGEND, highlight=False)
-        console.print(f"report: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
-
-
-@app.command()
-def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-) -> None:
-    """Write one HTML page about one or many runs. If a run of `local` is among them, gains over it are shown."""
-    from .report import render
-    from .runs import Run, better_than_local
-    from .state import write_atomic
-
-    runs = [Run.load(folder) for folder in folders]
-    alone = {r.config.seed: r for r in runs if r.config.method == "local"}
-    for r in runs:
-        if (
-            r.config.seed in alone
-            and r.config.method != "local"
-            and len(r.clients) == len(alone[r.config.seed].clients)
-        ):
-            r.summary["better_than_local"] = better_than_local(r, alone[r.config.seed])
-    pages = [r.data(f"{r.config.method}, seed {r.config.seed}") for r in runs]
-    write_atomic(out, render(pages, ", ".join(dict.fromkeys(r.config.method for r in runs))).encode())
-    console.print(f"report: {out.resolve()}", soft_wrap=True, highlight=False)
-
-
-@app.command()
-def methods(as_json: AsJson = False) -> None:
-    """The methods at hand, with their settings and defaults."""
-    from .method import make, names
-
-    found = [make(name) for name in names()]
+    if name is not None and not as_json:
+        console.print(about(find(name)).strip(), highlight=False, markup=False)
+        if found := method_rows(name):
+            console.print(_settings_table(found))
+        return
     rows: list[dict[str, Any]] = [
         {
             "name": m.name,
-            "about": (sys.modules[type(m).__module__].__doc__ or "").split("\n")[0],
+            "about": about(type(m)).split("\n")[0],
             "model": "personal" if m.personalised else "common",
             "settings": m.params(),
         }
-        for m in found
+        for m in map(make, names() if name is None else [name])
     ]
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("method", "what it is", "gives", "settings")
+    table = Table("method", "what it is", "gives", "settings", box=box.SIMPLE_HEAD)
     for row in rows:
         settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
         table.add_row(row["name"], row["about"], f"{row['model']} model", settings)
     console.print(table)
+
+
+@app.command()
+def models() -> None:
+    """The networks at hand, with their options and defaults."""
+    from . import models as known
+    from .settings import shown
+
+    table = Table("model", "options", "what it is", box=box.SIMPLE_HEAD)
+    for name in known.names():
+        table.add_row(name, ", ".join(f"{k}={shown(v)}" for k, v in known.options(name).items()), known.doc(name))
+    console.print(table)
+
+
+@app.command()
+def settings(
+    markdown: Annotated[bool, typer.Option("--markdown", help="The whole page, as in docs/settings.md.")] = False,
+) -> None:
+    """Every setting of a run that is not the method's, partition's or model's own: key, default, meaning."""
+    from . import settings as known
+
+    if markdown:
+        print(known.markdown(), end="")
+        return
+    for section, (_, what) in known.SECTIONS.items():
+        console.print(f"\n[bold]{section or 'run'}[/]: {what}", highlight=False)
+        console.print(_settings_table(known.rows(section)))
+    console.print("Settings of a method: `fedloom methods NAME`; of partitions: `fedloom data list`; of models:")
+    console.print("`fedloom models`. Each is given with `--set key=value`.")
+
+
+def _settings_table(rows: Iterable[tuple[str, str, str]]) -> Table:
+    table = Table("key", "default", "meaning", box=box.SIMPLE_HEAD)
+    for key, default, meaning in rows:
+        table.add_row(key, default, meaning)
+    return table
 
 
 @app.command()
@@ -280,10 +286,18 @@ def speed(
         print(json.dumps(figures, indent=1))
 
 
-def _watch(rounds: int, quiet: bool) -> Any:
+@contextmanager
+def _watch(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
+    """A progress display; Ctrl-C says which command goes on."""
     from .progress import Watch
 
-    return Watch(console, rounds, quiet)
+    with Watch(console, rounds, quiet) as watch:
+        try:
+            yield watch
+        except KeyboardInterrupt:
+            said = f"`{again}`" if again else "the same command"
+            errors.print(f"stopped; {said} goes on from the last checkpoint.", highlight=False, soft_wrap=True)
+            raise typer.Exit(130) from None
 
 
 def _show(run: Run, quiet: bool, as_json: bool) -> None:
@@ -313,6 +327,6 @@ def main() -> None:
     except FedloomError as error:
         errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("stopped; `fedloom resume DIR` (or the same command) goes on from the last checkpoint.")
-        sys.exit(130)
+
+
+from .bench import cli as _bench  # noqa: E402, F401  (registers compare, sweep and reproduce)

@@ -7,8 +7,9 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,13 +22,15 @@ from .method import find, make
 from .schedule import Schedule
 from .training import Count, Share, Training
 
+FORMAT = 1  # of run folders; raised when a folder written before can no longer be read
+
 
 class Execution(BaseModel):
     """Where and how fast; no setting here changes a result."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    executor: str = "inplace"
+    executor: str = "inplace"  # inplace (one process), pool (worker processes) or debug (names the step that failed)
     workers: Count = 2  # processes of the pool
     data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
 
@@ -37,15 +40,19 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = "fedavg"
-    data: str = "digits4"
-    partition: str = "domains"
-    model: str = "auto"  # what fits the data: cnn, mlp, fasttext or unet
-    clients: Count | None = None  # None: the partition's own number
-    seed: int = 0
+    method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
+    data: str = "digits4"  # a name (`fedloom data list`) or a path
+    partition: str = "domains"  # how samples are dealt out
+    encoder: str | None = None  # frozen encoders by name, with commas between them: clients get features, not images
+    views: Count = 1  # cached views per image, by the augmentations of [training], where there is an encoder
+    pixels: bool = False  # keep the encoder's input in front of its features
+    model: str = "auto"  # the network; auto: what fits the data (cnn, mlp, fasttext or unet; linear on features)
+    clients: Count | None = None  # how many; by default the partition's own number
+    seed: int = 0  # everything random comes from it
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
     split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
     merged_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
+    format: int = FORMAT  # of the run folder
     source: Source = Source()
     schedule: Schedule = Schedule()
     training: Training = Training()
@@ -54,10 +61,15 @@ class Config(BaseModel):
     network: dict[str, Any] = {}  # options of the model
     execution: Execution = Execution()
 
+    def what(self) -> dict[str, Any]:
+        """The settings that decide results, as plain values: not where the run goes on, nor how often it is saved."""
+        left_out: Any = {"execution": True, "format": True, "schedule": {"checkpoint_every"}}
+        body = self.model_dump(mode="json", exclude=left_out)
+        return cast(dict[str, Any], json.loads(json.dumps(body, sort_keys=True)))
+
     def hash(self) -> str:
         """Names what is computed: equal for runs whose results must be equal."""
-        body = self.model_dump(mode="json", exclude={"execution": True, "schedule": {"checkpoint_every"}})
-        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.what(), sort_keys=True).encode()).hexdigest()[:16]
 
     def toml(self) -> str:
         """The config as a file that `fedloom run FILE` runs again."""
@@ -93,7 +105,9 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         root = changes.get("data_root", body.get("execution", {}).get("data_root"))
         data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
         flat = changes.get("flatten", changes.get("source.flatten", body.get("source", {}).get("flatten")))
-        body["model"] = named["model"] = MODEL_FOR["vector" if flat else kind_of(data, root)]
+        encoder = changes.get("encoder", body.get("encoder"))
+        fitting = "linear" if encoder else MODEL_FOR["vector" if flat else kind_of(data, root)]
+        body["model"] = named["model"] = fitting
     cls = find(str(named["method"]))
     known = _known(cls, named)
     for key, value in changes.items():
@@ -171,11 +185,26 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
         return section, name
     homes = [s for s, names in known.items() if key in names]
     if not homes:
-        raise unknown("key", key, set().union(*known.values()))
+        raise _nowhere(key, known)
     if len(homes) > 1:
         said = ", ".join(f"{s}.{key}" if s else f"the run's own {key}" for s in homes)
         raise FedloomError(f"{key!r} could be any of {said}: say which.")
     return homes[0], key
+
+
+def _nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
+    """The error for a key that this run has not: who has it, or what is near."""
+    from .settings import owners  # it reads all methods, which only this needs
+
+    if found := owners(key):
+        return FedloomError(f"{key!r} is no setting of this run; it belongs to {', '.join(found)}.")
+    names = set().union(*known.values())
+    if get_close_matches(key, names, n=1, cutoff=0.5):
+        return unknown("key", key, names)
+    own = ", ".join(sorted(known["hyper"] | known["partitioning"] | known["network"])) or "none"
+    return FedloomError(
+        f"unknown key {key!r}; method, partition and model have: {own}; `fedloom settings` lists all others."
+    )
 
 
 def _toml(value: Any) -> str:

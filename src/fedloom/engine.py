@@ -31,6 +31,13 @@ class Callback(Protocol):
         ...
 
 
+def first(site: Site) -> Payload:
+    """The server before the first round."""
+    site.load()
+    known = torch.zeros(site.clients, dtype=torch.bool)
+    return site.method.init(site).replace(round=0, seed=site.seed, known=known)
+
+
 @dataclass
 class Engine:
     """One run of one method on one federation."""
@@ -47,12 +54,9 @@ class Engine:
     def run(self, start: Checkpoint | None = None) -> None:
         """Go on from a checkpoint (or from nothing) until the last round, or until a callback stops the run."""
         site, method = self.site, self.site.method
-        site.load()
-        self.server = method.init(site).replace(
-            round=0, seed=site.seed, known=torch.zeros(site.clients, dtype=torch.bool)
-        )
-        if start and start.server is not None:
-            self.round, self.server, self.bytes = start.round, start.server, dict(start.extra["bytes"])
+        self.server = first(site) if start is None or start.server is None else start.server
+        if start and start.round:
+            self.round, self.bytes = start.round, dict(start.extra["bytes"])
         while self.round < self.schedule.rounds:
             self.round += 1
             self.server = self.server.replace(round=self.round)

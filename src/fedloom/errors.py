@@ -35,5 +35,8 @@ def explain(error: ValidationError) -> str:
     said = []
     for e in error.errors():
         where = ".".join(str(part) for part in e["loc"] if part not in ("float", "int"))
-        said.append(f"{where} = {e.get('input')!r}: {e['msg'][0].lower()}{e['msg'][1:]}")
+        what = e["msg"].removeprefix("Value error, ")
+        what = what[0].lower() + what[1:]
+        # A rule between several settings names them itself; its input is all of them.
+        said.append(what if isinstance(e.get("input"), dict) else f"{where} = {e.get('input')!r}: {what}")
     return "; ".join(dict.fromkeys(said)) + "."

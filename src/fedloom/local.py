@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .data.federation import Federation
 from .data.transforms import augment
+from .data.views import Views
 from .errors import FedloomError
-from .rng import torch_rng
+from .rng import key, torch_rng
 from .roles import Role
 from .training import Training, part_of
 from .tree import Tree
@@ -38,16 +40,44 @@ class Outputs:
 
 
 @dataclass(slots=True)
+class Seen:
+    """What went into a module of the model and what came out, in its last call on a batch."""
+
+    input: Tensor
+    output: Tensor
+
+
+@dataclass(slots=True)
 class Batch(Outputs):
-    """A mini-batch as a loss sees it: inputs, targets, the model's outputs, and those of reference models by name."""
+    """A mini-batch as a loss sees it: inputs, targets, the model's outputs, those of reference models by name, and
+    what the watched modules saw, in the order of `watch`."""
 
     x: Tensor
     y: Tensor
     refs: Mapping[str, Outputs]
+    seen: Sequence[Seen] = ()
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step as a gradient hook sees it: the gradient `g` at the weights `w`, and gradients elsewhere."""
+
+    g: Tree
+    w: Tree
+    lr: float
+    _at: Callable[[Tree, int], Tree]
+
+    def at(self, w: Tree, batch: int = 0) -> Tree:
+        """The gradient of the loss at other weights; the model stays as it is.
+
+        `batch` 0 is the batch of this step; 1, 2 ... are further ones, each drawn independently and kept for the step.
+        """
+        return self._at(w, batch)
 
 
 Loss = Callable[[Batch], Tensor | dict[str, Tensor]]
-GradientHook = Callable[[Tree, Tree], Tree]
+GradientHook = Callable[[Step], Tree]
+Inputs = Callable[[Tensor], Tensor]  # samples as the model wants them -> what it is shown instead
 
 
 def cross_entropy(batch: Batch) -> dict[str, Tensor]:
@@ -78,12 +108,17 @@ class Site:
     ) -> None:
         self.method, self.federation, self.training, self.seed, self.strict = method, federation, training, seed, strict
         self.given = model  # as it was given, for other workers to start from
-        self.model: Any = copy.deepcopy(model)  # has a body and a head
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "extend"))
+            self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)  # has a body and a head
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
+        # Our networks are in channels-last order and want their images so: convolutions are up to 1.6 times as fast.
+        last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
+        self._order = torch.channels_last if last else torch.contiguous_format
         self.roles = method.roles(self.model)
         self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the resident model
-        self.first = Tree(self.tensors).clone()
+        self.first = Tree(self.tensors).map(_plain)
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
@@ -99,6 +134,16 @@ class Site:
     def classes(self) -> int:
         """How many classes there are."""
         return len(self.federation.data.classes)
+
+    @property
+    def width(self) -> int:
+        """How many features the body gives for one sample."""
+        data = self.federation.data
+        blank = torch.zeros_like(data.x[torch.arange(1)])
+        features = self.outputs(blank).features
+        if features.ndim != 2:
+            raise FedloomError(f"{self.method.name} needs one vector of features per sample, the model gives maps.")
+        return features.shape[1]
 
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
@@ -123,24 +168,30 @@ class Site:
 
     def tree(self, role: Role = "shared") -> Tree:
         """A copy of the resident model's tensors that have this role."""
-        return Tree(self.tensors).only(self.roles.names(role)).clone()
+        return Tree(self.tensors).only(self.roles.names(role)).map(_plain)
 
-    def parameters(self) -> Tree:
-        """A copy of the resident model's trainable parameters (no buffers)."""
-        return Tree((n, p) for n, p in self._trainable(None)).clone()
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
+        return Tree((n, p) for n, p in self._trainable(only)).map(_plain)
 
-    def predictor(self) -> Predictor:
-        """The resident model as it is now, as a predictor. Valid until the next `load`."""
-        return lambda x: self.outputs(x).logits
+    def prepare(self, x: Tensor) -> Tensor:
+        """Stored samples as the resident model wants them."""
+        x = self.federation.data.prepare(x)
+        return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
+
+    def predictor(self, inputs: Inputs | None = None) -> Predictor:
+        """The resident model as it is now, as a predictor; it is shown `inputs(x)`. Valid until the next `load`."""
+        return lambda x: self.outputs(x, inputs).logits
 
     @torch.no_grad()
-    def outputs(self, x: Tensor) -> Outputs:
+    def outputs(self, x: Tensor, inputs: Inputs | None = None) -> Outputs:
         """Features and logits of stored samples, in evaluation mode, in large batches."""
         self.model.eval()
         parts = []
         size = eval_batch(x.shape)
         for start in range(0, max(len(x), 1), size):
-            features = self.model.body(self.federation.data.prepare(x[start : start + size]))
+            part = self.prepare(x[start : start + size])
+            features = self.model.body(inputs(part) if inputs else part)
             parts.append((features, self.model.head(features)))
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
@@ -210,13 +261,19 @@ class Local:
         """A copy of the resident model's tensors that have this role."""
         return self.site.tree(role)
 
-    def parameters(self) -> Tree:
-        """A copy of the resident model's trainable parameters (no buffers)."""
-        return self.site.parameters()
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
+        return self.site.parameters(only)
 
-    def predictor(self) -> Predictor:
-        """The resident model as it is now, as a predictor."""
-        return self.site.predictor()
+    def predictor(self, inputs: Inputs | None = None) -> Predictor:
+        """The resident model as it is now, as a predictor; it is shown `inputs(x)`."""
+        return self.site.predictor(inputs)
+
+    def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
+        """The client's samples of that part as the model wants them, and their labels, in order, many at a time."""
+        data, index = self.site.federation.data, torch.from_numpy(getattr(self.site.federation.clients[self.id], part))
+        for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
+            yield self.site.prepare(data.x[rows]), data.y[rows]
 
     def losses(self) -> dict[str, float]:
         """The mean of each loss part over the steps that had it."""
@@ -230,6 +287,8 @@ class Local:
         gradient: GradientHook | None = None,
         only: Iterable[nn.Module] | None = None,
         refs: Mapping[str, Tree] | None = None,
+        inputs: Inputs | None = None,
+        watch: Iterable[nn.Module] = (),
         stream: int | None = None,
         label: str = "",
         **changes: Any,
@@ -237,16 +296,18 @@ class Local:
         """Train the resident model on the client's data.
 
         `loss` maps a `Batch` to a scalar or to named parts that are summed. `pull=(anchor, mu)` adds the gradient of
-        `mu/2 * |w - anchor|^2`. `gradient(g, w)` replaces the gradient tree `g` at weights `w`. `only` restricts
-        training to some modules; the others stay as they are, in evaluation mode. `refs` names weights of models that
-        see each batch too, in evaluation mode and without gradient. `stream` is the number of the stream of batches: by
-        default how many calls came before it in this round, so two calls see different orders; `stream=0` twice gives
-        both the same. A `label` is put before the reported parts, so that the loss of a second model stands apart.
-        Other keywords change the run's `Training`.
+        `mu/2 * |w - anchor|^2`. `gradient(step)` replaces the gradient `step.g` at weights `step.w`; it may ask for the
+        gradient at other weights or on further batches, `step.at(w, batch)`. `only` restricts training to some modules;
+        the others stay as they are, in evaluation mode. `refs` names weights of models that see each batch too, in
+        evaluation mode and without gradient. The models are shown `inputs(x)` in place of a batch `x`. `watch` lists
+        modules of the model; `batch.seen` holds what went into each and what came out. `stream` is the number of the
+        stream of batches: by default how many calls came before it in this round, so two calls see different orders;
+        `stream=0` twice gives both the same. A `label` is put before the reported parts, so that the loss of a second
+        model stands apart. Other keywords change the run's `Training`.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, model, data = self.site, self.site.model, self.site.federation.data
-        only = None if only is None else list(only)
+        only, watched = None if only is None else list(only), list(watch)
         named = site._trainable(only)
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
@@ -257,36 +318,64 @@ class Local:
         anchor = [pull[0][n] for n, _ in named] if pull else []
         index = torch.from_numpy(site.federation.clients[self.id].train)
         number = len(self._fits) if stream is None else stream
-        rng, shaken = self.rng(f"batches {number}"), self.rng(f"augment {number}")
-        optimizer = training.make(params, self.round) if params else None
+        rng, shaken, further = (self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further"))
+        optimizer, lr = training.make(params, self.round) if params else None, training.step_size(self.round)
         sums: dict[str, Tensor] = {}
         seen = steps = 0
+        if training.augment and data.y.ndim > 1:
+            raise FedloomError("augment would move images but not their masks; it is for classification.")
+
+        def take(rows: Tensor) -> tuple[Tensor, Tensor]:
+            if training.augment and isinstance(data.x, Views):  # before a frozen encoder: augmented beforehand
+                return site.prepare(data.x.drawn(rows, shaken)), data.y[rows]
+            x = data.x[rows]
+            return site.prepare(augment(x, training.augment, shaken) if training.augment else x), data.y[rows]
+
+        def measure(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            # Statistics of a single sample are undefined: such a batch uses the running ones.
+            for norm in norms:
+                norm.train(len(y) > 1)
+            x = inputs(x) if inputs else x
+            with _watched(watched) as noted:
+                features = model.body(x)
+                logits = model.head(features)
+            parts = loss(Batch(features, logits, x, y, _see(references, x), noted))
+            parts = parts if isinstance(parts, dict) else {"loss": parts}
+            if not parts:
+                raise FedloomError("the loss has no parts.")
+            return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values())), parts
+
+        def elsewhere(weights: Tree, number: int) -> Tree:
+            now = torch.get_rng_state()
+            while len(drawn) <= number:
+                drawn.append((*take(index[torch.randperm(len(index), generator=further)[: training.batch]]), now))
+            x, y, noise = drawn[number]
+            kept = [(t, t.clone()) for t in (*params, *(b for m in norms for b in m.buffers()))]
+            with torch.no_grad():
+                torch._foreach_copy_([p for _, p in named], [weights[n] for n, _ in named])
+            # A batch meets the same dropout at all weights, else differences of gradients would be noise; and nothing
+            # is drawn from the generator of the steps themselves.
+            torch.set_rng_state(noise)
+            with torch.enable_grad():
+                found = torch.autograd.grad(measure(x, y)[0], params, materialize_grads=True)
+            torch.set_rng_state(now)
+            with torch.no_grad():
+                for tensor, before in kept:
+                    tensor.copy_(before)
+            return Tree((n, g) for (n, _), g in zip(named, found, strict=True))
+
         with _trained(model, params, only, site._frozen) as norms:
             for rows in _batches(len(index), training, self.work, rng):
                 self.step = steps + 1
-                rows = index[rows]
-                x, y = data.x[rows], data.y[rows]
-                if training.augment and y.ndim > 1:
-                    raise FedloomError("augment would move images but not their masks; it is for classification.")
-                if training.augment:
-                    x = augment(x, training.augment, shaken)
-                x = data.prepare(x)
-                # Statistics of a single sample are undefined: such a batch uses the running ones.
-                for norm in norms:
-                    norm.train(len(rows) > 1)
-                features = model.body(x)
-                batch = Batch(features, model.head(features), x, y, _see(references, x))
-                parts = loss(batch)
-                parts = parts if isinstance(parts, dict) else {"loss": parts}
-                if not parts:
-                    raise FedloomError("the loss has no parts.")
-                total = torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values()))
+                x, y = take(index[rows])
+                drawn = [(x, y, torch.get_rng_state())] if gradient else []
+                total, parts = measure(x, y)
                 if site.strict and not torch.isfinite(total):
                     raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
                 if optimizer is not None:
                     optimizer.zero_grad()
                     total.backward()
-                    self._correct(named, anchor, pull[1] if pull else 0.0, gradient)
+                    self._correct(named, anchor, pull[1] if pull else 0.0, gradient, lr, elsewhere)
                     if training.clip:
                         nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
                     optimizer.step()
@@ -296,25 +385,36 @@ class Local:
                 seen, steps = seen + len(rows), steps + 1
         losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
-        return Fit(steps, training.step_size(self.round), losses)
+        return Fit(steps, lr, losses)
+
+    def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
+        """Features and logits of all the client's samples of that part, in evaluation mode, and their labels."""
+        x, y = self.site.federation.samples(self.id, part)
+        return self.site.outputs(x), y
 
     @torch.no_grad()
-    def evaluate(self, loss: Loss = cross_entropy) -> dict[str, float]:
-        """The mean loss of the resident model, by part, on all of the client's training samples; nothing is trained."""
-        site, data = self.site, self.site.federation.data
-        site.model.eval()
+    def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
+        """The mean loss of the resident model, by part of the loss, on all of the client's samples of a part of its
+        data (train or validation); nothing is trained. Empty if there are none."""
+        model, seen = self.site.model.eval(), 0
         sums: dict[str, float] = {}
-        for rows in torch.from_numpy(site.federation.clients[self.id].train).split(eval_batch(data.x.shape)):
-            x, y = data.prepare(data.x[rows]), data.y[rows]
-            features = site.model.body(x)
-            parts = loss(Batch(features, site.model.head(features), x, y, {}))
-            for name, part in (parts if isinstance(parts, dict) else {"loss": parts}).items():
-                sums[name] = sums.get(name, 0.0) + float(part) * len(rows)
-        return {name: value / self.size for name, value in sums.items()}
+        for x, y in self.chunks(part):
+            features = model.body(x)
+            parts = loss(Batch(features, model.head(features), x, y, {}))
+            for name, value in (parts if isinstance(parts, dict) else {"loss": parts}).items():
+                sums[name] = sums.get(name, 0.0) + float(value) * len(y)
+            seen += len(y)
+        return {name: total / seen for name, total in sums.items()}
 
     @torch.no_grad()
     def _correct(
-        self, named: list[tuple[str, nn.Parameter]], anchor: list[Tensor], mu: float, hook: GradientHook | None
+        self,
+        named: list[tuple[str, nn.Parameter]],
+        anchor: list[Tensor],
+        mu: float,
+        hook: GradientHook | None,
+        lr: float,
+        elsewhere: Callable[[Tree, int], Tree],
     ) -> None:
         if not (anchor and mu) and not hook:
             return
@@ -326,9 +426,16 @@ class Local:
             torch._foreach_add_(grads, torch._foreach_sub([p.data for p in params], anchor), alpha=mu)
         if hook:
             names = [n for n, _ in named]
-            new = hook(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named))
+            new = hook(
+                Step(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named), lr, elsewhere)
+            )
             # Copied, because clipping and optimisers change gradients in place and the hook's tensors are its own.
             torch._foreach_copy_(grads, [new[n] for n in names])
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy in plain order, as it would come out of a file, so that sums over it do not depend on where it was."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def eval_batch(shape: Sequence[int]) -> int:
@@ -369,6 +476,33 @@ def _batches(n: int, training: Training, work: float, rng: torch.Generator) -> I
         for rows in order.split(training.batch)[: min(per_epoch, left)]:
             yield rows
             left -= 1
+
+
+@contextmanager
+def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Seen]]:
+    """Notes what goes into and comes out of modules while it is open: one `Seen` for each, there when it closes."""
+    given: dict[int, Tensor] = {}
+    found: dict[int, Seen] = {}
+    seen: list[Seen] = []
+
+    def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        # A layer that works in place would overwrite what went in.
+        given[id(module)] = args[0].clone() if getattr(module, "inplace", False) else args[0]
+
+    def after(module: nn.Module, _: object, output: Tensor) -> None:
+        found[id(module)] = Seen(given[id(module)], output)
+
+    handles: list[Any] = []
+    for module in modules:
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+    if idle := [m for m in modules if id(m) not in found]:
+        raise FedloomError(f"a {type(idle[0]).__name__} that is watched takes no part in what the model computes.")
+    seen += [found[id(m)] for m in modules]
 
 
 class _trained:

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
@@ -54,6 +54,13 @@ class Method:
     alone: ClassVar[Mapping[str, Any] | None] = {}
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        """The network with what the method adds to it (a second head, a projection); by default nothing.
+
+        It keeps its `body` and `head`; new modules are attributes of it, with first weights that depend on the seed.
+        """
+        return model
+
     def roles(self, model: nn.Module) -> Roles:
         """What happens to each tensor of the model; by default all are shared."""
         return Roles(model)
@@ -86,7 +93,7 @@ class Method:
         raise NotImplementedError
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
-        """What a client would use, given a download (or `trained`) and its state."""
+        """What a client would use, given a download (or `trained`) and its state. It may train first; nothing stays."""
         raise NotImplementedError
 
     def common(self, server: Payload, site: Site) -> Predictor | None:

@@ -16,7 +16,7 @@ class Watch:
 
     def __init__(self, console: Console, rounds: int, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.label, self._before = "", 0
+        self.label, self._before, self._encoded = "", 0, 0
         self.live = console.is_terminal and not quiet
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -39,10 +39,22 @@ class Watch:
         if self.live:
             self._bar.stop()
 
+    def total(self, rounds: int) -> None:
+        """How many rounds there will be, where that is not known at the start."""
+        self._bar.update(self._task, total=rounds)
+
     def begin(self, label: str, before: int = 0) -> None:
         """A run starts; the runs before it have `before` rounds."""
         self.label, self._before = label, before
         self._bar.update(self._task, description=label, completed=before)
+
+    def encoding(self, done: int, total: int) -> None:
+        """Show how far a frozen encoder has got."""
+        if self.live:
+            self._bar.update(self._task, accuracy=f"encoding {done}/{total}" if done < total else "")
+        elif not self.quiet and done * 10 // total > self._encoded * 10 // total:
+            self.console.print(f"encoding {done}/{total}", highlight=False)
+        self._encoded = done
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Show a round's accuracies."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +25,7 @@ from .data.federation import Federation, federate
 from .data.pictures import picture
 from .data.sources import MODEL_FOR, Progress
 from .data.sources import load as load_data
-from .engine import Callback, Engine
+from .engine import Callback, Engine, first
 from .errors import CheckpointError, FedloomError, unknown
 from .local import Site
 from .method import Method, make
@@ -32,6 +35,14 @@ from .models import Task, build
 from .report import RunData, render
 from .rng import key
 from .state import Checkpoint, Store, sha256, write_atomic
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: run folders are not guarded there
+    fcntl = None  # type: ignore[assignment]
+
+# What a run leaves in its folder, beside config.toml and checkpoint/.
+FILES = ("metrics.jsonl", "timing.jsonl", "summary.json", "federation.json", "partition.png", "report.html")
 
 
 @dataclass
@@ -52,8 +63,15 @@ class Run:
         folder = Path(folder)
         if not (folder / "config.toml").is_file():
             raise CheckpointError(f"{folder} is no run: it has no config.toml.")
+        given = configs.read(folder / "config.toml")
+        if (found := given.get("format", 0)) != configs.FORMAT:
+            older = isinstance(found, int) and found < configs.FORMAT
+            raise CheckpointError(
+                f"{folder} was written by {'an older' if older else 'another'} version of fedloom (format {found}, "
+                f"this one has format {configs.FORMAT}): run it anew in another folder, or with --fresh."
+            )
         return Run(
-            config=configs.build(configs.read(folder / "config.toml")),
+            config=configs.build(given),
             folder=folder,
             federation=_json(folder / "federation.json"),
             metrics=_lines(folder / "metrics.jsonl"),
@@ -76,7 +94,9 @@ class Run:
         config = {**self.config.model_dump(mode="json"), "toml": self.config.toml()}
         shown = self.folder / "partition.png" if self.folder else None
         picture = shown.read_bytes() if shown and shown.exists() else None
-        return RunData(name or self.config.method, config, self.metrics, self.summary, self.federation, picture)
+        return RunData(
+            name or self.config.method, config, self.metrics, self.summary, self.federation, picture, self.timing
+        )
 
 
 class Recorder:
@@ -117,7 +137,11 @@ class Recorder:
 
     def _extra(self, engine: Engine) -> dict[str, Any]:
         written = "".join(json.dumps(m) + "\n" for m in self.run.metrics).encode()
-        return {"bytes": engine.bytes, "metrics": {"length": len(written), "sha256": sha256(written)}}
+        return {
+            "bytes": engine.bytes,
+            "metrics": {"length": len(written), "sha256": sha256(written)},
+            "config": self.run.config.what(),
+        }
 
 
 def run(
@@ -126,7 +150,7 @@ def run(
     *,
     partition: str = "domains",
     clients: int | None = None,
-    model: str | nn.Module = "auto",
+    model: str | nn.Module | Callable[[], nn.Module] = "auto",
     seed: int = 0,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
@@ -135,8 +159,9 @@ def run(
 ) -> Run:
     """Run a method on a federation and return the `Run`. The same as `fedloom run`, without the shell.
 
-    `federation` is a data set's name (then `partition` and `clients` deal it out) or a `Federation`; `model` a name or
-    your own network. All other keywords are settings, as with `--set`: `run("fedprox", mu=0.1, rounds=20, lr=0.01)`.
+    `federation` is a data set's name (then `partition` and `clients` deal it out) or a `Federation`; `model` is a name,
+    a function that builds your own network (its first weights then depend on the seed) or a network as it is. All other
+    keywords are settings, as with `--set`: `run("fedprox", mu=0.1, rounds=20, lr=0.01)`.
     """
     given: dict[str, Any] = {"seed": seed, "clients": clients, "partition": partition}
     if isinstance(method, Method):
@@ -158,7 +183,7 @@ def run(
         fresh=fresh,
         method=type(method)(**config.hyper) if isinstance(method, Method) else None,
         federation=federation if isinstance(federation, Federation) else None,
-        model=None if isinstance(model, str) else model,
+        model=_own(model, seed),
     )
 
 
@@ -176,59 +201,92 @@ def execute(
     if config.execution.executor not in executors.EXECUTORS:
         raise unknown("executor", config.execution.executor, executors.EXECUTORS)
     made = Run(config, Path(out) if out else None)
-    if made.folder and (made.folder / "config.toml").exists() and not fresh:
+    if made.folder and not fresh and _begun(made.folder):
         made = _same(made.folder, config)
         if made.finished:
             made.reused = True
             return made
-    elif made.folder and fresh and (made.folder / "config.toml").exists():
-        shutil.rmtree(made.folder / "checkpoint", ignore_errors=True)
-        for name in (
-            "metrics.jsonl",
-            "timing.jsonl",
-            "summary.json",
-            "federation.json",
-            "partition.png",
-            "report.html",
-        ):
-            (made.folder / name).unlink(missing_ok=True)
     if config.partition == "given" and federation is None:
-        raise FedloomError("this run was made with its own federation: resume it from Python, with fedloom.run(...).")
+        raise FedloomError("this run was made from Python with its own federation: the same script goes on with it.")
     if config.model == "given" and model is None:
-        raise FedloomError("this run was made with its own model: resume it from Python, with fedloom.run(...).")
-    federation = federation or deal(config)
+        raise FedloomError("this run was made from Python with its own model: the same script goes on with it.")
+    images = federation or deal(config)
+    federation = encoded(config, images, next((c.encoding for c in callbacks if hasattr(c, "encoding")), None))
     method = method or make(config.method, config.hyper)
     site = Site(method, federation, model or network(config, federation), config.training, config.seed)
     made.federation = federation.describe()
-    store, start = Store(), Checkpoint()
-    if made.folder:
-        write_atomic(made.folder / "config.toml", config.toml().encode())
-        write_atomic(made.folder / "federation.json", json.dumps(made.federation).encode())
-        write_atomic(made.folder / "partition.png", drawn(federation))
-        store = Store(made.folder / "checkpoint")
-        (made.folder / "checkpoint").mkdir(exist_ok=True)
-        start = store.load()
-        _rewind(made, start)
-    if not config.schedule.exhausted(made.metrics):
-        executor = executors.make(config.execution.executor, site, config.execution.workers)
-        try:
-            watchers = [Recorder(made), *callbacks]
-            Engine(site, executor, config.schedule, watchers, store).run(start)
-        finally:
-            executor.close()
-    made.summary = summary(made, method)
-    if made.folder:
-        write_atomic(made.folder / "summary.json", json.dumps(made.summary, indent=1).encode())
-        write_atomic(made.folder / "report.html", render([made.data()], f"{config.method} on {config.data}").encode())
+    start = Checkpoint(server=first(site))
+    # Nothing is written before this line: what is refused leaves no folder behind.
+    with _alone(made.folder):
+        store = _open(made, images, fresh)
+        saved = store.load()
+        if made.folder and saved.server is not None:
+            start = saved
+            _unchanged(made.folder, start, config)
+        _rewind(made, saved)
+        if not config.schedule.exhausted(made.metrics):
+            executor = executors.make(config.execution.executor, site, config.execution.workers)
+            try:
+                watchers = [Recorder(made), *callbacks]
+                Engine(site, executor, config.schedule, watchers, store).run(start)
+            finally:
+                executor.close()
+        made.summary = summary(made, method)
+        if made.folder:
+            title = f"{config.method} on {config.data}"
+            write_atomic(made.folder / "summary.json", json.dumps(made.summary, indent=1).encode())
+            write_atomic(made.folder / "report.html", render([made.data()], title).encode())
     return made
 
 
-def resume(folder: str | Path, *, callbacks: Sequence[Callback] = (), **execution: Any) -> Run:
-    """Go on with an interrupted run; a finished one is returned as it is. `execution` may change where it runs."""
-    config = Run.load(folder).config
+def _begun(folder: Path) -> bool:
+    """Whether a folder holds a run that got as far as its first checkpoint; one that did not is no obstacle."""
+    return (folder / "config.toml").exists() and any((folder / "checkpoint").glob("*.json"))
+
+
+def _open(made: Run, federation: Federation, fresh: bool) -> Store:
+    """The run's folder, with what does not change during the run written to it, and its checkpoints."""
+    if made.folder is None:
+        return Store()
+    if fresh:
+        shutil.rmtree(made.folder / "checkpoint", ignore_errors=True)
+        for name in FILES:
+            (made.folder / name).unlink(missing_ok=True)
+    elif _begun(made.folder):
+        _same(made.folder, made.config)  # another process may have been here in the meantime
+    write_atomic(made.folder / "config.toml", made.config.toml().encode())
+    write_atomic(made.folder / "federation.json", json.dumps(made.federation).encode())
+    write_atomic(made.folder / "partition.png", drawn(federation))
+    (made.folder / "checkpoint").mkdir(exist_ok=True)
+    return Store(made.folder / "checkpoint")
+
+
+def resume(
+    folder: str | Path, *, rounds: int | None = None, callbacks: Sequence[Callback] = (), **execution: Any
+) -> Run:
+    """Go on with an interrupted run; a finished one is returned as it is. `execution` may change where it runs.
+
+    `rounds` makes a run longer. It is evaluated after its old last round too, as it was.
+    """
+    there = Run.load(folder)
+    config = there.config
     if execution:
         config = config.model_copy(update={"execution": config.execution.model_copy(update=execution)})
+    if rounds is not None and rounds != config.schedule.rounds:
+        with _alone(there.folder):
+            config = _longer(there, config, rounds)
     return execute(config, out=folder, callbacks=callbacks)
+
+
+def _longer(there: Run, config: Config, rounds: int) -> Config:
+    assert there.folder is not None
+    done = there.metrics[-1]["round"] if there.metrics else 0
+    if rounds < done:
+        raise FedloomError(f"{there.folder} has {done} rounds already; it can be made longer, not shorter.")
+    longer = config.model_copy(update={"schedule": config.schedule.model_copy(update={"rounds": rounds})})
+    write_atomic(there.folder / "config.toml", longer.toml().encode())
+    (there.folder / "summary.json").unlink(missing_ok=True)
+    return longer
 
 
 def deal(config: Config, progress: Progress | None = None) -> Federation:
@@ -242,6 +300,17 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
         split=config.split,
         merged_share=config.merged_share,
         **config.partitioning,
+    )
+
+
+def encoded(config: Config, federation: Federation, progress: Progress | None = None) -> Federation:
+    """The federation with features in place of images, if the config names an encoder."""
+    if not config.encoder:
+        if config.views > 1 or config.pixels:
+            raise FedloomError("views and pixels are for runs with a frozen encoder: say which (--encoder).")
+        return federation
+    return federation.encode(
+        config.encoder, views=config.views, augment=config.training.augment, pixels=config.pixels, progress=progress
     )
 
 
@@ -274,25 +343,88 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
         "stage": method.stage,
         **summarise_run(made.metrics, made.timing),
         "better_than_local": None,
+        "versions": versions(),
         "hash": config.hash(),
         "finished": True,
     }
 
 
+def versions() -> dict[str, str]:
+    """What a run was computed with."""
+    from . import __version__
+
+    found = {"fedloom": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    return found | {"numpy": np.__version__, "platform": f"{platform.system()} {platform.machine()}"}
+
+
 def _same(folder: Path, config: Config) -> Run:
     """The run in a folder, if it is the one that `config` describes."""
     there = Run.load(folder)
-    if there.config.hash() != config.hash():
-        old, new = (c.model_dump(mode="json", exclude={"execution"}) for c in (there.config, config))
-        differ = ", ".join(k for k in new if old[k] != new[k])
-        raise FedloomError(f"{folder} holds another run (it differs in: {differ}); choose another folder, or --fresh.")
+    if differ := _differences(there.config.what(), config.what()):
+        raise FedloomError(
+            f"{folder} holds another run ({differ}); choose another folder with --out, or start anew with --fresh."
+        )
     there.config = config
     return there
 
 
+def _unchanged(folder: Path, start: Checkpoint, config: Config) -> None:
+    """Refuse to go on with settings that the checkpoint was not made with, but for the number of rounds."""
+    if not start.round:
+        return
+    before, now = ({**c, "schedule": {**c["schedule"], "rounds": 0}} for c in (start.extra["config"], config.what()))
+    if differ := _differences(before, now):
+        raise FedloomError(
+            f"{folder / 'config.toml'} is not what this run was started with ({differ}); put it back, or start anew "
+            "with --fresh."
+        )
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Which settings differ, and how."""
+    said = []
+    for name in sorted({*there, *here}):
+        old, new = there.get(name), here.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            said += [_differences(old, new)] if old != new else []
+        elif old != new:
+            said.append(f"{name} is {json.dumps(old)} there, {json.dumps(new)} here")
+    return ", ".join(said)
+
+
+def _own(model: str | nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module | None:
+    """A user's own network; one that is built here has first weights that depend on the seed only."""
+    if isinstance(model, str | nn.Module):
+        return None if isinstance(model, str) else model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, "init"))
+        return model()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path | None) -> Iterator[None]:
+    """Keep other processes out of a run folder. The system lets go of it when this process ends, however it ends."""
+    if folder is None or fcntl is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedloomError(
+                f"another process is working in {folder}; wait for it, or choose another folder."
+            ) from None
+        yield
+    finally:
+        os.close(held)
+
+
 def _rewind(made: Run, start: Checkpoint) -> None:
     """Cut metrics and timing back to a checkpoint: a kill may have come between a line and its checkpoint."""
-    assert made.folder is not None
+    if made.folder is None:
+        return
     path = made.folder / "metrics.jsonl"
     written = path.read_bytes() if path.exists() else b""
     wanted = start.extra.get("metrics", {"length": 0, "sha256": sha256(b"")})
@@ -302,7 +434,7 @@ def _rewind(made: Run, start: Checkpoint) -> None:
     if kept != written:
         write_atomic(path, kept)
     made.metrics = [json.loads(line) for line in kept.splitlines()]
-    made.timing = [t for t in made.timing if t["round"] <= start.round]
+    made.timing = [t for t in _lines(made.folder / "timing.jsonl") if t["round"] <= start.round]
     text = "".join(json.dumps(t) + "\n" for t in made.timing)
     write_atomic(made.folder / "timing.jsonl", text.encode())
 

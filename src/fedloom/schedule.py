@@ -21,15 +21,15 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: Count = 10
+    rounds: Count = 10  # how many
     ratio: Ratio = 1.0  # share of clients in a round
     ratio_max: Ratio | None = None  # if given, each round draws its number of clients between ratio and ratio_max
     dropouts: Share | ByRound = 0.0  # chance that a participant is lost after its download, or who is, by round
     stragglers: Share | ByRound = 0.0  # chance that a participant is slow, or who is, by round
     straggler_work: Ratio = 0.5  # share of its steps a slow client manages
-    eval_every: Count = 1
+    eval_every: Count = 1  # evaluate after every so many rounds, and after the last
     patience: Count | None = None  # stop after this many evaluations without a better validation accuracy
-    checkpoint_every: Count = 1
+    checkpoint_every: Count = 1  # save after every so many rounds; changes no result
 
     @model_validator(mode="after")
     def _ordered(self) -> Schedule:

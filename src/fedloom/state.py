@@ -19,7 +19,7 @@ from typing import Any
 from .errors import CheckpointError
 from .payload import Payload
 
-FORMAT = 1
+FORMAT = 2
 KEEP = 2  # manifests
 
 
@@ -57,7 +57,7 @@ class Checkpoint:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-class _Newer(CheckpointError):
+class _Other(CheckpointError):
     """Whole, but of a format this version does not know: not to be skipped, let alone removed."""
 
 
@@ -113,7 +113,7 @@ class Store:
         for path in reversed(self._manifests()):
             try:
                 body, files = self._read(path)
-            except _Newer:
+            except _Other:
                 raise
             except CheckpointError as error:
                 bad.append(str(error))
@@ -127,7 +127,7 @@ class Store:
             self._clean()
             return Checkpoint(body["round"], Payload.decode(files[body["server"]]), body["extra"])
         if bad:
-            raise CheckpointError(f"{' '.join(bad)} No whole checkpoint is left in {self.folder}.")
+            raise CheckpointError(f"{' '.join(bad)} No whole checkpoint is left in {self.folder}; --fresh starts anew.")
         return Checkpoint()
 
     def _manifests(self) -> list[Path]:
@@ -153,7 +153,10 @@ class Store:
         if sha256(_canonical(body)) != claimed:
             raise CheckpointError(f"{path.name} is damaged (its checksum does not fit).")
         if body["format"] != FORMAT:
-            raise _Newer(f"{path.name} has format {body['format']}, this version reads {FORMAT}.")
+            age = "an older" if body["format"] < FORMAT else "a newer"
+            raise _Other(
+                f"{path.name} has format {body['format']}, from {age} version of fedloom; this one reads {FORMAT}."
+            )
         files = {}
         for name in {body["server"], *body["clients"].values()}:
             file = self.folder / name

@@ -16,6 +16,17 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
+# With these every step is exactly `w - lr * gradient`, whatever the run's optimiser; for steps that a paper fixes.
+PLAIN: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr_decay": 1.0,
+    "momentum": 0.0,
+    "dampening": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "clip": None,
+}
+
 
 def part_of(n: int, share: float) -> int:
     """How many whole things `share` of `n` are; 0.29 of 100 is 29, though a computer's product is a little less."""
@@ -27,21 +38,21 @@ class Training(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: Positive = 0.05
-    lr_decay: Positive = 1.0  # the step size is lr * lr_decay ** (round - 1)
-    batch: Count = 32
-    epochs: Count = 1
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # made anew in every round
+    lr: Positive = 0.05  # the step size
+    lr_decay: Positive = 1.0  # in round r the step size is lr * lr_decay ** (r - 1)
+    batch: Count = 32  # samples in a step
+    epochs: Count = 1  # passes over a client's data in a round
     steps: Count | None = None  # if given, this many steps instead of epochs
     drop_last: bool = False  # leave out an incomplete last batch (unless it is the only one)
-    momentum: Share = 0.0  # SGD
-    dampening: NotNegative = 0.0  # SGD
-    nesterov: bool = False  # SGD
-    beta1: Share = 0.9  # Adam, AdamW
-    beta2: Share = 0.999  # Adam, AdamW
-    eps: Positive = 1e-8  # Adam, AdamW
-    amsgrad: bool = False  # Adam, AdamW
-    weight_decay: NotNegative = 0.0
+    momentum: Share = 0.0  # of SGD
+    dampening: NotNegative = 0.0  # of SGD's momentum
+    nesterov: bool = False  # SGD: Nesterov's kind of momentum
+    beta1: Share = 0.9  # Adam, AdamW: decay of the mean gradient
+    beta2: Share = 0.999  # Adam, AdamW: decay of the mean squared gradient
+    eps: Positive = 1e-8  # Adam, AdamW: added to the root
+    amsgrad: bool = False  # Adam, AdamW: the variant of that name
+    weight_decay: NotNegative = 0.0  # L2 penalty (SGD, Adam) or decoupled decay (AdamW)
     clip: Positive | None = None  # largest norm of the whole gradient
     augment: tuple[Literal["crop", "flip", "rotate"], ...] = ()  # of training images, anew in every step
 

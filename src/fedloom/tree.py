@@ -89,6 +89,15 @@ class Tree(Mapping[str, Tensor]):
         """The Euclidean norm over all tensors together (not per tensor)."""
         return self.dot(self).sqrt()
 
+    def towards(self, other: Tree, share: float | Tree) -> Tree:
+        """`self + share * (other - self)`, exactly `self` at 0 and `other` at 1; `share` may differ by element.
+
+        Integer tensors (counters) take the larger value.
+        """
+        shares: list[Any] = self._like(share) if isinstance(share, Tree) else [share] * len(self)
+        pairs = zip(self._list(), self._like(other), shares, strict=True)
+        return self._new(torch.lerp(a, b, s) if a.is_floating_point() else torch.maximum(a, b) for a, b, s in pairs)
+
     # -- structure ----------------------------------------------------------------------------------------------
     def map(self, fn: Callable[[Tensor], Tensor]) -> Tree:
         """A tree of `fn(tensor)`."""

@@ -1,7 +1,8 @@
 """`Site` and `Local`: the training loop against hand-written ones, and what it must leave alone."""
 
 import copy
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.errors import FedloomError
 from fedloom.executors.base import Task as Job
 from fedloom.executors.base import execute
-from fedloom.local import EVAL_BATCH, Batch, Local, Site, cross_entropy, eval_batch
+from fedloom.local import EVAL_BATCH, Batch, Local, Site, Step, cross_entropy, eval_batch
 from fedloom.method import Method
 from fedloom.methods.fedavg import FedAvg
 from fedloom.models import Task, build
@@ -299,9 +300,9 @@ def test_a_straggler_does_part_of_the_steps(settings: dict[str, Any], work: floa
 def test_the_step_size_decays_by_round(round: int, lr: float) -> None:
     site, expected = place(10, lr=0.4, lr_decay=0.5, steps=1), {}
 
-    def hook(g: Tree, w: Tree) -> Tree:
-        expected.update(w - lr * g)
-        return g
+    def hook(step: Step) -> Tree:
+        expected.update(step.w - lr * step.g)
+        return step.g
 
     fit = Local(site, 0, round).fit(gradient=hook)
     assert fit.lr == pytest.approx(lr)
@@ -488,9 +489,9 @@ def test_pull_reaches_layers_that_the_loss_does_not() -> None:
 def test_the_hook_sees_gradient_and_weights() -> None:
     site, watch, seen = place(10, epochs=2, momentum=0.5), Watch(), []
 
-    def hook(g: Tree, w: Tree) -> Tree:
-        seen.append((g.clone(), w.clone()))
-        return g
+    def hook(step: Step) -> Tree:
+        seen.append((step.g.clone(), step.w.clone()))
+        return step.g
 
     fit = Local(site, 0, 1).fit(watch, gradient=hook)
     assert len(seen) == fit.steps == 6
@@ -508,27 +509,80 @@ def test_the_hook_sees_gradient_and_weights() -> None:
 
 def test_the_hooks_result_is_used() -> None:
     doubled, faster, still = place(10, lr=0.125), place(10, lr=0.25), place(10)
-    Local(doubled, 0, 1).fit(gradient=lambda g, _: 2 * g)
+    Local(doubled, 0, 1).fit(gradient=lambda s: 2 * s.g)
     Local(faster, 0, 1).fit()
     assert same(weights(doubled), weights(faster))
-    Local(still, 0, 1).fit(gradient=lambda g, _: g.zeros_like())
+    Local(still, 0, 1).fit(gradient=lambda s: s.g.zeros_like())
     assert changed(weights(still), dict(still.first)) == {n for n, _ in still.model.named_buffers()}
 
 
 def test_the_hook_can_use_the_weights() -> None:
     site = place(10, lr=0.25, epochs=1)
-    Local(site, 0, 1).fit(gradient=lambda g, w: w)  # three steps of w - w / 4
+    Local(site, 0, 1).fit(gradient=lambda s: s.w)  # three steps of w - w / 4
     for name in site.parameters():
         torch.testing.assert_close(site.tensors[name], site.first[name] * 0.75**3)
+
+
+def test_gradients_elsewhere_meet_the_same_dropout_and_draw_nothing() -> None:
+    """At the same weights and batch the gradient is the same though there is dropout, and asking changes no step."""
+
+    def hook(step: Step) -> Tree:
+        assert step.at(step.w).equal(step.g)
+        assert step.at(step.w, 1).equal(step.at(step.w, 1))
+        return step.g
+
+    ends = []
+    for gradient in (hook, None):
+        site = place(model=net(dropout=0.5))
+        torch.manual_seed(2)
+        Local(site, 0, 1).fit(gradient=gradient, epochs=3)
+        ends.append(weights(site))
+    assert same(ends[0], ends[1])
+
+
+def test_parameters_of_some_modules() -> None:
+    site = place()
+    local = Local(site, 0, 1)
+    assert set(local.parameters([site.model.head])) == {"head.weight", "head.bias"}
+    assert set(local.parameters()) == {n for n, _ in site.model.named_parameters()}
+
+
+def test_the_hook_can_ask_for_gradients_elsewhere() -> None:
+    site, watch, asked = place(10, steps=3), Watch(), []
+
+    def hook(step: Step) -> Tree:
+        before = weights(site)
+        again, here, other, same_other = step.at(0.5 * step.w), step.at(step.w), step.at(step.w, 2), step.at(step.w, 2)
+        assert same(before, weights(site))  # BatchNorm's statistics included
+        for name in step.g:
+            assert torch.equal(here[name], step.g[name]) and torch.equal(other[name], same_other[name])
+        asked.append((step.w.clone(), again, other))
+        return step.g
+
+    Local(site, 0, 1).fit(watch, gradient=hook)
+    assert len(asked) == 3 and len(watch.batches) == 15
+    for i, (w, again, other) in enumerate(asked):
+        batches = watch.batches[5 * i : 5 * i + 5]
+        assert torch.equal(batches[0][0], batches[1][0]) and torch.equal(batches[3][0], batches[4][0])
+        assert not torch.equal(batches[0][0], batches[3][0])
+        for tree, (x, y), factor in ((again, batches[0], 0.5), (other, batches[3], 1.0)):
+            model = net().train()
+            model.load_state_dict(dict(factor * w), strict=False)
+            F.cross_entropy(model.head(model.body(x)), y).backward()
+            for name, p in model.named_parameters():
+                assert torch.equal(tree[name], p.grad)
+    plain, unasked = place(10, steps=3), Watch()
+    Local(plain, 0, 1).fit(unasked)
+    assert same(weights(plain), weights(site))  # asking changes nothing
 
 
 def test_the_hook_comes_after_the_pull_and_before_clipping() -> None:
     pulled, free = place(10, steps=1), place(10, steps=1)
     seen: list[Tree] = []
 
-    def hook(g: Tree, w: Tree) -> Tree:
-        seen.append(g.clone())
-        return 1000 * g
+    def hook(step: Step) -> Tree:
+        seen.append(step.g.clone())
+        return 1000 * step.g
 
     anchor = anchor_for(pulled)
     Local(pulled, 0, 1).fit(pull=(anchor, 0.5), gradient=hook, clip=0.01)
@@ -543,7 +597,7 @@ def test_the_hook_comes_after_the_pull_and_before_clipping() -> None:
 
 def test_pull_and_hook_together_do_both() -> None:
     a, b = place(10), place(10)
-    Local(a, 0, 1).fit(pull=(anchor_for(a), 0.5), gradient=lambda g, _: g)
+    Local(a, 0, 1).fit(pull=(anchor_for(a), 0.5), gradient=lambda s: s.g)
     Local(b, 0, 1).fit(pull=(anchor_for(b), 0.5))
     assert same(weights(a), weights(b))
 
@@ -553,13 +607,13 @@ def test_a_hook_may_hand_out_its_own_tensors(settings: dict[str, Any]) -> None:
     """A constant correction must be the same in every step, whatever the optimiser does to gradients in place."""
     site = place(10, **settings)
     constant = site.parameters().map(torch.ones_like)
-    Local(site, 0, 1).fit(gradient=lambda g, w: constant)
+    Local(site, 0, 1).fit(gradient=lambda s: constant)
     assert all(torch.equal(t, torch.ones_like(t)) for t in constant.values())
 
 
 def test_a_hook_may_hand_back_the_weights_under_clipping() -> None:
     site = place(10, lr=0.1, steps=1)
-    Local(site, 0, 1).fit(gradient=lambda g, w: w, clip=0.01)
+    Local(site, 0, 1).fit(gradient=lambda s: s.w, clip=0.01)
     first = site.first.only(site.parameters())
     expected = first - (0.1 * 0.01 / first.norm()) * first
     for name, tensor in expected.items():
@@ -615,9 +669,9 @@ def test_only_nothing_changes_nothing() -> None:
 def test_the_hook_sees_only_what_trains() -> None:
     names: list[set[str]] = []
 
-    def hook(g: Tree, w: Tree) -> Tree:
-        names.append(set(g) | set(w))
-        return g
+    def hook(step: Step) -> Tree:
+        names.append(set(step.g) | set(step.w))
+        return step.g
 
     site = place(10, steps=1)
     Local(site, 0, 1).fit(only=[site.model.head], gradient=hook)
@@ -637,7 +691,7 @@ def test_frozen_never_changes(method: Method, settings: dict[str, Any]) -> None:
     local = Local(site, 0, 1)
     local.fit()
     assert changed(weights(site), dict(site.first)) == set(site.first) - frozen
-    local.fit(pull=(anchor_for(site), 1.0), gradient=lambda g, w: g + 0.1 * w, epochs=2)
+    local.fit(pull=(anchor_for(site), 1.0), gradient=lambda s: s.g + 0.1 * s.w, epochs=2)
     local.fit(only=[site.model.body])  # what is named here stays frozen all the same
     assert same(weights(site), dict(site.first), frozen)
     assert set(site.parameters()).isdisjoint(frozen)
@@ -1015,3 +1069,107 @@ def test_large_images_are_evaluated_in_smaller_batches() -> None:
     assert eval_batch((1000, 3, 32, 32)) == eval_batch((9, 5)) == EVAL_BATCH
     assert eval_batch((1000, 3, 128, 128)) == 32
     assert eval_batch((1000, 3, 512, 512)) == 16
+
+
+# -- what a method adds to the network -------------------------------------------------------------------------------
+class TwoHeads(Plain):
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        model.second = nn.Linear(model.head.in_features, len(classes))
+        return model
+
+
+def test_a_method_extends_the_network_by_seed() -> None:
+    a, b = place(10, method=TwoHeads()), place(10, method=TwoHeads())
+    torch.manual_seed(5)
+    c = Site(TwoHeads(), vectors(10), net(), Training(), SEED + 1)
+    assert torch.equal(a.tensors["second.weight"], b.tensors["second.weight"])
+    assert not torch.equal(a.tensors["second.weight"], c.tensors["second.weight"])
+    assert not hasattr(a.given, "second")  # a worker that starts from it extends it itself
+
+
+def test_outputs_and_evaluation_of_a_part() -> None:
+    site = place(10)
+    local = Local(site, 0, 1)
+    seen, y = local.outputs()
+    assert len(seen.logits) == len(y) == 10
+    assert local.evaluate()["ce"] == pytest.approx(F.cross_entropy(seen.logits, y).item(), rel=1e-6)
+    assert local.evaluate(part="validation") == {}  # nobody was asked
+    first, held = site.federation.clients[0], np.array([1, 4])
+    validated = dataclasses.replace(site.federation, clients=(dataclasses.replace(first, validation=held),))
+    some = Local(Site(Plain(), validated, net(), Training(), SEED), 0, 1)
+    wanted = F.cross_entropy(seen.logits[held], y[held]).item()
+    assert some.evaluate(part="validation")["ce"] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_model_is_shown_what_inputs_makes_of_a_batch() -> None:
+    """Training on half of x is training with half the first layer's weights, as far as the outputs go."""
+    site, half = place(10, model=net(norm=False)), place(10, model=net(norm=False))
+    with torch.no_grad():
+        half.model.body[0].weight.mul_(0.5)
+    shown: list[Tensor] = []
+    a = Local(site, 0, 1).fit(lambda b: (shown.append(b.x), cross_entropy(b))[1], inputs=lambda x: x / 2, steps=1)
+    b = Local(half, 0, 1).fit(steps=1)
+    assert a.losses == pytest.approx(b.losses)
+    assert shown[0][:, 0].max() < 0.05  # halves of at most 0.09
+    x = site.federation.data.x
+    torch.testing.assert_close(site.predictor(lambda x: x / 2)(x), site.predictor()(x / 2))
+
+
+def test_references_are_shown_the_same() -> None:
+    outputs: list[tuple[Tensor, Tensor]] = []
+
+    def loss(b: Batch) -> Tensor:
+        outputs.append((b.logits.detach(), b.refs["same"].logits))
+        return b.logits.mean()
+
+    site = place(10, model=net(norm=False))
+    Local(site, 0, 1).fit(loss, inputs=lambda x: x / 2, refs={"same": site.first}, steps=1)
+    torch.testing.assert_close(*outputs[0])
+
+
+class Relus(nn.Module):
+    """One ReLU used twice, working in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.relu = nn.Linear(DIMS, 4), nn.Linear(4, 4), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.relu(self.second(self.relu(self.first(x))))
+        return result
+
+
+def test_watched_modules() -> None:
+    model = nn.Module()
+    model.body, model.head = Relus(), nn.Linear(4, CLASSES)
+    model = model.double()
+    site = place(10, model=model)
+    relu = site.model.body.relu
+    seen: list[Any] = []
+
+    def loss(b: Batch) -> Tensor:
+        seen.append((b.seen, b.features.detach()))
+        return b.seen[0].input.pow(2).mean()
+
+    before = weights(site)
+    Local(site, 0, 1).fit(loss, watch=[relu], steps=2)
+    (noted,), features = seen[0]
+    assert (noted.input < 0).any()  # of the last call, as it went in
+    torch.testing.assert_close(noted.input.clamp(min=0), features)
+    torch.testing.assert_close(noted.output, features)
+    assert changed(before, weights(site)) == {f"body.{n}.{p}" for n in ("first", "second") for p in ("weight", "bias")}
+    assert not relu._forward_hooks and not relu._forward_pre_hooks
+
+
+def test_a_watched_module_that_is_not_used_is_named() -> None:
+    with pytest.raises(FedloomError, match="Linear that is watched"):
+        Local(place(10), 0, 1).fit(watch=[nn.Linear(1, 1)])
+
+
+def test_chunks_and_width() -> None:
+    site = place(4, EVAL_BATCH + 3)
+    sizes = [len(y) for _, y in Local(site, 1, 1).chunks()]
+    assert sizes == [EVAL_BATCH, 3]
+    assert list(Local(site, 1, 1).chunks("validation")) == []
+    assert torch.equal(torch.cat([x for x, _ in Local(site, 0, 1).chunks()]), site.federation.samples(0)[0])
+    assert site.width == 6

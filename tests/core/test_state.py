@@ -18,7 +18,7 @@ import torch
 from fedloom import state
 from fedloom.errors import CheckpointError
 from fedloom.payload import Payload
-from fedloom.state import Checkpoint, Store, sha256, write_atomic
+from fedloom.state import FORMAT, Checkpoint, Store, sha256, write_atomic
 from fedloom.tree import Tree
 
 torch.set_num_threads(1)
@@ -275,7 +275,7 @@ def test_two_manifests_are_kept_and_no_file_without_a_name(tmp_path: Path) -> No
 
 def test_the_manifest_says_what_is_what(two: Path) -> None:
     manifest = body(two, 3)
-    assert manifest["format"] == 1 and manifest["round"] == 3
+    assert manifest["format"] == FORMAT and manifest["round"] == 3
     assert list(manifest["clients"]) == ["0", "1", "2", "3"]
     for name in [manifest["server"], *manifest["clients"].values()]:
         assert name == hashlib.sha256((two / name).read_bytes()).hexdigest() + ".safetensors"
@@ -421,7 +421,7 @@ def test_both_damaged_is_an_error(fresh: Callable[[], Path], first: str, second:
         Store(folder).load()
     text = str(caught.value)
     assert "round-000003.json is damaged" in text and "round-000002.json is damaged" in text
-    assert f"No whole checkpoint is left in {folder}." in text
+    assert f"No whole checkpoint is left in {folder}; --fresh" in text
     assert manifests(folder) == [p.name for p in paths], "the evidence stays"
 
 
@@ -471,14 +471,14 @@ def another_format(folder: Path, round: int, number: Any) -> None:
     (folder / f"round-{round:06d}.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("number", [2, 0, 99])
-def test_an_unknown_format_is_refused(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(("number", "age"), [(FORMAT - 1, "an older"), (0, "an older"), (99, "a newer")])
+def test_an_unknown_format_is_refused(tmp_path: Path, number: int, age: str) -> None:
     play(tmp_path, range(1, 2))
-    another_format(tmp_path, 1, 1)
+    another_format(tmp_path, 1, FORMAT)
     assert quietly(Store(tmp_path)).round == 1, "the manifest made here is a right one"
     another_format(tmp_path, 1, number)
     before = files(tmp_path)
-    with pytest.raises(CheckpointError, match=rf"round-000001\.json has format {number}, this version reads 1\."):
+    with pytest.raises(CheckpointError, match=rf"round-000001\.json has format {number}, from {age} version"):
         Store(tmp_path).load()
     assert files(tmp_path) == before
 
@@ -486,14 +486,14 @@ def test_an_unknown_format_is_refused(tmp_path: Path, number: int) -> None:
 def test_a_checkpoint_of_an_unknown_format_is_not_deleted(fresh: Callable[[], Path]) -> None:
     """It is not damaged: the version that wrote it can read it."""
     folder = fresh()
-    another_format(folder, 3, 2)
+    another_format(folder, 3, FORMAT + 1)
     before = files(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             Store(folder).load()
         except CheckpointError as error:
-            assert "round-000003.json has format 2" in str(error)
+            assert f"round-000003.json has format {FORMAT + 1}" in str(error)
     assert files(folder) == before
 
 

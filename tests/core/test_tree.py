@@ -229,6 +229,19 @@ def test_norm_is_not_a_sum_of_norms() -> None:
 
 
 # -- structure --------------------------------------------------------------------------------------------------
+def test_towards_is_exact_at_both_ends_and_may_differ_by_element() -> None:
+    a = Tree({"w": torch.tensor([0.1, 0.7]), "n": torch.tensor(3)})
+    b = Tree({"n": torch.tensor(5), "w": torch.tensor([0.3, -0.9])})
+    assert a.towards(b, 0.0)["w"].equal(a["w"]) and a.towards(b, 1.0)["w"].equal(b["w"])
+    assert a.towards(b, 0.25)["w"].tolist() == pytest.approx([0.15, 0.3])
+    assert a.towards(b, 0.25)["n"].equal(torch.tensor(5))
+    share = Tree({"n": torch.tensor(0.0), "w": torch.tensor([0.0, 0.5])})
+    assert a.towards(b, share)["w"].tolist() == pytest.approx([0.1, -0.1])
+    with pytest.raises(FedloomError, match="different names"):
+        a.towards(b.only(["w"]), 0.5)
+    assert not Tree().towards(Tree(), 0.5)
+
+
 def test_only_and_without_are_views() -> None:
     tree = draw([(2,), (3,), (4,)], 0)
     some, rest = tree.only(["t2", "t0"]), tree.without(["t2", "t0"])

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedloom.metrics.accuracy import accuracies, compared, summarise
+from fedloom.metrics.accuracy import accuracies, compared, summarise, worst_share
 
 FIGURES = {
     "accuracy_mean",
@@ -136,3 +136,10 @@ def test_compared_leaves_out_clients_without_a_number() -> None:
 def test_compared_wants_the_same_clients() -> None:
     with pytest.raises(ValueError, match="zip"):
         compared([0.5], [0.5, 0.6])
+
+
+def test_the_worst_tenth_of_the_clients() -> None:
+    assert worst_share([0.5, None, 0.3]) == 0.3  # at least one
+    assert worst_share([i / 20 for i in range(20)]) == pytest.approx((0 + 1 / 20) / 2)
+    assert worst_share([i / 21 for i in range(21)]) == pytest.approx((0 + 1 / 21 + 2 / 21) / 3)
+    assert worst_share([None]) is None

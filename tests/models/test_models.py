@@ -268,8 +268,18 @@ IMAGES = "needs images (channels, height, width) of at least"
         ),
         ("cnn", IMAGE, {"width": 0}, "option 'width' of model 'cnn' must be a positive integer, not 0"),
         ("mlp", VECTOR, {"hidden": (5, "a")}, "option 'hidden' of model 'mlp' must be a positive integer, not 'a'"),
-        ("mlp", VECTOR, {"hidden": ()}, "option 'hidden' of model 'mlp' must be a tuple of at least one size, not ()"),
-        ("mlp", VECTOR, {"hidden": 5}, "option 'hidden' of model 'mlp' must be a tuple of at least one size, not 5"),
+        (
+            "mlp",
+            VECTOR,
+            {"hidden": ()},
+            "option 'hidden' of model 'mlp' must be a list of sizes such as [200, 100], not ().",
+        ),
+        (
+            "mlp",
+            VECTOR,
+            {"hidden": 5},
+            "option 'hidden' of model 'mlp' must be a list of sizes such as [200, 100], not 5.",
+        ),
     ],
 )
 def test_build_errors(name: str, task: Task, chosen: dict[str, object], sentence: str) -> None:

@@ -1,45 +1,51 @@
-"""Tests of the comparison page."""
+"""The page, from made-up runs whose figures are known."""
+
+from __future__ import annotations
 
 import copy
+import json
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from fedloom.report import RunData, render
-from fedloom.report.svg import axis, shorten
+from fedloom.report import RunData, page, render
+from fedloom.report.page import config_text
 
-VOID = {"meta", "input"}
-DOMAINS = ["photo", "sketch"]
+VOID = {"meta", "input", "img"}
+Make = Callable[..., RunData]
 
 
 class Balance(HTMLParser):
     """Fail on tags that do not nest; collect rows of the leaderboard, tags and visible text."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
         self.stack: list[str] = []
         self.tags: list[str] = []
         self.text: list[str] = []
-        self.rows: list[list[tuple[str, bool]]] = []
-        self.feed(page)
+        self.rows: list[list[tuple[str, str]]] = []
+        self.board = False
+        self.feed(text)
         self.close()
         assert self.stack == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        given = dict(attrs)
         if tag not in VOID:
             self.stack.append(tag)
-        if tag == "tr":
+        if tag == "table":
+            self.board = given.get("id") == "board"
+        if tag == "tr" and self.board and given.get("class") != "groups":
             self.rows.append([])
-        if tag in ("th", "td"):
-            self.rows[-1].append(("", "best" in (dict(attrs).get("class") or "").split()))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
+        if tag in ("th", "td") and self.board and self.rows:
+            kinds = (given.get("class") or "").split()
+            self.rows[-1].append(("", next((k for k in ("best", "tie") if k in kinds), "")))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.stack.pop() == tag
@@ -47,198 +53,191 @@ class Balance(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not {"style", "script"} & set(self.stack):
             self.text.append(data)
-        if {"th", "td"} & set(self.stack) and self.stack[-1] != "small":
-            text, best = self.rows[-1][-1]
-            self.rows[-1][-1] = (text + data, best)
+        if {"th", "td"} & set(self.stack) and self.board and self.rows and "small" not in self.stack:
+            text, mark = self.rows[-1][-1]
+            self.rows[-1][-1] = (text + data, mark)
 
-    def column(self, name: str) -> dict[str, tuple[str, bool]]:
+    def column(self, name: str) -> dict[str, tuple[str, str]]:
         place = [text for text, _ in self.rows[0]].index(name)
         return {row[0][0]: row[place] for row in self.rows[1:]}
 
 
-def make(
-    name: str,
-    before: list[Any],
-    method: str | None = None,
-    rounds: int = 2,
-    up: int = 2_000_000,
-    domains: list[str] | None = None,
-    **changes: Any,
-) -> RunData:
-    """Return a run whose clients reach the given accuracies in its last round."""
-    domains = DOMAINS if domains is None else domains
-    known = [a for a in before if a is not None] or [0.0]
-    mean, after = sum(known) / len(known), [a if a is None else a / 2 for a in before]
-    metrics = []
-    for turn in range(1, rounds + 1):
-        level = mean * turn / rounds
-        stats = {"accuracy_mean": level, "worst_client": min(known), "domains": dict.fromkeys(domains, level)}
-        metrics.append(
-            {
-                "round": turn,
-                "participants": len(before),
-                "loss": {"ce": 1.0},
-                "bytes": {"up": up, "down": up},
-                "personal": stats,
-                "before": stats,
-                "after": {**stats, "accuracy_mean": level / 2},
-                "common": None,
-                "validation": {"personal": level, "common": None},
-                "clients": {"before": before, "after": after, "common": None},
-            }
-        )
-    three = {"last": mean, "best": mean + 0.01, "best_by_validation": mean - 0.01}
-    summary = {
-        "method": method or name,
-        "data": "toy",
-        "partition": "dirichlet",
-        "seed": 1,
-        "rounds": rounds,
-        "clients": len(before),
-        "stage": "before",
-        "personal": {"accuracy_mean": three},
-        "common": None,
-        "domains": {d: three for d in domains},
-        "domain_avg": three,
-        "domain_std": {"last": mean / 10, "best": None, "best_by_validation": None},
-        "bytes": {"up": {"per_round": up, "total": up * rounds}, "down": {"per_round": up, "total": up * rounds}},
-        "seconds": 12.3,
-        "peak_rss_mb": 512.0,
-        "better_than_local": None,
-        "finished": True,
-        **changes,
-    }
-    clients = [
-        {
-            "domain": domains[j % len(domains)] if domains else None,
-            "train": 30,
-            "validation": 3,
-            "test": 9,
-            "counts": [j + 1, 1234],
-        }
-        for j in range(len(before))
-    ]
-    federation = {"classes": ["cat", "dog"], "domains": domains, "clients": clients}
-    return RunData(name, {"method": {"name": name}, "rounds": rounds}, metrics, summary, federation)
+def test_it_is_balanced_self_contained_and_shows_every_section(comparison) -> None:
+    text = render(comparison, "A & B")
+    seen = Balance(text)
+    said = "".join(seen.text)
+    for heading in ("A & B", "Leaderboard", "Curves", "Domains", "Fairness", "Clients", "Data", "Costs", "Settings"):
+        assert heading in said
+    assert not re.search(r"https?://|\bsrc=|url\(|@import|<link", text)
+    # 3 personal curves, before and after; domains, two scatters, the ranking; gains, two maps; 3 partitions; traffic
+    assert seen.tags.count("figcaption") == seen.tags.count("figure") == 5 + 1 + 3 + 3 + 3 + 1
+    assert text.count("<svg") == seen.tags.count("figure")
+    for note in ("headline accuracy", "before / after local training", "std over seeds (ddof 1)", "ddof 0", "flatters"):
+        assert note in said
 
 
-def several() -> list[RunData]:
-    return [
-        make("local", [0.5, 0.6, 0.7, None], up=0),
-        make("fedavg", [0.61, 0.58, 0.7, 0.9]),
-        make("fedbn", [0.8, 0.8, 0.8, 0.8], up=1_000_000),
-    ]
-
-
-def test_page_is_balanced_self_contained_and_shows_every_section() -> None:
-    page = render(several(), "A & B")
-    seen = Balance(page)
-    text = "".join(seen.text)
-    for heading in ("A & B", "Leaderboard", "Curves", "Domains", "Clients", "Partition", "Costs", "Configurations"):
-        assert heading in text
-    assert not re.search(r"https?://|\bsrc=|url\(|@import|<link", page)
-    # two curves, the domains, two client maps, the partition and the costs
-    assert seen.tags.count("figcaption") == seen.tags.count("figure") == 7
-    assert "optimistic" in text and "ddof 1" in text and "ddof 0" in text
-    assert "dirichlet" in text and "1234" in text and "class dog" in text
-
-
-def test_names_are_escaped_everywhere() -> None:
+def test_names_are_escaped_everywhere(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = '<script>alert(1)</script>" onload="x'
-    run = make(evil, [0.5, 0.6], domains=[evil, "b"], data=evil)
+    run = make("mine", [0.5, 0.6], domains=[evil, "b"])
     run.federation["classes"] = [evil, evil]
-    run.config[evil] = evil
-    page = render([run, make("local", [0.4, 0.4], domains=[evil, "b"])], evil)
-    assert Balance(page).tags.count("script") == 1
-    assert "<script>alert" not in page and '" onload="' not in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    run.config.update({"data": evil, evil: evil})
+    board = {"rows": [{"method": "mine", "failed": [{"seed": 1, "error": evil}]}], "settings": {evil: evil}}
+    runs = [run, make("local", [0.4, 0.4], domains=[evil, "b"])]
+    assert Balance(render(runs, evil, board)).tags.count("script") == 1
+    monkeypatch.setattr(page, "plotly_library", lambda: "var Plotly = '</script>';")
+    live = render(runs, evil, board, interactive=True)
+    assert Balance(live).tags.count("script") == 3  # the figures, the library, the page's own
+    for text in (render(runs, evil, board), live):
+        assert "<script>alert" not in text and '" onload="' not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-def test_leaderboard_shows_and_marks_the_numbers() -> None:
-    seen = Balance(render(several(), "t"))
-    assert seen.column("Personal") == {"fedbn": ("80.00", True), "fedavg": ("69.75", False), "local": ("60.00", False)}
-    assert seen.column("by validation")["fedavg"] == ("68.75", False)
-    assert seen.column("best")["fedbn"] == ("81.00", True)
-    assert seen.column("Domain std") == {"fedbn": ("8.00", False), "fedavg": ("6.98", False), "local": ("6.00", True)}
-    assert seen.column("Up") == {"fedbn": ("1.00", False), "fedavg": ("2.00", False), "local": ("0", True)}
-    assert all(cell == ("12.30", False) for cell in seen.column("Time").values())  # equal everywhere: nobody is best
+def test_seeds_are_put_together(comparison) -> None:
+    seen = Balance(render(comparison, "t"))
+    personal = seen.column("Personal")
+    assert list(personal) == ["fedbn", "fedavg", "local"]
+    # fedbn: 80, 79, 78; fedavg: 70, 71, 72; local, over three known clients: 60, 61.3, 62.7
+    assert personal == {"fedbn": ("79.0± 1.0", "best"), "fedavg": ("71.0± 1.0", ""), "local": ("61.3± 1.3", "")}
+    assert "3 seeds, before local training" in "".join(seen.text)
+    assert seen.column("Up") == {"fedbn": ("1", "best"), "fedavg": ("2", ""), "local": ("0", "")}
+    assert seen.column("Domain std")["local"] == ("6.1± 0.1", "best")
+    assert {mark for _, mark in seen.column("Time").values()} == {""}  # never marked: it depends on the load
+    assert {mark for _, mark in seen.column("best\u00a0on test").values()} == {""}  # picked on test data
     assert "Common" not in [text for text, _ in seen.rows[0]]  # no run has one
-    assert list(seen.column("Personal")) == ["fedbn", "fedavg", "local"]
 
 
-def test_ties_share_the_mark_and_given_gains_are_shown() -> None:
-    given = {"share": 0.75, "mean_gain": -0.031}
-    runs = [make("a", [0.5]), make("b", [0.5], better_than_local=given), make("c", [0.4])]
-    seen = Balance(render(runs, "t"))
-    assert [mark for _, mark in seen.column("Personal").values()] == [True, True, False]
-    assert seen.column("Better than alone")["b"][0] == "75.00"
-    assert seen.column("Mean gain")["b"][0] == "\u22123.10"
+def test_a_single_seed_is_never_marked(make: Make) -> None:
+    text = render([make("a", [0.9]), make("b", [0.5])], "t")
+    assert {mark for row in Balance(text).rows for _, mark in row} == {""}
+    assert "One seed only, which proves nothing" in text and "±" not in Balance(text).column("Personal")["a"][0]
 
 
-def test_gain_over_local_is_per_client_and_skips_unknown_ones() -> None:
-    page = render(several(), "t")
-    # +11, -2, 0 and unknown: one of three known clients is strictly better off
-    assert "fedavg: 1 of 3 (mean +3.00); fedbn: 3 of 3 (mean +20.00)" in page
-    for cell in (
-        "fedavg, client 0 (photo): +11.0",
-        "fedavg, client 1 (sketch): \u22122.0",
-        "fedavg, client 3 (sketch): \u2013",
-        "fedbn, client 0 (photo): +30.0",
-    ):
-        assert cell in page
-    assert "Gain over training alone" not in render(several()[1:], "t")
+def test_different_seeds_are_not_compared(make: Make) -> None:
+    runs = [make("a", [0.9], 0), make("a", [0.8], 1), make("b", [0.5], 0), make("b", [0.5], 2)]
+    text = render(runs, "t")
+    assert {mark for row in Balance(text).rows for _, mark in row} == {""}
+    assert "not been run with the same seeds" in text
 
 
-def test_gain_uses_the_local_run_of_the_same_seed_and_partition() -> None:
-    runs = [
-        make("local, seed 1", [0.5, 0.5], "local"),
-        make("local, seed 2", [0.6, 0.6], "local", seed=2),
-        make("fedavg, seed 2", [0.7, 0.7], "fedavg", seed=2),
-        make("elsewhere", [0.9, 0.9, 0.9]),
+def test_one_lucky_seed_does_not_win(make: Make) -> None:
+    runs = [make("lucky", [a], s) for s, a in enumerate((0.99, 0.1, 0.1))]
+    runs += [make("steady", [a], s) for s, a in enumerate((0.6, 0.61, 0.62))]
+    personal = Balance(render(runs, "t")).column("Personal")
+    assert personal["steady"][1] == "best" and personal["lucky"][1] == ""
+
+
+def test_tests_decide_what_is_said_and_framed(comparison) -> None:
+    tests = [
+        {"a": "fedbn", "b": "fedavg", "p": 0.2, "p_holm": 0.4, "sentence": "No significant difference, they say."},
+        {"a": "fedbn", "b": "local", "p": 0.001, "p_holm": 0.002, "sentence": "fedbn is better than local."},
+        {"a": "fedavg", "b": "local", "p": 0.5, "p_holm": 0.5, "sentence": "fedavg and local are alike."},
     ]
-    page = render(runs, "t")
-    assert "Clients better off: fedavg, seed 2: 2 of 2 (mean +10.00)." in page
-    assert "elsewhere: " not in page.split("Clients better off")[1].split("</figcaption>")[0]
-    assert "partition 2 of 2" in page
+    text = render(comparison, "t", {"tests": tests})
+    personal = Balance(text).column("Personal")
+    assert {m: mark for m, (_, mark) in personal.items()} == {"fedbn": "best", "fedavg": "tie", "local": ""}
+    assert "Is fedbn really ahead?" in text and "not significantly different" in text
+    assert text.index("No significant difference, they say.") < text.index("All other pairs")
+    assert text.index("All other pairs") < text.index("fedavg and local are alike.")
+    assert "No significance test" in render(comparison, "t")
 
 
-def test_headline_stage_picks_the_client_accuracies() -> None:
-    assert "m, client 0 (photo): 80.0" in render([make("m", [0.8, 0.6])], "t")
-    assert "m, client 0 (photo): 40.0" in render([make("m", [0.8, 0.6], stage="after")], "t")
-    running = make("m", [0.8, 0.6])
-    line = {**running.metrics[0], "personal": running.metrics[0]["after"]}
-    page = render([RunData("m", {}, [line], {}, running.federation)], "t")
-    assert "m, client 0 (photo): 40.0" in page and "model after local training" in page
-
-
-def test_traffic_adds_up_and_fills_rounds_without_a_line() -> None:
-    run = make("m", [0.8], rounds=6)
-    assert "at MB up + down 24.0" in render([run], "t")  # 6 rounds of 2 + 2 MB
-    sparse = RunData("m", {}, [run.metrics[2], run.metrics[5]], run.summary, run.federation)
-    page = render([sparse], "t")
-    assert "at MB up + down 12.0" in page and "at MB up + down 24.0" in page
+def test_a_boards_own_figures_are_used_unless_it_is_older_than_the_runs(comparison) -> None:
+    row = {"method": "fedavg", "seeds": [0, 1, 2], "personal": 0.75, "personal_std": 0.02, "rounds_to_target": 7}
+    seen = Balance(render(comparison, "t", {"rows": [row]}))
+    assert seen.column("Personal")["fedavg"] == ("75.0± 2.0", "")
+    assert seen.column("To target")["fedavg"][0] == "7" and seen.column("To target")["local"][0] == "\u2013"
+    stale = Balance(render(comparison, "t", {"rows": [{**row, "seeds": [0]}]}))
+    assert stale.column("Personal")["fedavg"][0] == "71.0± 1.0"
 
 
 @pytest.mark.parametrize(
-    "runs",
+    ("failed", "said"),
     [
-        [make("one", [0.5, 0.6])],
-        [make("one", [0.5], rounds=1)],
-        [make("perfect", [1.0], rounds=1, up=0)],
-        [make("nothing", [0.0, 0.0], rounds=1)],
-        [make("unknown", [None, None])],
-        [make(f"m{i}", [0.1 * (i % 9), 0.5]) for i in range(40)],
-        [make("long", [0.5, 0.6], rounds=1000)],
-        [make("plain", [0.5, 0.6], domains=[])],
+        ("it fell over", "failed: it fell over"),
+        (["a", "b"], "failed: b"),
+        ([{"seed": 1, "error": "NaN"}], "failed: seed 1: NaN"),
+        ({"2": "NaN"}, "failed: seed 2: NaN"),
+        ({"seed": 3, "error": "NaN"}, "failed: seed 3: NaN"),
     ],
 )
-def test_edge_cases_render(runs: list[RunData]) -> None:
-    page = render(runs, "t")
-    Balance(page)
-    assert "nan" not in re.sub(r"<style>.*?</style>", "", page).lower()
+def test_what_failed_is_named_not_dropped(comparison, failed: Any, said: str) -> None:
+    rows = [{"method": "fedavg", "failed": failed}, {"method": "wrecked", "failed": failed}]
+    text = render(comparison, "t", {"rows": rows, "title": "x"})
+    seen = Balance(text)
+    assert "wrecked" in seen.column("Personal") and text.count(said) == 4  # in the leaderboard and among the runs
 
 
-def test_nulls_anywhere_in_numbers_render() -> None:
+def test_settings_tell_runs_of_one_method_apart(make: Make) -> None:
+    runs = [make("fedprox", [0.5], s, hyper={"mu": mu, "nu": 1}) for mu in (0.1, 1.0) for s in (0, 1)]
+    assert set(Balance(render(runs, "t")).column("Personal")) == {"fedprox (mu=0.1)", "fedprox (mu=1.0)"}
+    moved = [make("fedprox", [0.5], s) for s in (0, 1)]
+    moved[1].config["execution"] = {"workers": 8}  # where it ran does not matter
+    assert set(Balance(render(moved, "t")).column("Personal")) == {"fedprox"}
+
+
+def test_gains_are_per_client_against_local_of_the_same_seed(comparison) -> None:
+    text = render(comparison, "t")
+    # fedavg: +12 -2 0, +8 +2 0 and +4 +6 0, the fourth client unknown; better off is who gains more than nothing
+    assert "fedavg 5 of 9 (mean +3.3)" in text and "fedbn 9 of 9 (mean +17.3)" in text
+    assert "fedavg, client 0, seed 0: +12.0 points" in text and "fedavg, client 3, seed" not in text
+    # the map is the mean over seeds
+    assert "fedavg, client 0 (photo): +8.0" in text and "fedavg, client 3 (sketch): \u2013" in text
+    assert "Gain over training alone" not in render([r for r in comparison if r.method != "local"], "t")
+
+
+def test_clients_without_domains_are_not_averaged_over_partitions(make: Make) -> None:
+    runs = [make(m, [0.5, a], s, domains=[]) for m, a in (("x", 0.6), ("y", 0.7)) for s in (0, 1)]
+    text = render(runs, "t")
+    assert text.count("<h3>Accuracy of every client</h3>") == 2 and "Mean over seeds" not in text
+
+
+def test_stage_picks_the_clients_accuracies(make: Make) -> None:
+    assert "m, client 0 (photo): 80.0" in render([make("m", [0.8, 0.6])], "t")
+    assert "m, client 0 (photo): 40.0" in render([make("m", [0.8, 0.6], stage="after")], "t")
+    running = make("m", [0.8, 0.6], finished=False)
+    running.metrics[-1]["personal"] = running.metrics[-1]["after"]
+    text = render([running], "t")
+    assert "m, client 0 (photo): 40.0" in text and "after local training" in text
+
+
+def test_an_unfinished_run_is_shown_as_such_and_a_finished_seed_goes_first(make: Make) -> None:
+    under_way = make("m", [0.8, 0.6], 1, finished=False)
+    under_way.config["schedule"] = {"rounds": 9}
+    text = render([under_way], "t")
+    assert "unfinished, round 2 of 9" in text and Balance(text).column("Personal")["m"][0] == "70.0"
+    both = [make("m", [0.5, 0.5], 0), replace(under_way, config={**under_way.config, "schedule": {"rounds": 2}})]
+    text = render(both, "t")
+    assert Balance(text).column("Personal")["m"][0] == "50.0" and "1 more under way" in text
+
+
+def test_curves_have_bands_and_three_horizontal_axes(comparison) -> None:
+    text = render(comparison, "t")
+    # two rounds of 2 + 2 MB and of 1.5 seconds
+    for tip in ("fedavg: 71.0 ± 1.0 %", "fedavg: 71.0 ± 1.0 %, 8.0 MB", "fedavg: 71.0 ± 1.0 %, 3.0 s"):
+        assert tip in text
+    assert "the band is the std over seeds" in text
+    assert "the band is" not in render(comparison[:3], "t")
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+@pytest.mark.parametrize("level", [0.0, 1.0, None])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_edge_cases_render(make: Make, clients: int, level: float | None, rounds: int) -> None:
+    runs = [make(m, [level] * clients, s, rounds=rounds, up=0) for m in ("local", "x") for s in (0, 1)]
+    text = render(runs, "t")
+    Balance(text)
+    assert "nan" not in re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL).lower()
+
+
+def test_many_methods_long_runs_and_no_domains_render(make: Make) -> None:
+    Balance(render([make(f"m{i}", [0.1 * (i % 9), 0.5]) for i in range(40)], "t"))
+    Balance(render([make("long", [0.5, 0.6], rounds=1000)], "t"))
+    plain = render([make("plain", [0.5, 0.6], domains=[])], "t")
+    assert "Accuracy by domain" not in plain and "Domain std" not in plain
+    assert "Accuracy by domain" not in render([make("m", [0.5, 0.6], domains=["photo"])], "t")
+
+
+def test_nulls_anywhere_in_numbers_render(make: Make) -> None:
     def blank(data: Any) -> Any:
         if isinstance(data, dict):
             return {k: blank(v) for k, v in data.items()}
@@ -250,48 +249,45 @@ def test_nulls_anywhere_in_numbers_render() -> None:
     assert "No evaluated round yet" in render([bare], "t")
 
 
-def test_hundred_clients_drop_the_numbers_but_keep_the_tooltips() -> None:
-    page = render([make("m", [0.5 + j / 1000 for j in range(100)])], "t")
-    assert "m, client 99 (sketch): 59.9" in page and 'class="num mid' not in page
-    assert 'class="num mid' in render([make("m", [0.5] * 30)], "t")
+@pytest.mark.parametrize(
+    "board", [None, {}, {"rows": None, "tests": None, "runs": None}, {"rows": [{}], "tests": [{}]}]
+)
+def test_boards_may_lack_anything(comparison, board: dict[str, Any] | None) -> None:
+    Balance(render(comparison, "t", board))
+    Balance(render([], "t", board))
 
 
-def test_clients_are_ordered_by_domain() -> None:
-    page = render([make("m", [0.1, 0.2, 0.3, 0.4])], "t")
-    places = [page.index(f"m, client {j} ") for j in (0, 2, 1, 3)]
-    assert places == sorted(places)
+def test_no_metrics_says_so() -> None:
+    for runs in ([], [RunData("m", {}, [], {}, {})]):
+        text = render(runs, "t")
+        Balance(text)
+        assert "No evaluated round yet" in text
 
 
-def test_one_domain_has_no_domain_figures() -> None:
-    page = render([make("m", [0.5, 0.6], domains=["photo"])], "t")
-    assert "Accuracy by domain" not in page and "Domain average" not in page
-
-
-@pytest.mark.parametrize("runs", [[], [RunData("m", {}, [], {}, {})]])
-def test_no_metrics_says_so(runs: list[RunData]) -> None:
-    page = render(runs, "t")
-    Balance(page)
-    assert "No evaluated round yet" in page
-
-
-def test_configuration_is_valid_toml_or_the_given_text() -> None:
+def test_configuration_is_valid_toml_or_the_given_text(make: Make) -> None:
     config = {"rounds": 3, "on": True, "rate": 0.1, "none": None, "list": [1, 'a"b'], "t": {"x y": "z", "u": {"v": 1}}}
-    page = render([RunData("m", config, [], {}, {})], "t")
-    text = "".join(Balance(page[page.index("<details>") : page.index("</main>")]).text).removeprefix("m")
-    assert tomllib.loads(text) == {k: v for k, v in config.items() if k != "none"}
+    assert tomllib.loads(config_text(config)) == {k: v for k, v in config.items() if k != "none"}
     assert "<pre>a = 1 # mine &lt;</pre>" in render([RunData("m", {"toml": "a = 1 # mine <"}, [], {}, {})], "t")
+    assert "fedloom 0.1.0\ntorch 2.13" in render([make("m", [0.5])], "t")
 
 
-def test_axis_and_shorten() -> None:
-    assert axis([40.0, 83.0], 6) == (40.0, 90.0, [40.0, 50.0, 60.0, 70.0, 80.0, 90.0])
-    assert axis([1, 10], 8, whole=True, snug=True) == (1, 10, [2, 4, 6, 8, 10])
-    assert axis([1], 8, whole=True, snug=True) == (0, 1, [0, 1])
-    assert shorten("short", 100) == "short"
-    assert shorten("fedavg, seed 1", 70) == "fedavg\u2026d 1"
-    assert shorten("name", 0) == ""
+def test_a_picture_is_embedded_once_for_each_data_set(comparison) -> None:
+    text = render([replace(run, picture=b"png") for run in comparison], "t")
+    assert text.count("data:image/png;base64,cG5n") == 1 and "img-src data:" in text
 
 
-def test_pictures_are_embedded_once_each() -> None:
-    page = render([replace(run, picture=b"png") for run in several()], "t")
-    assert page.count("data:image/png;base64,cG5n") == 1 and "img-src data:" in page
-    assert "<h2>Data</h2>" not in render(several(), "t")
+def test_with_plotly_the_page_holds_figures_as_data_and_stays_small(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "plotly_library", lambda: "x" * 4_900_000)  # about what Plotly takes
+    level = [0.5 + 0.3 * (j * 37 % 100) / 100 for j in range(100)]
+    names = ["local", *(f"method-{i}" for i in range(40))]
+    runs = [make(m, level, s, rounds=100, domains=list("abcdef")) for m in names for s in range(3)]
+    text = render(runs, "t", interactive=True)
+    assert len(text) < 8_000_000
+    assert "<svg" not in text
+    kept = json.loads(text.split("<script type=application/json id=figures>")[1].split("</script>")[0])
+    assert len(kept) == text.count('class="scroll plot"') == text.count("<figure>") >= 15
+    assert all(figure["data"] and figure["layout"] for figure in kept.values())
+    monkeypatch.setattr(page, "plotly_library", lambda: None)
+    assert "<svg" in render(runs[:6], "t", interactive=True)  # without it the figures are drawn

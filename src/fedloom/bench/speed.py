@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -65,8 +66,8 @@ def site(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -
 
 def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dict[str, torch.Tensor]:
     """FedAvg's round as one would write it by hand, over the same batches as the engine's."""
-    model, data, total = place.model, place.federation.data, {n: torch.zeros_like(t) for n, t in weights.items()}
-    model.train()
+    model = copy.deepcopy(place.model).to(memory_format=torch.contiguous_format).train()
+    data, total = place.federation.data, {n: torch.zeros_like(t) for n, t in weights.items()}
     for k, client in enumerate(place.federation.clients):
         model.load_state_dict(weights)
         optimizer = torch.optim.SGD(model.parameters(), lr=place.training.lr)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from ..errors import FedloomError
 from ..rng import numpy_rng
 from ..training import part_of
 from .partitions import Pool, Share, partition
+
+if TYPE_CHECKING:
+    from ..encoders import Encoder
 
 SPLITS = ("train", "validation", "test")
 
@@ -80,6 +84,14 @@ class Dataset:
         """One label per sample, for partitions: 0 for all where the target is a map."""
         return self.y if self.y.ndim == 1 else torch.zeros(len(self.y), dtype=torch.int64)
 
+    @property
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and std that `prepare` takes out of images stored as bytes; 0 and 1 for what it leaves as it is."""
+        if self.x.dtype != torch.uint8:
+            return torch.zeros(()), torch.ones(())
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return mean[:, None, None], std[:, None, None]
+
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as a model wants them: bytes become normalised floats, all else stays as it is."""
         if x.dtype != torch.uint8:
@@ -121,6 +133,16 @@ class Federation:
         """How many training samples client `k` has of each class."""
         labels = self.data.y[torch.from_numpy(self.clients[k].train)]
         return torch.bincount(labels.flatten(), minlength=len(self.data.classes))
+
+    def encode(self, encoder: str | Encoder | Sequence[str | Encoder], **options: Any) -> Federation:
+        """The same federation with features in place of images, computed once and cached on disk.
+
+        Several encoders, as a list or as names separated by commas, are put side by side. `options` are those of
+        `encoders.encode`: `views` and `augment`, `pixels`, `progress`, `cache`.
+        """
+        from ..encoders import encode, images
+
+        return replace(self, data=encode(self.data, images(encoder), **options))
 
     def share_memory(self) -> Federation:
         """Move the samples to shared memory, so that worker processes read them without a copy."""

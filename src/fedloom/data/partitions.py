@@ -108,6 +108,11 @@ def options(name: str) -> dict[str, Any]:
     return {key: parameter.default for key, parameter in _find(name).parameters.items()}
 
 
+def doc(name: str) -> str:
+    """What a partition does, in its own words."""
+    return " ".join((_find(name).method.__doc__ or "").split("\n\n")[0].split())
+
+
 def partition(
     name: str, pool: Pool, clients: int | None, rng: np.random.Generator, **options: Any
 ) -> tuple[list[Share], str]:

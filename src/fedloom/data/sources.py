@@ -44,7 +44,7 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: Count | None = None  # images become size x size
-    on_bad_file: Literal["refuse", "skip"] = "refuse"
+    on_bad_file: Literal["refuse", "skip"] = "refuse"  # an unreadable image is named either way
     flatten: bool = False  # images as plain vectors
     only_domains: tuple[str, ...] | None = None  # these domains, in this order
     only_classes: tuple[str, ...] | None = None  # these classes, in this order
@@ -54,8 +54,8 @@ class Source(BaseModel):
     nonsense: Literal["digits", "alphanumeric"] | None = None  # class names without a meaning
     label_noise: Share = 0.0  # share of wrong training labels
     image_noise: Literal["gaussian", "laplace", "exponential"] | None = None  # on training samples
-    noise_coefficient: Share = 0.1
-    noise_scale: NotNegative = 0.05
+    noise_coefficient: Share = 0.1  # share of the noise in a noisy sample
+    noise_scale: NotNegative = 0.05  # of the distribution it is drawn from
 
     @field_validator("only_domains", "only_classes", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..errors import unknown
 from ..local import Site
+from ..memory import keep_freed_memory
 from .base import Executor, Result, Task, execute
 from .inplace import Debug, Inplace
 from .pool import Pool
@@ -21,6 +22,7 @@ def make(name: str, site: Site, workers: int) -> Executor:
     """The executor of that name."""
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
+    keep_freed_memory()
     return EXECUTORS[name](site, workers)
 
 

@@ -132,7 +132,10 @@ def _execute(site: Site, task: Task, local: Local) -> Result:
         return Result(task.clients, upload=method.hello(local))
     if task.kind == "client":
         update = method.client(task.down, task.state, local)
-        predict = method.personal(update.trained, update.state, local) if task.splits else None
+        # Prediction gets a `Local` of its own: what a method trains before it predicts (fine-tuning) is no part of the
+        # round's losses, and a straggler is slow in training only.
+        fresh = Local(site, local.id, task.round)
+        predict = method.personal(update.trained, update.state, fresh) if task.splits else None
         return Result(task.clients, update.upload, update.state, score(site, predict, task), local.losses())
     if task.kind == "before":
         return Result(task.clients, scores=score(site, method.personal(task.down, task.state, local), task))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -44,5 +45,8 @@ class Debug(Inplace):
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Execute the tasks in order, watching every operation."""
-        with torch.autograd.detect_anomaly(check_nan=True):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Anomaly Detection")  # that is what was asked for
+            watched = torch.autograd.detect_anomaly(check_nan=True)
+        with watched:
             yield from super().run(tasks)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -15,6 +17,7 @@ import torch.multiprocessing as mp
 
 from ..errors import ClientError, FedloomError
 from ..local import Site
+from ..memory import keep_freed_memory
 from .base import Result, Task, execute
 
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
@@ -73,6 +76,10 @@ class Pool:
                     number, task = busy.pop(ready)
                     idle.append(ready)
                     done[number] = _receive(ready, task)
+        except KeyboardInterrupt:  # nobody wants to wait for what the workers have under way
+            for process, _ in self._workers:
+                process.kill()
+            raise
         finally:
             for connection in busy:  # the caller stopped half-way: let the workers finish, drop what they say
                 _drain(connection)
@@ -98,8 +105,8 @@ def _receive(connection: Connection, task: Task) -> Result:
         answer = connection.recv_bytes()
     except (EOFError, OSError):
         raise ClientError(
-            f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]} "
-            "(killed, or out of memory?); the last checkpoint is intact."
+            f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]}: killed, out of "
+            "memory, or started from a script that lacks `if __name__ == '__main__':`; the last checkpoint is intact."
         ) from None
     if answer[:1] == b"!":
         raise ClientError(answer[1:].decode())
@@ -113,9 +120,19 @@ def _drain(connection: Connection) -> None:
         return
 
 
+def _outlive() -> None:
+    """End with the main process, also when it is killed while this one is in the middle of a task."""
+    main = mp.parent_process()
+    if main is not None:
+        main.join()
+        os._exit(1)
+
+
 def _work(connection: Connection, *parts: Any) -> None:
     """A worker's life: take a task, do it, answer; end when the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_outlive, daemon=True).start()
+    keep_freed_memory()
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the main process has said it already

@@ -44,8 +44,12 @@ class FedAvg(Method):
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = Mean()
         for k, up in uploads:
-            mean.add(up.tree("model"), weight=server.tensor("sizes")[k].item())
+            mean.add(up.tree("model"), weight=self.weight(server, k))
         return server.replace(model=mean.value(default=server.tree("model")))
+
+    def weight(self, server: Payload, k: int) -> float:
+        """How much client k's upload counts: its sample count."""
+        return float(server.tensor("sizes")[k])
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

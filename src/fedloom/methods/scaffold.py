@@ -39,7 +39,7 @@ class Scaffold(FedAvg):
         own = state.tree("c") or c.zeros_like()
         local.load(w)
         correction = c - own
-        fit = local.fit(gradient=lambda g, _: g + correction)
+        fit = local.fit(gradient=lambda step: step.g + correction)
         delta = local.tree("shared") - w
         new = own - c - delta.only(c) / (fit.steps * fit.lr)
         up = Payload(delta=delta, c=new - own)

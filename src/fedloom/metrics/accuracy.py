@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,3 +55,10 @@ def compared(own: Sequence[float | None], alone: Sequence[float | None]) -> dict
     if not gains:
         return None
     return {"share": sum(g > 0 for g in gains) / len(gains), "mean_gain": sum(gains) / len(gains)}
+
+
+def worst_share(own: Sequence[float | None], share: float = 0.1) -> float | None:
+    """The mean accuracy of the worst `share` of the clients, at least one of them."""
+    known = sorted(a for a in own if a is not None)
+    worst = known[: max(1, math.ceil(len(known) * share - 1e-9))]
+    return sum(worst) / len(worst) if worst else None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import FedloomError, unknown
@@ -109,6 +110,11 @@ def options(name: str) -> dict[str, Any]:
     return {option.name: option.default for option in parameters}
 
 
+def doc(name: str) -> str:
+    """What a model is, in its own words."""
+    return " ".join((_BUILDERS[name].__doc__ or "").split("\n\n")[0].split())
+
+
 _options = options  # `build` takes arguments of that name
 
 
@@ -118,7 +124,9 @@ def build(name: str, task: Task, **options: Any) -> Split:
     for option in options:
         if option not in known:
             raise unknown(f"option of model '{name}'", option, known)
-    return _BUILDERS[name](task, **options)
+    made = _BUILDERS[name](task, **options)
+    made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return made
 
 
 def image(model: str, task: Task, least: int = 1) -> tuple[int, int, int]:

@@ -10,7 +10,9 @@ from .base import Split, Task, numbers, positive, register
 def mlp(task: Task, *, hidden: tuple[int, ...] = (1000, 500, 100)) -> Split:
     """Linear layers of the `hidden` sizes, each followed by a ReLU; the last size is the feature width."""
     if not isinstance(hidden, tuple | list) or not hidden:  # a list: what a settings file gives
-        raise FedloomError(f"option 'hidden' of model 'mlp' must be a tuple of at least one size, not {hidden!r}")
+        raise FedloomError(
+            f"option 'hidden' of model 'mlp' must be a list of sizes such as [200, 100], not {hidden!r}."
+        )
     for size in hidden:
         positive("mlp", hidden=size)
     body = nn.Sequential(nn.Flatten())

@@ -1,5 +1,6 @@
-"""One self-contained HTML page that compares runs."""
+"""One self-contained HTML page that compares runs, the same figures for papers, and a page that follows runs."""
 
-from fedloom.report.page import RunData, render
+from fedloom.report.gather import RunData
+from fedloom.report.page import render, render_comparison
 
-__all__ = ["RunData", "render"]
+__all__ = ["RunData", "render", "render_comparison"]

@@ -1,0 +1,307 @@
+"""The commands that run many runs: `compare`, `sweep`, `reproduce`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Column, Table
+
+from ..cli import (
+    AsJson,
+    Clients,
+    Data,
+    EncoderOption,
+    Executor,
+    Log,
+    Model,
+    Partition,
+    Quiet,
+    Root,
+    Rounds,
+    Set,
+    Workers,
+    _given,
+    _watch,
+    app,
+    console,
+)
+from ..errors import FedloomError, unknown
+
+Seeds = Annotated[str, typer.Option(help="Comma-separated seeds.")]
+
+
+def compare(
+    methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="Methods to compare.")],
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    encoder: EncoderOption = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seeds: Seeds = "0",
+    target: Annotated[
+        float | None,
+        typer.Option(help="Personal accuracy in percent to which costs are counted. Default: what local reaches."),
+    ] = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
+        "runs/compare"
+    ),
+    executor: Executor = "pool",
+    workers: Workers = None,
+    data_root: Root = None,
+    log: Log = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run several methods on the same federation and put them side by side.
+
+    Examples:
+
+        fedloom compare fedprox fedper --partition domains --clients 8 --seeds 0,1,2 --set fedprox.mu=0.1
+
+        fedloom compare fedbn --set norm=true --target 80
+
+    Local and FedAvg are always run as well, for gains and losses are measured against them; FedAvg with local
+    fine-tuning comes from FedAvg's runs. Finished runs in the folder are used again, interrupted ones continued; a run
+    that fails is named and leaves the others standing. A setting with a method's name in front (`fedprox.mu`) concerns
+    that method only.
+    """
+    from ..config import parse_set
+    from .compare import compare as carry_out
+    from .compare import plan, with_references
+
+    if target is not None and not 1 <= target <= 100:
+        raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
+    numbers = _seeds(seeds)
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
+    wanted = with_references(methods)
+    configs = plan(
+        wanted, numbers, _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients), changes
+    )
+    title = f"{', '.join(wanted)} on {configs[0].data}, {configs[0].partition}"
+    with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
+        board = carry_out(configs, out, watch, title, None if target is None else target / 100, _logs(log))
+    if as_json:
+        print(json.dumps(board, indent=1))
+    elif not quiet:
+        _show(board, out)
+    if any(run["status"] == "failed" for run in board["runs"]):
+        raise typer.Exit(1)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(s) for s in text.split(",")))
+    except ValueError:
+        raise FedloomError(f"--seeds wants whole numbers separated by commas, got {text!r}.") from None
+
+
+# heading, column, factor, decimals, whether its spread over seeds is shown
+SHOWN = [
+    ("personal", "personal", 100, 1, True),
+    ("by val", "personal_best_by_validation", 100, 1, False),
+    ("common", "common", 100, 1, True),
+    ("std", "domain_std", 100, 1, False),
+    ("worst", "worst_client", 100, 1, False),
+    ("better", "better_than_local", 100, 0, False),
+    ("gain", "gain_over_local", 100, 1, False),
+    ("MB up", "bytes_up_per_round", 1e-6, 1, False),
+    ("time", "seconds", 1, 0, False),
+]
+LEGEND = (
+    "In percent. personal: mean accuracy of the clients' own models after the last round (by val: in the round chosen "
+    "on validation data); common: of the one model for all; std: spread over domains; worst: worst client; better: "
+    "share of clients better off than alone (local); gain: mean gain over alone, in points. MB up: all uploads of a "
+    "round. time: seconds."
+)
+
+
+def _show(board: Mapping[str, Any], out: Path) -> None:
+    """The leaderboard on a terminal of 80 columns."""
+    from .compare import cell, sentences
+
+    rows, many = board["rows"], len(board["settings"]["seeds"]) > 1
+    # A long name is folded; a figure cut short would be a wrong figure.
+    name = Column("method", overflow="fold")
+    table = Table(name, box=box.SIMPLE_HEAD, title=board["title"], show_edge=False, pad_edge=False, padding=0)
+    for heading, *_ in SHOWN:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row["method"], *(cell(row, c, f, d, spread, gap="") for _, c, f, d, spread in SHOWN))
+    console.print(table)
+    console.print(LEGEND + " ±: std over seeds; all other figures are means over seeds." * many, highlight=False)
+    _paragraph("", [f"{r['method']}: {r['note']}" for r in rows if r["note"]])
+    _paragraph("", sentences(board))
+    _paragraph("failed", [f"{r['method']}, seed {f['seed']}: {f['error']}" for r in rows for f in r["failed"]])
+    console.print(f"\nreport: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
+
+
+def _paragraph(name: str, lines: Sequence[str]) -> None:
+    if lines:
+        console.print()
+    for line in lines:
+        console.print(f"[bold red]{name}[/] {line}" if name else line, highlight=False)
+
+
+def sweep(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="The method whose settings are searched.")],
+    grid: Annotated[
+        list[str],
+        typer.Option(help="A setting and its values, `key=v1,v2`; several grids are crossed.", metavar="KEY=V1,V2"),
+    ],
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    encoder: EncoderOption = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seeds: Seeds = "0",
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the heat maps.")] = Path("runs/sweep"),
+    executor: Executor = "pool",
+    workers: Workers = None,
+    data_root: Root = None,
+    log: Log = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try every combination of some settings of a method; the best one is chosen on validation data only.
+
+    Examples:
+
+        fedloom sweep fedprox --grid mu=0.001,0.01,0.1,1 --clients 8 --seeds 0,1
+
+        fedloom sweep fedavg --grid lr=0.01,0.05,0.1 --grid epochs=1,2,5 --out runs/lr
+
+    Finished runs in the folder are used again, interrupted ones continued. Two or more grids also give heat maps (SVG).
+    """
+    from ..config import parse_set
+    from .sweep import parse_grid, plan, remark, shown
+    from .sweep import sweep as carry_out
+
+    values = parse_grid(grid)
+    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
+    given = _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
+    configs = plan(method, values, _seeds(seeds), given, changes)
+    title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"
+    with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
+        board = carry_out(values, configs, out, watch, title, _logs(log))
+    if as_json:
+        print(json.dumps(board, indent=1))
+    elif not quiet:
+        table = Table(*values, "validation", "test", "", box=box.SIMPLE_HEAD, title=title)
+        for row in board["rows"]:
+            said = [str(v) for v in row["values"].values()]
+            table.add_row(*said, shown(row, "validation"), shown(row, "test"), remark(board, row))
+        console.print(table)
+        console.print("In percent. Chosen on validation data; test accuracy decides nothing.", highlight=False)
+        console.print(f"table: {(out / 'sweep.md').resolve()}", soft_wrap=True, highlight=False)
+    if any(row["failed"] for row in board["rows"]):
+        raise typer.Exit(1)
+
+
+def reproduce(
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1`.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables, with their expected time.")] = False,
+    scale: Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")] = "mini",
+    only: Annotated[str | None, typer.Option(help="Run these methods only, separated by commas.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")] = None,
+    executor: Executor = "pool",
+    workers: Workers = None,
+    data_root: Root = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a paper's table together from our own runs, beside the paper's figures.
+
+    Examples:
+
+        fedloom reproduce --list
+
+        fedloom reproduce f2dc-2 --scale mini --only fedavg,fedprox
+
+    What differs from the paper (data, network, rounds) is stated in the table. Rows whose method or data are not here
+    say so. Finished runs are used again, interrupted ones continued.
+    """
+    from .reproduce import overview, recipe
+    from .reproduce import reproduce as carry_out
+
+    if list_ or table is None:
+        _list_tables(overview(data_root), as_json)
+        return
+    if scale not in ("mini", "full"):
+        raise unknown("scale", scale, ("mini", "full"))
+    found = recipe(table)
+    if not (quiet or as_json):
+        rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == table)
+        minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
+        about = minutes if scale == "mini" else "sized for a large machine"
+        console.print(f"{found.title}: scale {scale}, {about}", highlight=False)
+    folder = out or Path("runs/reproduce") / f"{table}-{scale}"
+    execution = _given(executor=executor, workers=workers, data_root=data_root)
+    with _watch(1, quiet or as_json) as watch:
+        board = carry_out(table, scale, folder, watch, only.split(",") if only else (), execution)  # type: ignore[arg-type]
+    if as_json:
+        print(json.dumps(board, indent=1))
+    elif not quiet:
+        _show_table(board)
+        console.print(f"table: {(folder / 'table.md').resolve()}", soft_wrap=True, highlight=False)
+
+
+def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    shown = Table("table", "what it is", "rows", "settings", "minutes", box=box.SIMPLE_HEAD)
+    for row in found:
+        able = [f"{row[key]['here']} of {row[key]['all']}" for key in ("rows", "settings")]
+        shown.add_row(row["table"], row["title"], *able, f"{row['minutes']:g}")
+    console.print(shown)
+    console.print(
+        "rows and settings: those whose methods and data are here. minutes: an estimate for all of them at the scale "
+        "mini, on two idle cores.",
+        highlight=False,
+    )
+
+
+def _show_table(board: Mapping[str, Any]) -> None:
+    from .reproduce import text
+
+    for block in board["settings"]:
+        shown = Table("method", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", padding=(0, 1, 0, 0))
+        for heading in block["columns"]:
+            shown.add_column(heading, justify="right")
+        for row in block["rows"]:
+            if row["ours"]:
+                shown.add_row(row["row"], *(text(f) for f in row["ours"]))
+            shown.add_row("  paper" if row["ours"] else row["row"], *row["paper"], style="dim")
+        console.print(shown)
+        missing: dict[str, list[str]] = {}
+        for row in block["rows"]:
+            if row["remark"]:
+                missing.setdefault(row["remark"], []).append(row["row"])
+        _paragraph("", [f"{', '.join(rows)}: {why}" for why, rows in missing.items()])
+        if block["data"]:
+            _paragraph("", [f"Ours: {block['data']}.", *(f"Differs: {d}." for d in block["differs"])])
+    console.print("\nDim rows are the paper's figures.", highlight=False)
+
+
+def _logs(names: str | None) -> Any:
+    """What opens the loggers of a run, or None."""
+    from ..loggers import LOGGERS, logging_to
+
+    wanted = names.split(",") if names else []
+    for name in wanted:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+    return (lambda config, folder: logging_to(wanted, config, folder)) if wanted else None
+
+
+for command in (compare, sweep, reproduce):
+    app.command()(command)

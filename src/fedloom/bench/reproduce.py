@@ -1,0 +1,270 @@
+"""The seed papers' tables as recipes: the paper's setting on the data at hand, our figures beside the paper's.
+
+A recipe is a TOML file in `tables/`. `[methods]` maps the printed rows to our methods; `[paper_figures]` holds the
+printed lines. `[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all`
+of the table and of the setting; at the scale `mini` those of `mini` come on top. So `all` is the paper's setting, and
+whatever `mini` changes is listed in the table by itself. Nothing is filled in by hand: a cell is measured or says why
+it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config import Config, build
+from ..data.sources import KNOWN, locate
+from ..errors import FedloomError, unknown
+from ..method import names as method_names
+from ..progress import Watch
+from ..state import write_atomic
+from .compare import _at, _spread
+from .grid import Cell, Dealer, carry_out
+
+Scale = Literal["mini", "full"]
+# Where the data come from is told in words; the rest of these changes no figure.
+TOLD_ELSEWHERE = ("data", "source", "seed", "execution", "method", "hyper", "format")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One block of columns: a federation, and which figures of a run go into which column."""
+
+    name: str
+    columns: dict[str, list[str]]  # heading -> paths in a summary, the first that is there counts
+    who: str  # "common" or "personal": whose figures
+    given: dict[Scale, dict[str, Any]]
+    missing: dict[str, str]  # scale -> what it would need
+    differs: list[str]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One table of one paper."""
+
+    name: str
+    title: str
+    paper: str
+    measure: str
+    minutes: float  # estimated, per method at the scale `mini`, on two idle cores
+    seeds: dict[Scale, list[int]]
+    rows: dict[str, str]  # as printed -> our method; rows that are not in the paper come last
+    settings: list[Setting]
+    figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
+
+    def printed(self, row: str, setting: Setting) -> list[str]:
+        """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
+        if row not in self.figures:
+            return ["-"] * len(setting.columns)
+        start = sum(len(s.columns) for s in self.settings[: self.settings.index(setting)])
+        return self.figures[row][start : start + len(setting.columns)]
+
+    def config(self, setting: Setting, scale: Scale, method: str, seed: int, execution: Mapping[str, Any]) -> Config:
+        """A run of the table."""
+        given = setting.given[scale]
+        return build({**given, "method": method, "seed": seed, "execution": dict(execution)})
+
+
+def tables() -> list[str]:
+    """The names of all tables."""
+    folder = files("fedloom.bench") / "tables"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def recipe(name: str) -> Recipe:
+    """The table of that name."""
+    if name not in tables():
+        raise unknown("table", name, tables())
+    body = tomllib.loads((files("fedloom.bench") / "tables" / f"{name}.toml").read_text(encoding="utf-8"))
+    made = []
+    for s in body["settings"]:
+        paper = _merged(body.get("all", {}), s.get("all", {}))
+        mini = _merged(_merged(paper, body.get("mini", {})), s.get("mini", {}))
+        columns = {head: [path] if isinstance(path, str) else path for head, path in s["columns"].items()}
+        given: dict[Scale, dict[str, Any]] = {"full": paper, "mini": mini}
+        made.append(
+            Setting(s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []))
+        )
+    figures = {row: line.split() for row, line in body["paper_figures"].items()}
+    width = sum(len(s.columns) for s in made)
+    if wrong := [row for row, line in figures.items() if len(line) != width or row not in body["methods"]]:
+        raise FedloomError(f"table {name}: the row {wrong[0]!r} does not fit its {width} columns.")
+    rows = body["methods"] | {method: method for method in body["extra"]}
+    return Recipe(
+        name, body["title"], body["paper"], body["measure"], body["minutes"], body["seeds"], rows, made, figures
+    )
+
+
+def reproduce(
+    name: str,
+    scale: Scale,
+    out: Path,
+    watch: Watch,
+    only: Sequence[str] = (),
+    execution: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods."""
+    table, execution = recipe(name), dict(execution or {})
+    reasons = {row: _why_not(method, only) for row, method in table.rows.items()}
+    if strange := [m for m in only if m not in table.rows.values()]:
+        raise unknown(f"method in table {name}", strange[0], table.rows.values())
+    blocks, plans = [], []
+    for setting in table.settings:
+        given, lack = _with_data(setting, scale, execution.get("data_root"))
+        methods = [m for row, m in table.rows.items() if reasons[row] is None] if lack is None else []
+        setting.given[scale].update(given)
+        plans.append([table.config(setting, scale, m, s, execution) for s in table.seeds[scale] for m in methods])
+        blocks.append(lack)
+    watch.total(sum(c.schedule.rounds for plan in plans for c in plan))
+    cells = carry_out([c for plan in plans for c in plan], out, watch, Dealer())
+    board: dict[str, Any] = {
+        "table": name, "title": table.title, "paper": table.paper, "measure": table.measure, "scale": scale,
+        "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
+    }  # fmt: skip
+    for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
+        own, cells = cells[: len(plan)], cells[len(plan) :]
+        board["settings"].append(_block(table, setting, scale, own, reasons, lack))
+    write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
+    write_atomic(out / "table.md", markdown(board).encode())
+    return board
+
+
+def _why_not(method: str, only: Sequence[str]) -> str | None:
+    if method not in method_names():
+        return "not run: method not available"
+    return "not run: left out" if only and method not in only else None
+
+
+def _with_data(setting: Setting, scale: Scale, root: str | None) -> tuple[dict[str, Any], str | None]:
+    """Where a setting's data are, or why it is not run."""
+    if scale in setting.missing:
+        return {}, f"not run: {setting.missing[scale]}"
+    name = setting.given[scale]["data"]
+    if name == "digits4" or locate(name, root) is not None:
+        return {}, None
+    place = root or os.environ.get("FEDLOOM_DATA")
+    if place and name not in KNOWN:
+        for path in (Path(place) / name, Path(place) / f"{name}.npz"):
+            if path.exists():
+                return {"data": str(path)}, None
+    return {}, f"not run: data set {name} not at hand"
+
+
+def _block(
+    table: Recipe,
+    setting: Setting,
+    scale: Scale,
+    cells: Sequence[Cell],
+    reasons: Mapping[str, str | None],
+    lack: str | None,
+) -> dict[str, Any]:
+    """One setting's part of the table, as plain values."""
+    rows = []
+    for row, method in table.rows.items():
+        own = [c for c in cells if c.config.method == method]
+        failed = [f"failed for seed {c.config.seed}: {c.error}" for c in own if c.error]
+        values = [[_figure(c, setting, paths) for c in own if c.run] for paths in setting.columns.values()]
+        ours = [dict(zip(("mean", "std"), _spread(v), strict=True)) for v in values]
+        rows.append(
+            {
+                "row": row,
+                "method": method,
+                "ours": ours if own else None,
+                "paper": table.printed(row, setting),
+                "remark": lack or reasons[row] or "; ".join(failed) or None,
+            }
+        )
+    described = next((c.run.federation["clients"] for c in cells if c.run), None)
+    return {
+        "name": setting.name,
+        "columns": list(setting.columns),
+        "rows": rows,
+        "data": _described(described) if described else None,
+        "differs": [*setting.differs, *_changed(table, setting)] if scale == "mini" else [],
+    }
+
+
+def _figure(cell: Cell, setting: Setting, paths: Sequence[str]) -> float | None:
+    assert cell.run is not None
+    summary = cell.run.summary
+    where = summary["common"] if setting.who == "common" and summary.get("common") else summary
+    return next((v for path in paths if (v := _at(where, path)) is not None), None)
+
+
+def _described(clients: Sequence[Mapping[str, Any]]) -> str:
+    trained = sum(c["train"] + c["validation"] for c in clients)
+    return f"{len(clients)} clients with {trained} training samples"
+
+
+def _changed(table: Recipe, setting: Setting) -> list[str]:
+    """What `mini` changes in the paper's setting, apart from the data."""
+    method = "fedavg"
+    ours, theirs = (_flat(table.config(setting, scale, method, 0, {})) for scale in ("mini", "full"))
+    return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in ours.items() if value != theirs.get(key)]
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.model_dump(mode="json", exclude=set(TOLD_ELSEWHERE)).items():
+        found |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in below.items()}
+    for key, value in above.items():
+        result[key] = _merged(result.get(key, {}), value) if isinstance(value, Mapping) else value
+    return result
+
+
+def text(figure: Mapping[str, float | None]) -> str:
+    """One of our figures in percent, written like the papers': mean(std)."""
+    if figure["mean"] is None:
+        return "-"
+    std = f"({100 * figure['std']:.2f})" if figure["std"] is not None else ""
+    return f"{100 * figure['mean']:.2f}{std}"
+
+
+def markdown(board: Mapping[str, Any]) -> str:
+    """The table as Markdown, with everything that differs from the paper beside it."""
+    seeds = ", ".join(map(str, board["seeds"]))
+    lines = [f"# {board['title']}", "", f"{board['paper']}.", "", board["measure"], ""]
+    lines.append(f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes.")
+    for block in board["settings"]:
+        heads = [f"{c}, {who}" for c in block["columns"] for who in ("ours", "paper")]
+        lines += ["", f"## {block['name']}", "", f"| method | {' | '.join(heads)} | |"]
+        lines.append(f"| --- |{' ---: |' * len(heads)} --- |")
+        for row in block["rows"]:
+            ours = [text(f) for f in row["ours"]] if row["ours"] else ["-"] * len(block["columns"])
+            pairs = [x for pair in zip(ours, row["paper"], strict=True) for x in pair]
+            lines.append(f"| {row['row']} | {' | '.join(pairs)} | {row['remark'] or ''} |")
+        if block["data"]:
+            lines += ["", f"Ours: {block['data']}."]
+        if block["differs"]:
+            lines += ["", "Differs from the paper:", *(f"- {d}" for d in block["differs"])]
+    return "\n".join(lines) + "\n"
+
+
+def overview(root: str | None = None) -> list[dict[str, Any]]:
+    """All tables: what they are, how long `mini` takes, and how much of them can be run here."""
+    found = []
+    for name in tables():
+        table = recipe(name)
+        able = [r for r, m in table.rows.items() if m in method_names()]
+        blocks = [s.name for s in table.settings if _with_data(s, "mini", root)[1] is None]
+        found.append(
+            {
+                "table": name,
+                "title": table.title,
+                "minutes": table.minutes * len(able),
+                "rows": {"here": len(able), "all": len(table.rows)},
+                "settings": {"here": len(blocks), "all": len(table.settings)},
+            }
+        )
+    return found

@@ -1,0 +1,102 @@
+"""Encoded samples that are more than one vector each: views of augmented images, features beside their pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import FedloomError
+
+
+class Views:
+    """Features of each image and of augmented versions of it.
+
+    Indexing gives the features of the images as they are, for evaluation; `drawn` gives one of the views per sample,
+    for training.
+    """
+
+    def __init__(self, views: Sequence[Tensor]) -> None:
+        self.views = tuple(views)
+        if len({v.shape for v in self.views}) != 1:
+            raise FedloomError("the views of a data set must have one shape.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.views[0].shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.views[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        return sum(v.nbytes for v in self.views)
+
+    def __len__(self) -> int:
+        return len(self.views[0])
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.views[0][rows]
+
+    def drawn(self, rows: Tensor, g: torch.Generator) -> Tensor:
+        """One view of each of these samples, all equally likely."""
+        chosen = torch.randint(len(self.views), (len(rows),), generator=g)
+        found = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        for v, view in enumerate(self.views):
+            found[chosen == v] = view[rows[chosen == v]]
+        return found
+
+    def share_memory_(self) -> Views:
+        """Move the features to shared memory."""
+        for view in self.views:
+            view.share_memory_()
+        return self
+
+
+class WithPixels:
+    """Features beside the pixels they were computed from, as one row: `split` takes them apart again.
+
+    Prompt methods want both: the image, to be encoded anew with prompts, and what the encoder makes of it without.
+    """
+
+    def __init__(self, images: Tensor, features: Tensor, preprocess: Callable[[Tensor], Tensor]) -> None:
+        self.images, self.features, self.preprocess = images, features, preprocess
+        pixels = preprocess(images[:1])
+        self.pixels = tuple(pixels.shape[1:])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.features), self.pixels[0] * self.pixels[1] * self.pixels[2] + self.features.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.features.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.images.nbytes + self.features.nbytes
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return torch.cat([self.preprocess(self.images[rows]).flatten(1), self.features[rows]], dim=1)
+
+    def share_memory_(self) -> WithPixels:
+        """Move images and features to shared memory."""
+        self.images.share_memory_()
+        self.features.share_memory_()
+        return self
+
+
+def split_pixels(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Rows of `WithPixels` as preprocessed images, N x 3 x size x size, and features."""
+    pixels = 3 * size * size
+    if rows.ndim != 2 or rows.shape[1] <= pixels:
+        raise FedloomError(
+            f"rows of pixels and features need more than {pixels} numbers each for {size}x{size} images, "
+            f"these have shape {tuple(rows.shape)}."
+        )
+    return rows[:, :pixels].unflatten(1, (3, size, size)), rows[:, pixels:]

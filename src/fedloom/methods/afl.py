@@ -1,0 +1,73 @@
+"""AFL (agnostic federated learning): minimise the worst mixture of the clients' losses.
+
+Mohri, Sivek, Suresh, "Agnostic federated learning", ICML 2019.
+
+Travels: as FedAvg, and one number up: the client's mean loss at the received model (with `average`, the mean of the
+models so far comes down too). Symbols: lambda -> `lam`, the step of its ascent gamma_lambda -> `gamma`.
+The server averages with lambda (normalised over those who answered), then moves it: lambda + gamma * losses, projected
+on the simplex of all clients. It is kept from round to round; an absent client's entry moves by the projection only.
+Deviations: clients take several local steps, as in every federated use of AFL (the paper takes one gradient). The last
+model is used; `average=true` uses the mean of the models of all rounds, as the paper does for convex losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+
+from ..local import Local, Predictor, Site
+from ..method import Uploads, method
+from ..parts.received import Reporting
+from ..parts.simplex import project
+from ..payload import Payload
+from ..training import NotNegative
+from ..tree import Mean
+
+
+@method("afl")
+class AFL(Reporting):
+    """FedAvg with weights that rise where the loss is high."""
+
+    neutral = ({"gamma": 0.0, "start": "size"}, "fedavg")
+    gamma: NotNegative = 0.01
+    start: Literal["uniform", "size"] = "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples
+    average: bool = False
+
+    def init(self, site: Site) -> Payload:
+        even = torch.full((site.clients,), 1 / site.clients, dtype=torch.float64)
+        return super().init(site).replace(lam=even if self.start == "uniform" else torch.zeros_like(even))
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        server = super().join(server, hellos)
+        if self.start == "uniform":
+            return server
+        shares, new = server.tensor("sizes").double(), list(hellos)
+        shares = shares / shares.sum()
+        lam = server.tensor("lam") * (1 - shares[new].sum())  # those known before make room
+        lam[new] = shares[new]
+        return server.replace(lam=lam)
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return super().download(server, k).replace(mean=server.tree("mean"))
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        mean, iterates, lam = Mean(), Mean(), server.tensor("lam")
+        raised = lam.clone()
+        for k, up in uploads:
+            mean.add(up.tree("model"), weight=lam[k].item())
+            raised[k] += self.gamma * up.number("loss")
+        model = mean.value(default=server.tree("model"))
+        if self.average:
+            iterates.add(server.tree("mean"), weight=server.number("round") - 1)
+            iterates.add(model)
+            server = server.replace(mean=iterates.value(default=model))
+        return server.replace(model=model, lam=project(raised) if self.gamma else lam)
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("mean") or down.tree("model"), state.tree("model"))
+        return local.predictor()
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        return super().common(server.replace(model=server.tree("mean") or server.tree("model")), site)

@@ -1,0 +1,61 @@
+"""APFL: each client mixes a model of its own with the common one, and learns how much of each.
+
+Deng et al., "Adaptive personalized federated learning", 2020.
+
+Travels: as FedAvg. Kept by the client: its own weights v_k and the share alpha_k.
+Symbols: alpha -> `alpha` in the state (at first `mix`), v_i -> `v`, w_i -> the resident weights, vbar = alpha v + (1 -
+alpha) w. Each step, all at the old values: w - eta grad f(w); v - eta alpha grad f(vbar); alpha - eta <v - w, grad
+f(vbar)>, kept in [0, 1] (fixed with `adaptive = False`). Weights are mixed, not logits. v and alpha take plain gradient
+steps.
+Prediction: alpha v + (1 - alpha) w with the newest w, and the BatchNorm statistics of the client's last training.
+Deviations: alpha is learned in every step (the authors' code: once a round, with a decay). v starts as the first w that
+the client receives. Clients count alike, as in the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..local import Local, Predictor, Step
+from ..method import Update, method
+from ..payload import Payload
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@method("apfl")
+class APFL(FedAvg):
+    """A learned mixture of an own model and the common one."""
+
+    personalised = True
+    alone = None
+    mix: Annotated[float, Field(ge=0, le=1)] = 0.5
+    adaptive: bool = True
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(down.tree("model"))
+        v = state.tree("v") or local.parameters()
+        alpha = state.number("alpha") if state else self.mix
+
+        def mixture(step: Step) -> Tree:
+            nonlocal v, alpha
+            g = step.at(step.w.towards(v, alpha))
+            slope = (v - step.w).dot(g).item() if self.adaptive else 0.0
+            v, alpha = v - step.lr * alpha * g, min(1.0, max(0.0, alpha - step.lr * slope))
+            return step.g
+
+        local.fit(gradient=mixture)
+        shared = Payload(model=local.tree("shared"))
+        own = Payload(v=v, alpha=alpha, buffers=shared.tree("model").without(v))
+        return Update(upload=shared, state=own, trained=shared)
+
+    def weight(self, server: Payload, k: int) -> float:
+        return 1.0
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        w, v = down.tree("model"), state.tree("v")
+        mixed = w.only(v).towards(v, state.number("alpha")) if v else Tree()
+        local.load(w, state.tree("buffers"), mixed)
+        return local.predictor()

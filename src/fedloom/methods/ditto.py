@@ -1,0 +1,42 @@
+"""Ditto: a personal model beside FedAvg's, pulled towards the received common one.
+
+Li et al., "Ditto: Fair and robust federated learning through personalization", ICML 2021.
+
+Travels: as FedAvg. Kept by the client: its personal model v_k.
+Symbols: lambda -> `lam`, v_k -> `personal` in the state, w^t -> the downloaded `model`.
+The personal branch minimises CE + lambda/2 |v_k - w|^2 with w as received, the common branch CE; both see the same
+batches, and each has an optimiser of its own.
+Deviations: the paper tunes lambda in {0.1, 1, 2}; 1 is our default. Personal models start from the common initial
+model; a client that never took part predicts with the common model.
+"""
+
+from __future__ import annotations
+
+from ..local import Local, Predictor
+from ..method import Update, method
+from ..payload import Payload
+from ..training import NotNegative
+from .fedavg import FedAvg
+
+
+@method("ditto")
+class Ditto(FedAvg):
+    """FedAvg and, beside it, a personal model near it."""
+
+    personalised = True
+    neutral = ({"lam": 0.0}, "local")
+    lam: NotNegative = 1.0
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        w = down.tree("model")
+        local.load(state.tree("personal"))
+        local.fit(pull=(w, self.lam))
+        personal = local.tree("shared")
+        local.load(w)
+        local.fit(stream=0, label="common")
+        shared = Payload(model=local.tree("shared"))
+        return Update(upload=shared, state=Payload(personal=personal), trained=shared)
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"), state.tree("personal"))
+        return local.predictor()

@@ -1,0 +1,79 @@
+"""FedALA: clients start from an element-wise mixture of their own old model and the common one, learned on their data.
+
+Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023.
+
+Travels: as FedAvg. Kept by the client: its last model and the mixing weights W of the top layers.
+Symbols: Theta_i -> `model` in the state, W_i -> `W`, eta -> `ala_lr`, s -> `data_share`, p -> `layers`.
+On arrival lower layers take the common weights w; the top ones w_k + (w - w_k) W, where W follows
+clip(W - eta grad (w - w_k), 0, 1) on a random share of the client's data: the first time until the loss of the last ten
+epochs has a std below 0.1 (`most` epochs at the latest), later for one epoch. Then training as usual.
+Before there is an own model, and where it equals the common one, there is nothing to mix.
+Deviations: the share is of shuffled batches, drawn anew in each epoch. Only sampled clients learn W. The body stays in
+evaluation mode meanwhile. `before` is the mixture, `after` the trained model, which the paper reports.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import pstdev
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from ..local import Local, Predictor, Step
+from ..method import Update, method
+from ..payload import Payload
+from ..training import PLAIN, Count, NotNegative
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@method("fedala")
+class FedALA(FedAvg):
+    """FedAvg with a learned mixture as starting point."""
+
+    personalised = True
+    stage = "after"
+    neutral = ({"ala_lr": 0.0}, "fedavg")
+    ala_lr: NotNegative = 1.0
+    data_share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    layers: Count = 1
+    most: Count = 50
+
+    def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
+        """The model to start from, and W."""
+        w, own, mix = down.tree("model"), state.tree("model"), state.tree("W")
+        layers = [m for m in local.model.modules() if any(True for _ in m.parameters(recurse=False))][-self.layers :]
+        top = list(local.parameters(layers))
+        if not own or own.only(top).equal(w.only(top)):
+            return w, mix
+        old, new = own.only(top), w.only(top)
+        epochs, mix = (1, mix) if mix else (self.most, new.map(torch.ones_like))
+
+        def learn(step: Step) -> Tree:
+            nonlocal mix
+            mix = (mix - self.ala_lr * step.g * (new - old)).map(lambda t: t.clamp(0, 1))
+            return step.w - old.towards(new, mix)  # a step of size 1 then ends at the mixture
+
+        local.load(w, old.towards(new, mix))
+        steps = math.ceil(self.data_share * math.ceil(local.size / local.training.batch))
+        losses: list[float] = []
+        for epoch in range(epochs):
+            changes = {**PLAIN, "lr": 1.0, "steps": steps}
+            fit = local.fit(gradient=learn, only=layers, stream=epoch + 1, label="mixing", **changes)
+            losses += fit.losses.values()
+            if len(losses) > 10 and pstdev(losses[-10:]) < 0.1:
+                break
+        return w | old.towards(new, mix), mix
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        start, mix = self.start(down, state, local)
+        local.load(start)
+        local.fit(stream=0)
+        shared = Payload(model=local.tree("shared"))
+        return Update(upload=shared, state=Payload(shared, W=mix), trained=shared)
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(self.start(down, state, local)[0])
+        return local.predictor()

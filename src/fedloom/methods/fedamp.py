@@ -1,0 +1,108 @@
+"""FedAMP: the server sends each client a mixture of all clients' models, in which similar ones count more.
+
+Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021.
+
+Travels: the client's own mixture u_k down, w_k up. Kept by the client: w_k; by the server: everybody's last w_k.
+Symbols: u_k -> the downloaded `model`, xi -> `shares`, sigma -> `sigma`, alpha_k -> `server_lr`, a tenth of it every
+`decay_every` rounds, lambda -> `lam`, xi_kk -> `self_share` (None: one over the number of clients).
+The client minimises CE + lambda / (2 alpha) |w - u_k|^2 from w = u_k and predicts with w_k.
+`shares` "cosine" is the paper's HeurFedAMP: xi_kj in proportion to exp(sigma cos(w_k, w_j)), 1 - xi_kk in all.
+"attention" is FedAMP: xi_kj = alpha exp(-|w_k - w_j|^2 / sigma) / sigma, the rest to w_k itself; a negative rest is
+refused, as alpha and sigma then do not fit the distances at hand.
+Deviations: similarity is of parameters, not of BatchNorm statistics. With partial participation the last known w_j
+count and clients not heard of do not (the paper has all in every round). Defaults are those of a public port.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..errors import FedloomError
+from ..local import Fit, Local, Predictor, Site
+from ..method import Update, Uploads, method
+from ..payload import Payload
+from ..training import Count, NotNegative, Positive
+from .fedavg import FedAvg
+
+
+@method("fedamp")
+class FedAMP(FedAvg):
+    """Message passing: similar clients attract each other's models."""
+
+    personalised = True
+    neutral = ({"lam": 0.0, "self_share": 1.0}, "local")
+    shares: Literal["cosine", "attention"] = "cosine"
+    sigma: Positive = 25.0
+    server_lr: Positive = 1e4
+    decay_every: Count = 30
+    lam: NotNegative = 1.0
+    self_share: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    def init(self, site: Site) -> Payload:
+        params, shared = site.parameters(), site.tree("shared")
+        everybody = shared.map(lambda t: t.expand(site.clients, *t.shape).clone())
+        heard = torch.zeros(site.clients, dtype=torch.bool)
+        return Payload(params=everybody.only(params), rest=everybody.without(params), heard=heard)
+
+    def hello(self, local: Local) -> Payload:
+        return Payload()
+
+    def join(self, server: Payload, hellos: object) -> Payload:
+        return server
+
+    def download(self, server: Payload, k: int) -> Payload:
+        xi = self.xi(server, k)
+        everybody = server.tree("params") | server.tree("rest")
+        return Payload(model=everybody.map(lambda t: torch.tensordot(xi, t, 1) if t.is_floating_point() else t[k]))
+
+    def xi(self, server: Payload, k: int) -> Tensor:
+        """How much of each client's model goes into client k's mixture."""
+        w = torch.cat([t.reshape(len(t), -1) for t in server.tree("params").values()], 1)
+        others = server.tensor("heard").clone()
+        others[k] = False
+        xi = torch.zeros(len(w))
+        if self.shares == "cosine":
+            alike = self.sigma * torch.cosine_similarity(w[others], w[k], dim=1)
+            own = 1 / len(w) if self.self_share is None else self.self_share
+            xi[others] = (1 - own) * alike.softmax(0)
+        else:
+            apart = (w[others] - w[k]).square().sum(1)
+            xi[others] = self.alpha_at(int(server.number("round"))) * (-apart / self.sigma).exp() / self.sigma
+        if xi.sum() > 1 + 1e-6:
+            raise FedloomError(
+                f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1: lower server_lr."
+            )
+        xi[k] = 1 - xi.sum()
+        return xi
+
+    def alpha_at(self, round: int) -> float:
+        """alpha in a round."""
+        return self.server_lr * 0.1 ** ((max(round, 1) - 1) // self.decay_every)
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(down.tree("model"))
+        self.train(down, state, local)
+        own = Payload(model=local.tree("shared"))
+        return Update(upload=own, state=own, trained=own)
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        return local.fit(pull=(down.tree("model"), self.lam / self.alpha_at(local.round)))
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        params, rest, heard = server.tree("params").clone(), server.tree("rest").clone(), server.tensor("heard").clone()
+        for k, up in uploads:
+            heard[k] = True
+            for name, tensor in up.tree("model").items():
+                (params if name in params else rest)[name][k] = tensor
+        return server.replace(params=params, rest=rest, heard=heard)
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        return None
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"), state.tree("model"))
+        return local.predictor()

@@ -1,0 +1,35 @@
+"""FedAvg-FT: FedAvg whose common model every client fine-tunes on its own data before it predicts.
+
+The simplest personalisation; a baseline in many papers (for instance Collins et al., ICML 2021), without one of its
+own.
+
+Travels: as FedAvg. Kept by the client: nothing; the fine-tuned model is made anew for every prediction.
+Symbols: fine-tuning epochs -> `finetune`. Step size, batch size and optimiser are those of local training.
+Deviations: papers fine-tune for 1 to 10 epochs; 1 is our default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..local import Local, Predictor
+from ..method import method
+from ..payload import Payload
+from .fedavg import FedAvg
+
+
+@method("fedavg-ft")
+class FedAvgFT(FedAvg):
+    """FedAvg, fine-tuned before prediction."""
+
+    personalised = True
+    neutral = ({"finetune": 0}, "fedavg")
+    finetune: Annotated[int, Field(ge=0)] = 1
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"))
+        if self.finetune:
+            local.fit(epochs=self.finetune, steps=None)
+        return local.predictor()

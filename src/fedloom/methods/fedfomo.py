@@ -1,0 +1,112 @@
+"""FedFomo: clients download some other models and mix them by how much each helps on their own validation data.
+
+Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021.
+
+Travels: up to M other models down; w_k and the usefulness of what came up. Kept by the client: w_k and the model it was
+trained from; by the server: the models of the last round and the affinities P.
+Symbols: M -> `models` (beside the own one), omega -> `omega`, P -> `affinity`, epsilon -> `epsilon`, smaller by
+`epsilon_step` every round; theta^(t-1) -> `ref` in the state.
+omega_n = (L(ref) - L(w_n)) / |w_n - ref| on validation data, for the received models and the own one. What is positive,
+made to sum to 1, gives the start ref + sum omega_n (w_n - ref); if nothing is, the own model stays. The server adds the
+raw omega to P_k and next time sends the M models of largest P_k or, with probability epsilon, M at random.
+Deviations: distances are Euclidean (the released code's default is L1) and of parameters, not of BatchNorm statistics.
+The run's validation share (0.1; the authors use 0.2) is what models are weighed on; a client without any keeps its own.
+`after`, the trained w_k, is what is reported; `before` is the mixture. Ties in P are broken at random.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..errors import FedloomError
+from ..local import Local, Predictor, Site
+from ..method import Update, Uploads, method
+from ..payload import Payload
+from ..rng import numpy_rng
+from ..training import NotNegative, Share
+from ..tree import Mean, Tree
+from .fedavg import FedAvg
+
+
+def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
+    """How much each model lowers the loss per distance; 0 for one that is where we are."""
+    return torch.where(distances > 0, (before - losses) / distances.clamp(min=1e-12), 0.0)
+
+
+@method("fedfomo")
+class FedFomo(FedAvg):
+    """Each client chooses whose models to mix."""
+
+    personalised = True
+    stage = "after"
+    neutral = ({"models": 0}, "local")
+    models: Annotated[int, Field(ge=0)] = 4
+    epsilon: Share = 0.3
+    epsilon_step: NotNegative = 0.05
+
+    def init(self, site: Site) -> Payload:
+        if not any(len(c.validation) for c in site.federation.clients):
+            raise FedloomError("fedfomo weighs models on validation data, of which no client has any: set validation.")
+        return Payload(affinity=torch.zeros(site.clients, site.clients))
+
+    def hello(self, local: Local) -> Payload:
+        return Payload()
+
+    def join(self, server: Payload, hellos: object) -> Payload:
+        return server
+
+    def download(self, server: Payload, k: int) -> Payload:
+        last, round = server.group("models"), int(server.number("round"))
+        rng = numpy_rng(int(server.number("seed")), round, k, "fedfomo")
+        offered = sorted({int(n.split("/")[0]) for n in last} - {k})
+        explores = rng.random() < self.epsilon - self.epsilon_step * (round - 1)
+        luck = dict(zip(offered, rng.random(len(offered)).tolist(), strict=True))
+        liked = server.tensor("affinity")[k].tolist()
+        ranked = sorted(offered, key=lambda j: (0.0 if explores else -liked[j], luck[j]))
+        return Payload(models=Payload({str(j): last.tree(str(j)) for j in ranked[: self.models]}))
+
+    def mix(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, dict[str, float]]:
+        """The model to start from, and the usefulness of each model that came."""
+        local.load(state.tree("ref"))
+        ref, params, before = local.tree("shared"), local.parameters(), local.evaluate(part="validation")
+        own = state.tree("model") or ref
+        names = sorted({n.split("/")[0] for n in down.group("models")})
+        if not names or not before:
+            return own, {}
+        came = [*(down.group("models").tree(n) for n in names), own]
+        losses, distances = [], []
+        for model in came:
+            local.load(model)
+            losses.append(local.evaluate(part="validation")["ce"])
+            distances.append((local.parameters() - params).norm().item())
+        omega = usefulness(before["ce"], torch.tensor(losses), torch.tensor(distances))
+        mean = Mean()
+        for model, weight in zip(came, omega.clamp(min=0).tolist(), strict=True):
+            mean.add(model, weight)
+        return mean.value(default=own), dict(zip(names, omega.tolist(), strict=False))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        start, omega = self.mix(down, state, local)
+        local.load(start)
+        local.fit()
+        own = local.tree("shared")
+        return Update(upload=Payload(model=own, omega=Payload(omega)), state=Payload(model=own, ref=start))
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        affinity, models = server.tensor("affinity").clone(), {}
+        for k, up in uploads:
+            models[str(k)] = up.tree("model").clone()
+            for j, omega in up.group("omega").items():
+                affinity[k, int(j)] += float(omega)
+        return server.replace(models=Payload(models), affinity=affinity)
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        return None
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(self.mix(down, state, local)[0])
+        return local.predictor()

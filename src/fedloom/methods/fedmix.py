@@ -1,0 +1,84 @@
+"""FedMix: mixup with the means of other clients' samples, to first order.
+
+Yoon, Shin, Hwang, Yang, "FedMix: Approximation of mixup under mean augmented federated learning", ICLR 2021.
+
+Travels: as FedAvg; means of groups of samples and labels up once, when a client first appears; `draw` of everybody's
+means down each round. Symbols: lambda -> `lam`, M_k -> `group`, (xbar, ybar) -> a row of `means` and `labels`.
+Each batch meets one (xbar, ybar): l1 = (1-lam) CE(f((1-lam) x), y), l2 = lam CE(f((1-lam) x), ybar) and
+l3 = lam sum_i <d l1 / d x_i, xbar>, at what the network is shown; l1 is a batch mean already, so l3 is a sum over i.
+`naive=true` is NaiveMix: plain mixup of the batch with (xbar, ybar).
+Deviations: the paper sends the whole pool once; a fresh draw of it every round gives each batch the same distribution
+and spares every client a copy. A group has at least two samples, or it would be a raw one: a rest joins other groups,
+a client with a single sample sends nothing. Augmentation acts before mixing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ..errors import FedloomError
+from ..local import Batch, Fit, Local
+from ..method import method
+from ..parts.mixing import group_means
+from ..payload import Payload
+from ..rng import torch_rng
+from ..training import Count, Share
+from .fedavg import FedAvg
+
+
+@method("fedmix")
+class FedMix(FedAvg):
+    """FedAvg with mixup between clients."""
+
+    neutral = ({"lam": 0.0}, "fedavg")
+    lam: Share = 0.05
+    group: Annotated[int, Field(ge=2)] = 5
+    draw: Count = 32
+    naive: bool = False
+
+    def hello(self, local: Local) -> Payload:
+        data = local.site.federation.data
+        if data.kind in ("text", "segmentation"):
+            raise FedloomError(f"fedmix averages samples and labels; {data.name} is {data.kind} data.")
+        means, labels = group_means(local, self.group)
+        return super().hello(local).replace(means=means, labels=labels)
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        pool = [server.group("pool"), *hellos.values()]
+        kept = {n: torch.cat([p.tensor(n) for p in pool if n in p]) for n in ("means", "labels")}
+        return super().join(server, hellos).replace(pool=Payload(kept))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        pool, key = server.group("pool"), (int(server.number("seed")), int(server.number("round")), k, "mix")
+        chosen = torch.randperm(len(pool.tensor("means")), generator=torch_rng(*key))[: self.draw]
+        drawn = {n: pool.tensor(n)[chosen] for n in ("means", "labels")}
+        return super().download(server, k).replace(**drawn)
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        lam, means, labels = self.lam, down.tensor("means"), down.tensor("labels")
+        if not len(means):  # nobody has two samples
+            return local.fit()
+
+        def partner() -> tuple[Tensor, Tensor]:
+            i = (local.step - 1) % len(means)
+            return means[i], labels[i]
+
+        def shown(x: Tensor) -> Tensor:
+            return (1 - lam) * x + lam * partner()[0] if self.naive else ((1 - lam) * x).requires_grad_()
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            xbar, ybar = partner()
+            own = (1 - lam) * F.cross_entropy(batch.logits, batch.y)
+            parts = {"ce": own, "theirs": lam * F.cross_entropy(batch.logits, ybar.expand_as(batch.logits))}
+            if not self.naive:
+                (slope,) = torch.autograd.grad(own, batch.x, create_graph=True)
+                parts["slope"] = lam * (slope * xbar).sum()
+            return parts
+
+        return local.fit(loss, inputs=shown)

@@ -1,0 +1,62 @@
+"""FedPHP: each client keeps a running mean of its past models, which teaches the next one and makes the predictions.
+
+Li et al., "FedPHP: Federated personalization with inherited private models", ECML PKDD 2021.
+
+Travels: as FedAvg. Kept by the client: the inherited private model (HPM) q_k and how often it took part, z_k.
+Symbols: lambda -> `lam`, mu -> `mu`, Q (expected participations, C_ratio T) -> `horizon`, q_k -> `past` in the state.
+The local objective is (1 - lambda) CE + lambda R(w_k, q_k); R is the squared MMD of the two models' features or, with
+`teach = "kd"`, the cross-entropy to q_k's outputs at temperature 4. Afterwards q_k = mu_k q_k + (1 - mu_k) w_k with
+mu_k = mu min(z_k / horizon, 1), so the first time q_k = w_k. Prediction: q_k.
+Deviations: `horizon` is a setting (the authors' code takes it from the planned number of rounds), so that a run that
+goes on for longer does not change its past. At first q_k is the received model.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..local import Batch, Local, Predictor
+from ..method import Update, method
+from ..parts.mmd import squared_mmd
+from ..payload import Payload
+from ..training import Count, Share
+from .fedavg import FedAvg
+
+
+@method("fedphp")
+class FedPHP(FedAvg):
+    """FedAvg with an inherited private model as teacher and predictor."""
+
+    personalised = True
+    stage = "after"
+    neutral = ({"lam": 0.0, "mu": 0.0}, "fedavg")
+    lam: Share = 0.1
+    mu: Share = 0.9
+    horizon: Count = 100
+    teach: Literal["mmd", "kd"] = "mmd"
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        w = down.tree("model")
+        past, taken = (state.tree("past"), int(state.number("taken"))) if state else (w, 0)
+        local.load(w)
+        local.fit(self.loss, refs={"past": past})
+        shared = Payload(model=local.tree("shared"))
+        kept = self.mu * min(taken / self.horizon, 1)
+        new = shared.tree("model").towards(past, kept)
+        return Update(upload=shared, state=Payload(past=new, taken=taken + 1), trained=shared)
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """The objective of a batch."""
+        past = batch.refs["past"]
+        if self.teach == "mmd":
+            taught = squared_mmd(batch.features, past.features)
+        else:
+            taught = F.cross_entropy(batch.logits, (past.logits / 4).softmax(1))
+        return {"ce": (1 - self.lam) * F.cross_entropy(batch.logits, batch.y), self.teach: self.lam * taught}
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"), state.tree("past"))
+        return local.predictor()

@@ -1,0 +1,79 @@
+"""FedProto: clients exchange class prototypes (mean features), never weights.
+
+Tan et al., "FedProto: Federated prototype learning across heterogeneous clients", AAAI 2022.
+
+Travels: one feature vector for each class a client has, and its count, up; all known prototypes down. Kept by the
+client: its whole model.
+Symbols: lambda -> `lam`, C_i^(j) -> `protos/j` in an upload, the global ones -> `protos/j` at the server.
+The local objective is CE + lambda * the mean squared difference (over batch and width) of features and the prototype of
+their class; samples of a class without prototype add nothing. Inference: the nearest global prototype, or
+`predict = "head"`; before there are prototypes, the head.
+Deviations: prototypes are taken in evaluation mode after training (the released code: while training, in the last
+epoch). They are averaged by class counts as in the paper, `average = "uniform"` is the released code's way. A class
+that nobody sends in a round keeps its prototype.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..local import Batch, Fit, Local, Predictor
+from ..method import Update, Uploads, method
+from ..parts.prototypes import class_means, distance_to_own, nearest, table
+from ..payload import Payload
+from ..training import NotNegative
+from ..tree import Mean, Tree
+from .local import Alone
+
+
+@method("fedproto")
+class FedProto(Alone):
+    """Private models that agree on class means."""
+
+    neutral = ({"lam": 0.0, "predict": "head"}, "local")
+    lam: NotNegative = 1.0
+    average: Literal["counts", "uniform"] = "counts"
+    predict: Literal["prototype", "head"] = "prototype"
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload(protos=server.tree("protos"))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(state.tree("model"))
+        self.train(down, state, local)
+        seen, y = local.outputs()
+        means, counts = class_means(seen.features, y, local.classes)
+        own = [c for c in range(local.classes) if counts[c]]
+        up = Payload(protos=Tree((str(c), means[c]) for c in own), counts=Tree((str(c), counts[c]) for c in own))
+        return Update(upload=up, state=Payload(model=local.tree("local")), trained=down)
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        protos, known = table(down.tree("protos"), local.classes)
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            return {
+                "ce": F.cross_entropy(batch.logits, batch.y),
+                "proto": self.lam * distance_to_own(batch.features, batch.y, protos, known),
+            }
+
+        return local.fit(loss) if known.any() else local.fit()
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        means: dict[str, Mean] = defaultdict(Mean)
+        for _, up in uploads:
+            counts = up.tree("counts")
+            for c, proto in up.tree("protos").items():
+                means[c].add(Tree({c: proto}), weight=counts[c].item() if self.average == "counts" else 1.0)
+        new = {c: mean.value(Tree())[c] for c, mean in means.items()}
+        return server.replace(protos=server.tree("protos") | new)
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(state.tree("model"))
+        protos, known = table(down.tree("protos"), local.classes)
+        if self.predict == "head" or not known.any():
+            return local.predictor()
+        return lambda x: nearest(local.site.outputs(x).features, protos, known)

@@ -1,0 +1,41 @@
+"""FedRep: a private head, trained first, then the shared body under it.
+
+Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021.
+
+Travels: the body. Kept by the client: the head.
+Symbols: phi -> tensors of role `shared`, h_i -> role `local`, tau (head updates) -> `head_epochs`; the body trains for
+the run's `epochs` (the paper's code: 10 head epochs, then 1 of the body).
+Deviations: none in training. The released code fine-tunes heads once more before the last test: `finetune` epochs of
+that, by default 0.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..local import Fit, Local, Predictor
+from ..method import method
+from ..payload import Payload
+from ..training import Count
+from .fedper import FedPer
+
+
+@method("fedrep")
+class FedRep(FedPer):
+    """FedPer with head and body trained in turn."""
+
+    alone = None
+    head_epochs: Count = 10
+    finetune: Annotated[int, Field(ge=0)] = 0
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        local.fit(only=[local.model.head], epochs=self.head_epochs, steps=None, label="head")
+        return local.fit(only=[local.model.body])
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        predict = super().personal(down, state, local)
+        if self.finetune:
+            local.fit(only=[local.model.head], epochs=self.finetune, steps=None)
+        return predict

@@ -1,0 +1,98 @@
+"""FedSA: features are drawn to semantic anchors that do not come from biased local models.
+
+Zhou et al., "FedSA: A unified representation learning via semantic anchors for prototype-based federated learning",
+AAAI 2025.
+
+Travels: class means and counts up; anchors and global prototypes down. Kept by the client: its model and its last class
+means. Symbols: A -> `anchors`, the regularisation's lambda -> `lam`, the weights of the margin and the classifier term
+-> `margin`, `calibration`, the rate of the anchors -> `rate`.
+The client's loss is CE + lam MSE(features, its class's anchor) + margin CE(-(distances to anchors, the true one's with
+the gap added)) + calibration CE(head(anchors), their classes). The gap is the larger of two means of distances to the
+nearest other class: between anchors, and between the client's own last class means.
+Server: G = plain mean of the uploads of a class; anchors of uploaded classes move by `rate` of the way to G.
+Prediction: the nearest global prototype; `predict="head"` for the classifier. Before there are any: the head.
+Deviations: class means are taken in evaluation mode after training (the released code: while training). A class that
+nobody has this round keeps its prototype. `share=true` also averages the models, which comparisons that want one
+common model have to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..local import Batch, Fit, Local, Predictor, Site, cross_entropy
+from ..method import Update, method
+from ..parts.anchors import semantic_anchors
+from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
+from ..parts.prototypical import Prototypical
+from ..payload import Payload
+from ..roles import Roles
+from ..training import NotNegative, Share
+
+
+@method("fedsa")
+class FedSA(Prototypical):
+    """Private models around common anchors."""
+
+    personalised = True
+    neutral = ({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local")
+    lam: NotNegative = 1.0
+    margin: NotNegative = 1.0
+    calibration: NotNegative = 1.0
+    rate: Share = 1e-4
+    predict: Literal["prototype", "head"] = "prototype"
+    share: bool = False
+
+    def roles(self, model: nn.Module) -> Roles:
+        return Roles(model, local=[] if self.share else [model])
+
+    def init(self, site: Site) -> Payload:
+        anchors = semantic_anchors(site.classes, site.width, site.seed)
+        known = torch.zeros(site.classes, dtype=torch.bool)
+        return super().init(site).replace(anchors=anchors, prototypes=torch.zeros_like(anchors), seen=known)
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload({n: server[n] for n in ("anchors", "prototypes", "seen")}, model=server.tree("model"))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        update = super().client(down, state, local)
+        own = {n: update.upload[n] for n in ("means", "counts")}
+        return replace(update, state=update.state.replace(**own))
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        anchors, every = down.tensor("anchors"), torch.arange(local.classes)
+        gap = nearest_other(anchors).mean().nan_to_num(0.0)  # one class has no other
+        if "means" in state:
+            own = nearest_other(state.tensor("means")[state.tensor("counts") > 0])
+            gap = torch.maximum(gap, own.mean().nan_to_num(0.0))
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            z, y = batch.features, batch.y
+            return cross_entropy(batch) | {
+                "anchors": self.lam * squared_gap(z, y, anchors, every >= 0),
+                "margin": self.margin * margin_loss(z, y, anchors, gap),
+                "calibration": self.calibration * F.cross_entropy(local.model.head(anchors), every),
+            }
+
+        return local.fit(loss)
+
+    def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
+        anchors, seen = server.tensor("anchors"), server.tensor("seen")
+        found, counts = class_means(means, y, len(seen))
+        new = (counts > 0)[:, None]
+        return server.replace(
+            anchors=torch.where(new, anchors + self.rate * (found - anchors), anchors),
+            prototypes=torch.where(new, found, server.tensor("prototypes")),
+            seen=seen | new[:, 0],
+        )
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        predict = super().personal(down, state, local)
+        if self.predict == "head" or not down.tensor("seen").any():
+            return predict
+        return by_nearest(local.site.outputs, down.tensor("prototypes"), down.tensor("seen"))

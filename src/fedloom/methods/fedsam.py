@@ -1,0 +1,40 @@
+"""FedSAM: sharpness-aware steps at the clients, so that they meet in flat minima; and its adaptive form, FedASAM.
+
+Caldarola, Caputo, Ciccone, "Improving generalization in federated learning by seeking flat minima", ECCV 2022; Qu et
+al., "Generalized federated learning via sharpness aware minimization", ICML 2022, has the same local rule.
+
+Travels: as FedAvg. Symbols: rho -> `rho`, ASAM's eta -> `eta`.
+Each step: eps = rho g / |g| with the norm over all tensors, g' = gradient at w + eps on the same batch, w - lr g'.
+ASAM: eps = rho T^2 g / |T g|, T = |w| + eta for weights and 1 for all else. The pass at w + eps leaves no trace in
+BatchNorm's statistics. Deviations: the first paper's stochastic weight averaging on the server, and the second one's
+momentum variant, are not offered.
+"""
+
+from __future__ import annotations
+
+from ..local import Fit, Local, Step
+from ..method import method
+from ..parts.sharpness import uphill, uphill_adaptive
+from ..payload import Payload
+from ..training import NotNegative
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@method("fedsam")
+class FedSAM(FedAvg):
+    """FedAvg with sharpness-aware local steps."""
+
+    neutral = ({"rho": 0.0}, "fedavg")
+    rho: NotNegative | None = None  # None: the authors' 0.1, or 0.7 if adaptive
+    adaptive: bool = False
+    eta: NotNegative = 0.2
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        rho = self.rho if self.rho is not None else 0.7 if self.adaptive else 0.1
+
+        def sharp(step: Step) -> Tree:
+            up = uphill_adaptive(step.g, step.w, rho, self.eta) if self.adaptive else uphill(step.g, rho)
+            return step.at(step.w + up)
+
+        return local.fit(gradient=sharp if rho else None)

@@ -1,0 +1,105 @@
+"""FedTGP: prototypes that the server trains, kept apart by an adaptive margin; models stay with their clients.
+
+Zhang, Liu, Hua, Cao, "FedTGP: Trainable global prototypes with adaptive-margin-enhanced contrastive learning for data
+and model heterogeneity in federated learning", AAAI 2024.
+
+Travels: class means and counts up, the server's prototypes down. Kept by the client: its model.
+Symbols: lambda -> `lam`, tau -> `tau`, S -> `server_epochs`, TGP -> `tgp` (a vector per class through two layers),
+Q^c, delta(t) -> the mean upload of a class, and the margin: the largest gap to a nearest other, at most tau.
+The client's loss is CE + lam MSE(features, its class's prototype); in the first round CE alone. The server minimises
+the cross-entropy of minus distances, the true class's with the margin added.
+Prediction: the nearest prototype, of all classes; `predict="head"` for the classifier. Before there are any: the head.
+Deviations: means are taken in evaluation mode after training, from the model just trained (the released code uploads
+those of the round before). If one class only is uploaded there is no gap, and the margin is 0. `share=true` also
+averages the models, which comparisons that want one common model have to do; the original never does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..local import Fit, Local, Predictor, Site, cross_entropy
+from ..method import method
+from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
+from ..parts.prototypical import Prototypical
+from ..parts.serverside import descend
+from ..payload import Payload
+from ..rng import torch_rng
+from ..roles import Roles
+from ..training import Count, NotNegative, Positive
+from ..tree import Tree
+
+
+@method("fedtgp")
+class FedTGP(Prototypical):
+    """Private models around prototypes that the server trains."""
+
+    personalised = True
+    neutral = ({"lam": 0.0, "predict": "head"}, "local")
+    lam: NotNegative = 10.0
+    tau: Positive = 100.0
+    server_epochs: Count = 100
+    server_lr: Positive = 0.01
+    server_batch: Count = 10
+    predict: Literal["prototype", "head"] = "prototype"
+    share: bool = False
+
+    def roles(self, model: nn.Module) -> Roles:
+        return Roles(model, local=[] if self.share else [model])
+
+    def init(self, site: Site) -> Payload:
+        return super().init(site).replace(tgp=first_prototypes(site.classes, site.width, site.seed))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload({n: v for n, v in server.items() if n == "prototypes"}, model=server.tree("model"))
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        if "prototypes" not in down:
+            return local.fit()
+        anchors, known = down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool)
+        return local.fit(
+            lambda b: cross_entropy(b) | {"prototypes": self.lam * squared_gap(b.features, b.y, anchors, known)}
+        )
+
+    def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
+        margin = margin_of(means, y, self.tau)
+        tgp = descend(
+            server.tree("tgp"),
+            lambda w, chosen: margin_loss(means[chosen], y[chosen], prototypes(w), margin),
+            len(y),
+            epochs=self.server_epochs,
+            batch=self.server_batch,
+            lr=self.server_lr,
+            rng=torch_rng(int(server.number("seed")), int(server.number("round")), "prototypes"),
+        )
+        return server.replace(tgp=tgp, prototypes=prototypes(tgp))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        predict = super().personal(down, state, local)
+        if self.predict == "head" or "prototypes" not in down:
+            return predict
+        return by_nearest(local.site.outputs, down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool))
+
+
+def first_prototypes(classes: int, width: int, seed: int) -> Tree:
+    """A random vector per class and two layers it goes through, initialised as torch does."""
+    rng = torch_rng(seed, "prototypes")
+    bound = width**-0.5
+    shapes = {"first": (width, width), "first_bias": (width,), "second": (width, width), "second_bias": (width,)}
+    layers = {n: torch.empty(shape).uniform_(-bound, bound, generator=rng) for n, shape in shapes.items()}
+    return Tree({"vectors": torch.randn(classes, width, generator=rng), **layers})
+
+
+def prototypes(w: Tree) -> Tensor:
+    """The prototype of every class."""
+    return F.linear(F.relu(F.linear(w["vectors"], w["first"], w["first_bias"])), w["second"], w["second_bias"])
+
+
+def margin_of(means: Tensor, y: Tensor, most: float) -> Tensor:
+    """The largest gap between a class's mean upload and the nearest other one, at most `most`; 0 with one class."""
+    centres, counts = class_means(means, y, int(y.max()) + 1)
+    return torch.cat([nearest_other(centres[counts > 0]), torch.zeros(1)]).max().clamp(max=most)

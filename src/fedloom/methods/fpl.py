@@ -1,0 +1,62 @@
+"""FPL: several prototypes per class, one for each cluster of clients, so that no domain is drowned by the majority.
+
+Huang, Ye, Shi, Li, Du, "Rethinking federated learning with domain shift: a prototype view", CVPR 2023.
+
+Travels: as FedAvg; class means and counts up; the cluster prototypes and their classes down.
+Symbols: tau -> `tau`, p^c_m -> `means`, P^c -> rows of `clusters` whose `owners` is c, U^c -> their mean, `unbiased`.
+The server clusters this round's means of each class with FINCH (cosine), in the coarsest partition that still has more
+than one cluster. Clients add to CE the contrast of a sample with all cluster prototypes (its class against all) and
+the mean squared error to its class's unbiased prototype; `lam` weighs both. In the first round CE alone.
+Deviations: means are taken in evaluation mode after training (the released code: while training, in the last epoch).
+Samples of classes without a prototype do not count in a mean (there: they count as 0). A class that nobody has this
+round keeps its prototypes. `lam` is ours (1 is the paper's).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..local import Batch, Fit, Local, cross_entropy
+from ..method import method
+from ..parts.contrast import prototype_contrast
+from ..parts.finch import cluster_means
+from ..parts.prototypes import class_means, squared_gap
+from ..parts.prototypical import Prototypical
+from ..payload import Payload
+from ..training import NotNegative, Positive
+
+
+@method("fpl")
+class FPL(Prototypical):
+    """FedAvg with cluster prototypes and unbiased ones."""
+
+    neutral = ({"lam": 0.0}, "fedavg")
+    tau: Positive = 0.02
+    lam: NotNegative = 1.0
+
+    def download(self, server: Payload, k: int) -> Payload:
+        prototypes = {n: server[n] for n in ("clusters", "owners") if n in server}
+        return Payload(prototypes, model=server.tree("model"))
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        if "clusters" not in down:
+            return local.fit()
+        clusters, owners = down.tensor("clusters"), down.tensor("owners")
+        unbiased, numbers = class_means(clusters, owners, local.classes)
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            contrast = prototype_contrast(batch.features, batch.y, clusters, owners, self.tau)
+            gap = squared_gap(batch.features, batch.y, unbiased, numbers > 0)
+            return cross_entropy(batch) | {"clusters": self.lam * contrast, "unbiased": self.lam * gap}
+
+        return local.fit(loss)
+
+    def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
+        classes: dict[int, Tensor] = {}
+        if "clusters" in server:
+            owners = server.tensor("owners")
+            classes = {c: server.tensor("clusters")[owners == c] for c in owners.unique().tolist()}
+        classes |= {c: cluster_means(means[y == c]) for c in y.unique().tolist()}
+        owners = torch.tensor([c for c, rows in sorted(classes.items()) for _ in rows])
+        return server.replace(clusters=torch.cat([rows for _, rows in sorted(classes.items())]), owners=owners)

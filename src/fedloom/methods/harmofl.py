@@ -1,0 +1,80 @@
+"""HarmoFL: images brought to a common amplitude spectrum, and flat minima.
+
+Jiang, Wang, Dou, "HarmoFL: Harmonizing local and global drifts in federated learning on heterogeneous medical images",
+AAAI 2022.
+
+Travels: as FedAvg; the client's mean amplitude up once, when it first appears, the common one down with every model.
+Symbols: the perturbation's alpha -> `alpha`, the common amplitude -> `amplitude` on the server.
+Every image keeps its phase and gets the common amplitude, in training and in prediction; the gradient is taken at
+w + alpha g / |g|, as in FedSAM.
+Deviations: a client's amplitude is the exact mean over its training images, sent before its first round (the paper: a
+moving average during the first round, in which each client uses its own). The common one is the mean over the clients
+of the first round and stays as it is; late joiners get it. `amplitude="mean"` is the released code, which changes the
+zero frequency, that is an image's mean, only. Weights are by size (the released script is uniform).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+
+from ..data.federation import Dataset
+from ..errors import FedloomError
+from ..local import Fit, Inputs, Local, Predictor, Site
+from ..method import method
+from ..parts.sharpness import uphill
+from ..parts.spectrum import amplitude, with_amplitude
+from ..payload import Payload
+from ..training import NotNegative
+from .fedavg import FedAvg
+
+
+@method("harmofl")
+class HarmoFL(FedAvg):
+    """FedAvg on images of one spectrum, with sharpness-aware steps."""
+
+    neutral = ({"alpha": 0.0, "amplitude": "none"}, "fedavg")
+    alpha: NotNegative = 0.05
+    amplitude: Literal["all", "mean", "none"] = "all"  # which amplitudes are made common
+
+    def hello(self, local: Local) -> Payload:
+        data = local.site.federation.data
+        if self.amplitude == "none":
+            return super().hello(local)
+        if data.kind not in ("image", "segmentation"):
+            raise FedloomError(f"harmofl needs images, {data.name} has none.")
+        mean, std = data.scale
+        total = sum(amplitude(x * std + mean).sum(0) for x, _ in local.chunks())
+        return super().hello(local).replace(amplitude=torch.as_tensor(total) / local.size)
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        server = super().join(server, hellos)
+        if self.amplitude == "none" or "amplitude" in server:  # late joiners do not change it
+            return server
+        return server.replace(amplitude=torch.stack([h.tensor("amplitude") for h in hellos.values()]).mean(0))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload({n: v for n, v in server.items() if n == "amplitude"}, model=server.tree("model"))
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        return local.fit(
+            inputs=self._shown(down, local.site.federation.data),
+            gradient=(lambda step: step.at(step.w + uphill(step.g, self.alpha))) if self.alpha else None,
+        )
+
+    def _shown(self, source: Payload, data: Dataset) -> Inputs | None:
+        """Images with the common amplitude; taken from 0 to 1, for a negative mean would keep its sign as phase."""
+        if "amplitude" not in source:
+            return None
+        (mean, std), target = data.scale, source.tensor("amplitude")
+        return lambda x: (with_amplitude(x * std + mean, target, self.amplitude == "mean") - mean) / std
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"), state.tree("model"))
+        return local.predictor(self._shown(down, local.site.federation.data))
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        site.load(server.tree("model"))
+        return site.predictor(self._shown(server, site.federation.data))

@@ -1,0 +1,61 @@
+"""MOON: features near those of the global model, away from those of the client's previous one.
+
+Li, He, Song, "Model-contrastive federated learning", CVPR 2021.
+
+Travels: as FedAvg. Kept by the client: its trained model, `previous`, until it takes part again.
+Symbols: mu -> `mu`, tau -> `tau`, z, z_glob, z_prev -> `features` of the batch and its references.
+The projection, two layers ending in 256 numbers, stands between body and classifier, as in the authors' code; the
+classifier reads it. At a client's first participation the previous model is the received one: the loss is ln 2.
+Deviations: one previous model (the authors' default). References run in evaluation mode. `projection=0` leaves the
+network as it is and contrasts its features, as most other implementations do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..errors import FedloomError
+from ..local import Batch, Fit, Local, cross_entropy
+from ..method import Update, method
+from ..parts.contrast import model_contrast
+from ..payload import Payload
+from ..training import NotNegative, Positive
+from .fedavg import FedAvg
+
+
+@method("moon")
+class Moon(FedAvg):
+    """FedAvg with a contrast between models."""
+
+    neutral = ({"mu": 0.0, "projection": 0}, "fedavg")
+    mu: NotNegative = 5.0
+    tau: Positive = 0.5
+    projection: Annotated[int, Field(ge=0)] = 256
+
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        if self.projection:
+            if not isinstance(model.head, nn.Linear):
+                raise FedloomError("moon's projection needs a model with a linear head; projection=0 does without.")
+            d = model.head.in_features
+            model.body = nn.Sequential(model.body, nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.projection))
+            model.head = nn.Linear(self.projection, len(classes))
+        return model
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        update = super().client(down, state, local)
+        return replace(update, state=update.state.replace(previous=local.tree("shared")))
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        received = down.tree("model")
+        refs = {"global": received, "previous": state.tree("previous") or received}
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            near, far = (batch.refs[name].features for name in ("global", "previous"))
+            return cross_entropy(batch) | {"contrast": self.mu * model_contrast(batch.features, near, far, self.tau)}
+
+        return local.fit(loss, refs=refs)

@@ -1,0 +1,54 @@
+"""Per-FedAvg: a common model that is good after one gradient step at each client (MAML over clients).
+
+Fallah et al., "Personalized federated learning with theoretical guarantees", NeurIPS 2020.
+
+Travels: as FedAvg. Kept by the client: nothing.
+Symbols: alpha -> `inner_lr`, beta -> `lr`, tau -> `epochs` or `steps`, D, D', D'' -> batches 0, 1 and 2, delta ->
+`delta`. The local step is w - beta v' with v = grad f(w - alpha grad f(w; D); D'). `variant` "fo" takes v' = v; "hf"
+multiplies by I - alpha H, with H v from two more gradients: (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2
+delta). A client predicts after `adapt` plain steps of size alpha on its training data, from the common model each time.
+Deviations: beta is the run's step size (the paper's is 0.001, for 1000 rounds), so that methods can be compared at one.
+Clients count alike, as in the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..local import Fit, Local, Predictor, Step
+from ..method import method
+from ..payload import Payload
+from ..training import PLAIN, Count, Positive
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@method("perfedavg")
+class PerFedAvg(FedAvg):
+    """FedAvg of meta-gradients; clients adapt by a gradient step."""
+
+    personalised = True
+    alone = None
+    variant: Literal["fo", "hf"] = "fo"
+    inner_lr: Positive = 0.01
+    delta: Positive = 0.001
+    adapt: Count = 1
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        return local.fit(gradient=self.meta)
+
+    def meta(self, step: Step) -> Tree:
+        """The meta-gradient at the weights of a step."""
+        v = step.at(step.w - self.inner_lr * step.g, batch=1)
+        if self.variant == "fo":
+            return v
+        ahead, behind = (step.at(step.w + sign * self.delta * v, batch=2) for sign in (1, -1))
+        return v - self.inner_lr * (ahead - behind) / (2 * self.delta)
+
+    def weight(self, server: Payload, k: int) -> float:
+        return 1.0
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"))
+        local.fit(**{**PLAIN, "lr": self.inner_lr, "steps": self.adapt})
+        return local.predictor()

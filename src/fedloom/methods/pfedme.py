@@ -1,0 +1,59 @@
+"""pFedMe: each client's model minimises its loss plus a distance to the common model (a Moreau envelope).
+
+Dinh et al., "Personalized federated learning with Moreau envelopes", NeurIPS 2020.
+
+Travels: as FedAvg (w down, w_k up). Kept by the client: the personal weights theta_k, a copy of their own.
+Symbols: lambda -> `lam`, K -> `inner`, eta_p -> `inner_lr`, eta -> `lr`, beta -> `server_lr`, R -> `epochs` or `steps`,
+theta_k -> `theta` in the state.
+Each batch: `inner` gradient steps on f(theta) + lambda/2 |theta - w_k|^2, from theta = w_k; then w_k moves by
+-eta lambda (w_k - theta). The last theta is what the client predicts with; BatchNorm statistics are those of w_k.
+Deviations: eta is the run's step size (the released code's is 0.005). Only sampled clients train (there all do). No
+hidden weight decay on theta. A client that never took part predicts with the common model.
+"""
+
+from __future__ import annotations
+
+from ..local import Local, Predictor, Step
+from ..method import Update, Uploads, method
+from ..payload import Payload
+from ..training import Count, Positive
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@method("pfedme")
+class PFedMe(FedAvg):
+    """Personal models near a common one, by proximal inner problems."""
+
+    personalised = True
+    alone = None
+    lam: Positive = 15.0
+    inner: Count = 5
+    inner_lr: Positive = 0.09
+    server_lr: Positive = 1.0
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(down.tree("model"))
+        theta = Tree()
+
+        def envelope(step: Step) -> Tree:
+            nonlocal theta
+            theta = step.w - self.inner_lr * step.g  # at theta = w_k the distance has no gradient
+            for _ in range(self.inner - 1):
+                theta = theta - self.inner_lr * (step.at(theta) + self.lam * (theta - step.w))
+            return self.lam * (step.w - theta)
+
+        local.fit(gradient=envelope)
+        shared = Payload(model=local.tree("shared"))
+        return Update(upload=shared, state=Payload(theta=local.tree("shared") | theta), trained=shared)
+
+    def weight(self, server: Payload, k: int) -> float:
+        return 1.0
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        mean = super().aggregate(server, uploads).tree("model")
+        return server.replace(model=server.tree("model").towards(mean, self.server_lr))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(down.tree("model"), state.tree("theta"))
+        return local.predictor()

@@ -1,0 +1,39 @@
+"""TERM: a mean tilted towards clients with a high loss (t > 0), or away from them (t < 0).
+
+Li, Beirami, Sanjabi, Smith, "Tilted empirical risk minimization", ICLR 2021; tilted between clients.
+
+Travels: as FedAvg, and one number up: the client's mean loss at the received model.
+Symbols: t -> `t`, F_k(w) -> `loss`. The objective is (1/t) ln sum_k p_k exp(t F_k(w)), so client k counts with
+p_k exp(t F_k), normalised over those who answered; the largest exponent is subtracted first, so nothing overflows.
+Deviations: the released trainer keeps a running normaliser and divides by the number of clients twice; this is the
+closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from ..method import Uploads, method
+from ..parts.received import Reporting
+from ..payload import Payload
+from ..tree import Mean
+
+
+@method("term")
+class Term(Reporting):
+    """FedAvg with tilted weights."""
+
+    neutral = ({"t": 0.0}, "fedavg")
+    t: Annotated[float, Field(allow_inf_nan=False)] = 0.1
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        mean, top = Mean(), -math.inf
+        for k, up in uploads:
+            tilt = self.t * up.number("loss")
+            mean.total *= math.exp(min(0.0, top - tilt))  # what came before, relative to the largest exponent so far
+            top = max(top, tilt)
+            mean.add(up.tree("model"), weight=server.tensor("sizes")[k].item() * math.exp(tilt - top))
+        return server.replace(model=mean.value(default=server.tree("model")))

@@ -1,0 +1,47 @@
+"""Contrastive losses between feature vectors."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def model_contrast(z: Tensor, positive: Tensor, negative: Tensor, tau: float) -> Tensor:
+    """-log of the share of `positive` among both, by exp(cosine / tau), as a mean over samples."""
+    near, far = (F.cosine_similarity(z, other, dim=1) / tau for other in (positive, negative))
+    return F.softplus(far - near).mean()  # = -log softmax, without overflow
+
+
+def prototype_contrast(z: Tensor, y: Tensor, prototypes: Tensor, owners: Tensor, tau: float) -> Tensor:
+    """-log of the share of a sample's own class among all prototypes, by exp(cosine / tau).
+
+    Prototype i belongs to class `owners[i]`; a class may have several. Samples whose class has none do not count.
+    """
+    scores = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T / tau
+    own = y[:, None] == owners
+    known = own.any(1)
+    if not known.any():
+        return z.sum() * 0
+    scores, own = scores[known], own[known]
+    return (scores.logsumexp(1) - scores.masked_fill(~own, -torch.inf).logsumexp(1)).mean()
+
+
+def relaxed_contrast(z: Tensor, y: Tensor, tau: float, threshold: float, beta: float) -> Tensor:
+    """Supervised contrast with the hardest pairs of a batch, and a penalty on same-class pairs that grow too alike.
+
+    The contrast: the least similar sample of the same class (the sample itself included) against the two most similar
+    ones of other classes; 0 where there is no other class. The penalty, with weight `beta`: ln(1 + exp((s - 1) / tau))
+    for the least similar other sample of the class, if its similarity s reaches the threshold.
+    """
+    s = F.normalize(z, dim=1)
+    s = s @ s.T
+    same = y[:, None] == y
+    positive = s.masked_fill(~same, torch.inf).min(1).values
+    negatives = s.masked_fill(same, -torch.inf).topk(min(2, len(y)), dim=1).values
+    contrast = torch.cat([positive[:, None], negatives], 1).div(tau).logsumexp(1) - positive / tau
+    others = same & ~torch.eye(len(y), dtype=torch.bool)
+    hard = s.masked_fill(~others, torch.inf).min(1).values
+    close = (hard >= threshold) & others.any(1)
+    penalty = torch.where(close, F.softplus((hard.clamp(max=1) - 1) / tau), 0.0)
+    return (contrast + beta * penalty).mean()

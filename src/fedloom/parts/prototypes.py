@@ -1,0 +1,72 @@
+"""Class prototypes: means of features by class, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import FedloomError
+from ..local import Outputs, Predictor
+
+
+def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The mean feature of every class (zero where there is no sample) and how many samples each class has."""
+    if features.ndim != 2:
+        raise FedloomError("prototypes need one vector of features and one label per sample, the model gives maps.")
+    counts = torch.bincount(y, minlength=classes)
+    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, y, features)
+    return sums / counts.clamp(min=1)[:, None], counts
+
+
+def table(prototypes: Mapping[str, Tensor], classes: int) -> tuple[Tensor, Tensor]:
+    """Prototypes named by class number as one row per class (zero where there is none), and which classes have one."""
+    known = torch.tensor([str(c) in prototypes for c in range(classes)])
+    rows = torch.zeros(classes, len(next(iter(prototypes.values()))) if prototypes else 0)
+    for c in known.nonzero().flatten().tolist():
+        rows[c] = prototypes[str(c)]
+    return rows, known
+
+
+def distance_to_own(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """The mean squared difference, per element, of features and the prototype of their class; 0 where there is none."""
+    return ((features - prototypes[y]).square().mean(1) * known[y]).mean()
+
+
+def nearest(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Scores of classes: the negative Euclidean distance to their prototype, minus infinity where there is none."""
+    return (-torch.cdist(features, prototypes)).masked_fill(~known, -torch.inf)
+
+
+def squared_gap(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """The mean squared error, per element, between features and their class's prototype; samples of classes that are
+    not `known` do not count."""
+    there = known[y]
+    if not there.any():
+        return features.sum() * 0
+    return F.mse_loss(features[there], prototypes[y[there]])
+
+
+def distances(a: Tensor, b: Tensor) -> Tensor:
+    """The Euclidean distance of every row of `a` to every row of `b`, with a gradient also where it is 0."""
+    return (a[:, None] - b).pow(2).sum(2).clamp(min=1e-12).sqrt()
+
+
+def nearest_other(points: Tensor) -> Tensor:
+    """Each point's distance to the nearest of the others; nothing if there is only one."""
+    if len(points) < 2:
+        return points.new_zeros(0)
+    between = distances(points, points)
+    return between.masked_fill(torch.eye(len(points), dtype=torch.bool), torch.inf).min(1).values
+
+
+def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) -> Tensor:
+    """The cross-entropy of minus distances to every class's anchor, with the true one `margin` further away."""
+    return F.cross_entropy(-(distances(features, anchors) + margin * F.one_hot(y, len(anchors))), y)
+
+
+def by_nearest(outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor) -> Predictor:
+    """Predicts the class of the nearest prototype among the known ones, from a body's features."""
+    return lambda x: nearest(outputs(x).features, prototypes, known)

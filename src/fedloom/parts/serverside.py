@@ -1,0 +1,31 @@
+"""Training on the server, on what clients uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..tree import Tree
+
+
+def descend(
+    weights: Tree,
+    loss: Callable[[Tree, Tensor], Tensor],
+    rows: int,
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    rng: torch.Generator,
+) -> Tree:
+    """The weights after epochs of plain SGD on `loss(weights, indices of a batch)`, over `rows` samples."""
+    w = weights.clone().map(lambda t: t.requires_grad_())
+    for _ in range(epochs):
+        for chosen in torch.randperm(rows, generator=rng).split(batch):
+            with torch.enable_grad():
+                gradient = torch.autograd.grad(loss(w, chosen), list(w.values()), materialize_grads=True)
+            with torch.no_grad():
+                torch._foreach_add_(list(w.values()), gradient, alpha=-lr)
+    return w.clone()

@@ -1,0 +1,30 @@
+"""Problems on the simplex: weights that are not negative and sum to 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def project(v: Tensor) -> Tensor:
+    """The point of the simplex nearest to the vector `v`."""
+    u = v.double().sort(descending=True).values
+    shifts = (1 - u.cumsum(0)) / torch.arange(1, len(u) + 1)
+    last = int((u + shifts > 0).nonzero()[-1])  # how many entries stay above 0, counted from 0
+    return (v.double() + shifts[last]).clamp(min=0).to(v.dtype)
+
+
+def least_norm(gram: Tensor) -> Tensor:
+    """Weights l on the simplex that minimise |sum_k l_k u_k|^2, given the inner products `gram[i, j]` of the u.
+
+    Non-negative least squares for |U l|^2 + (sum l - 1)^2 has the same solution up to scale: for l = s m with m on the
+    simplex, the best s leaves |U m|^2 / (1 + |U m|^2), which grows with |U m|^2.
+    """
+    from scipy.optimize import nnls  # here, for SciPy takes a while to import
+
+    values, vectors = np.linalg.eigh(gram.double().numpy())
+    root = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T  # root.T @ root = gram; rounding may go below 0
+    n = len(gram)
+    solution, _ = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0), maxiter=30 * n)
+    return torch.from_numpy(solution / solution.sum())

@@ -1,0 +1,85 @@
+"""A page on this machine that follows runs while they go on. It listens on the loopback address only."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from ..errors import FedloomError
+from .folders import found, load, title
+from .page import Page
+
+HOST = "127.0.0.1"
+WATCHED = ("config.toml", "metrics.jsonl", "timing.jsonl", "summary.json")
+
+
+def stamp(folder: Path) -> str:
+    """Changes whenever a run below the folder has written something."""
+    files = [run / name for run in found([folder]) for name in WATCHED] + [folder / "leaderboard.json"]
+    states = [(p.name, (s := p.stat()).st_mtime_ns, s.st_size) for p in files if p.exists()]
+    return f"{hash(tuple(states)):x}"
+
+
+def page(folder: Path) -> Page:
+    """The page as things stand."""
+    runs, board = load([folder])
+    return Page([r.data() for r in runs], title(runs, board), board, interactive=True, live=True)
+
+
+class Dash(ThreadingHTTPServer):
+    """Serves the page of one folder; port 0 takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int) -> None:
+        if not folder.is_dir():
+            raise FedloomError(f"there is no folder {folder}.")
+        self.folder = folder
+        self.drawing = threading.Lock()  # one page at a time: figures are plain work for one core
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise FedloomError(f"cannot listen on port {port}: {error.strerror}; choose another with --port.") from None
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers three addresses: the page, what is in it, and whether it has changed."""
+
+    server: Dash
+
+    def do_GET(self) -> None:
+        """Answer a request from this machine."""
+        port = self.server.server_address[1]
+        # A foreign page could make a browser ask us under its own name (DNS rebinding).
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            return self._answer(403, "this page is for this machine only", "text/plain")
+        folder = self.server.folder
+        try:
+            if self.path == "/stamp":
+                return self._answer(200, stamp(folder), "text/plain")
+            if self.path not in ("/", "/main"):
+                return self._answer(404, "there is nothing here", "text/plain")
+            with self.server.drawing:
+                made = page(folder)
+                body = made.main() if self.path == "/main" else made.html()
+            return self._answer(200, body, "text/html")
+        except (FedloomError, OSError) as error:  # a run may be written, or removed, this very moment
+            return self._answer(503, f"{error} Load the page again.", "text/plain")
+
+    def _answer(self, code: int, body: str, kind: str) -> None:
+        data = body.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing of requests."""

@@ -1,0 +1,38 @@
+"""The allocator's thresholds."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROBE = """
+import resource, torch
+from fedloom.memory import keep_freed_memory
+done = keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(20_000_000).sum()
+torch.ones(20_000_000).sum()
+before = faults()
+for _ in range(20):
+    torch.ones(20_000_000).sum()
+print(done, faults() - before)
+"""
+
+
+def probe(setting: str) -> tuple[bool, int]:
+    said = subprocess.run(
+        [sys.executable, "-c", PROBE], env={"FEDLOOM_MALLOC": setting, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    return said[0] == "True", int(said[1])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
+def test_freed_memory_is_used_again_unless_told_otherwise() -> None:
+    kept, few = probe("1")
+    left, many = probe("0")
+    assert not left
+    if not kept:
+        pytest.skip("another C library than glibc")
+    assert few < many / 4

@@ -1,0 +1,42 @@
+"""FedAvg-FT: fine-tuning before prediction, on training data, leaving everything as it was."""
+
+import pytest
+import torch
+
+from fedloom.checks import federation, trace
+from fedloom.local import Local
+from fedloom.method import make
+from fedloom.methods.fedavg_ft import FedAvgFT
+from fedloom.payload import Payload
+
+
+def test_fine_tuning_is_one_more_epoch_of_local_training(place) -> None:
+    """The fine-tuned model equals the common model after a client's plain epoch."""
+    site = place(FedAvgFT())
+    down = Payload(model=site.tree("shared").map(lambda t: t * 2))
+    x, _ = site.federation.samples(1, "test")
+    torch.manual_seed(0)
+    tuned = site.method.personal(down, Payload(), Local(site, 1, 2))(x)
+    site.load(down.tree("model"))
+    torch.manual_seed(0)
+    Local(site, 1, 2).fit()
+    assert torch.equal(tuned, site.predictor()(x))
+    site.load(down.tree("model"))
+    assert not torch.allclose(tuned, site.predictor()(x), atol=1e-3)
+
+
+def test_epochs_of_fine_tuning_do_not_depend_on_the_steps_of_training(parabolas) -> None:
+    """One epoch is one step here, though local training takes three."""
+    site = parabolas([4], [2]).site(FedAvgFT(finetune=2), 1.0, lr=0.1, steps=3)
+    site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
+    assert site.tensors["body.value"].item() == pytest.approx(4 - 3 * 0.9**2, abs=1e-6)
+
+
+def test_training_is_fedavg_and_the_common_model_is_reported_beside() -> None:
+    skewed = federation(only={0: [0], 1: [1], 2: [2], 3: [0, 2]})
+    ours, plain = trace(FedAvgFT(), skewed), trace(make("fedavg"), skewed)
+    assert ours.server.equal(plain.server)
+    for mine, theirs in zip(ours.metrics, plain.metrics, strict=True):
+        assert mine["common"] == theirs["common"]
+        assert mine["loss"] == theirs["loss"], "fine-tuning for a prediction is no part of the round's loss"
+    assert ours.metrics[0]["personal"]["accuracy_mean"] > plain.metrics[0]["personal"]["accuracy_mean"]

@@ -1,0 +1,85 @@
+"""FedRoD: the balanced softmax, which loss moves what, and both predictions."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.checks import federation, trace
+from fedloom.errors import FedloomError
+from fedloom.local import Local
+from fedloom.method import make
+from fedloom.methods.fedrod import FedRoD, balanced_softmax
+from fedloom.models import Task, build
+from fedloom.payload import Payload
+
+
+@pytest.mark.parametrize(("label", "loss"), [(0, math.log(4)), (1, math.log(4 / 3))])
+def test_balanced_softmax_of_equal_logits(label: int, loss: float) -> None:
+    """Counts 1 and 3."""
+    value = balanced_softmax(torch.zeros(1, 2), torch.tensor([label]), torch.tensor([1, 3]))
+    assert value.item() == pytest.approx(loss, abs=1e-6)
+
+
+def test_absent_classes_and_gamma_0() -> None:
+    """A class without samples drops out, with finite gradients; with gamma 0 the loss is the plain one."""
+    logits = torch.tensor([[1.0, 2.0, 5.0]], requires_grad=True)
+    y, counts = torch.tensor([1]), torch.tensor([2, 2, 0])
+    loss = balanced_softmax(logits, y, counts)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(-1)), abs=1e-6)
+    assert torch.isfinite(logits.grad).all() and logits.grad[0, 2] == 0
+    plain = nn.functional.cross_entropy(logits, y)
+    assert torch.equal(balanced_softmax(logits, y, counts, gamma=0.0), plain)
+
+
+def test_counts_are_those_of_the_data_set(place) -> None:
+    """With drop_last a loader would never show the rare class, and its loss would be infinite when it does."""
+    site = place(FedRoD(), federation(sizes=(25, 9)), drop_last=True)
+    local = Local(site, 1, 1)
+    assert local.counts.sum() == 9
+    update = site.method.client(Payload(model=site.tree("shared")), Payload(), local)
+    assert all(math.isfinite(v) for v in local.losses().values())
+    assert update.upload
+
+
+def test_the_personal_loss_moves_the_personal_head_only(place, monkeypatch) -> None:
+    """Body and generic head end where they end without a personal branch; the personal head leaves zero."""
+    site = place(FedRoD())
+    down = Payload(model=site.tree("shared"))
+    update = site.method.client(down, Payload(), Local(site, 0, 1))
+    personal = update.state.tree("model")
+    assert set(personal) == {"personal.weight", "personal.bias"}
+    assert all(t.abs().max() > 0 for t in personal.values())
+    far = {n: t + 5.0 for n, t in personal.items()}
+    other = site.method.client(down, Payload(model=type(personal)(far)), Local(site, 0, 1))
+    torch.manual_seed(0)
+    first = site.method.client(down, Payload(), Local(site, 0, 1)).upload
+    torch.manual_seed(0)
+    second = site.method.client(down, Payload(model=type(personal)(far)), Local(site, 0, 1)).upload
+    assert first.equal(second)
+    assert not other.state.equal(update.state)
+
+
+def test_the_generic_part_with_gamma_0_is_fedavg() -> None:
+    ours, plain = trace(FedRoD(gamma=0.0)), trace(make("fedavg"))
+    assert ours.server.tree("model").equal(plain.server.tree("model"))
+    assert [m["common"] for m in ours.metrics] == [m["common"] for m in plain.metrics]
+
+
+def test_prediction_is_the_sum_of_both_heads(place) -> None:
+    site = place(FedRoD())
+    update = site.method.client(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
+    x, _ = site.federation.samples(0, "test")
+    said = site.method.personal(update.trained, update.state, Local(site, 0, 1))(x)
+    seen, w = site.outputs(x), update.state.tree("model")
+    own = seen.features @ w["personal.weight"].T + w["personal.bias"]
+    assert torch.allclose(said, seen.logits + own, atol=1e-5)
+    assert not torch.allclose(said, own, atol=1e-2) and not torch.allclose(said, seen.logits, atol=1e-2)
+    assert not said.requires_grad
+
+
+def test_a_head_that_is_not_linear_is_refused() -> None:
+    with pytest.raises(FedloomError, match="linear head"):
+        FedRoD().extend(build("unet", Task((1, 16, 16), 2)), ("a", "b"))

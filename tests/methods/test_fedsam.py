@@ -1,0 +1,50 @@
+"""FedSAM: worked steps."""
+
+import pytest
+import torch
+
+from fedloom.checks import federation, network
+from fedloom.local import Local, Site
+from fedloom.methods.fedsam import FedSAM
+from fedloom.payload import Payload
+from fedloom.training import Training
+
+W = "body.value"
+
+
+def test_one_step(parabolas) -> None:
+    """f = w^2 at 1, rho 0.1, lr 0.1: the gradient at 1.1 is 2.2."""
+    server, _ = parabolas([0], [1], curvature=[2.0]).run(FedSAM(rho=0.1), 1.0, lr=0.1, steps=1)
+    assert server.tree("model")[W].item() == pytest.approx(0.78, abs=1e-6)
+
+
+def test_the_step_uphill_is_shared_between_tensors(parabolas) -> None:
+    """w and b have the same gradient: each rises by rho / sqrt 2, so their sum by rho sqrt 2."""
+    server, _ = parabolas([0], [1]).run(FedSAM(rho=0.1), 1.0, lr=0.1, steps=1, b=0.0)
+    assert server.tree("model")[W].item() == pytest.approx(1 - 0.1 * (1 + 0.1 * 2**0.5), abs=1e-6)
+
+
+def test_weight_decay_acts_at_the_restored_weights(parabolas) -> None:
+    site = parabolas([0], [1]).site(FedSAM(), 1.0, lr=0.1, weight_decay=0.5)
+    FedSAM(rho=0.1).train(Payload(), Payload(), Local(site, 0, 1))
+    assert site.tensors[W].item() == pytest.approx(1 - 0.1 * (1.1 + 0.5 * 1.0), abs=1e-6)
+
+
+def test_adaptive_uses_its_own_radius(parabolas) -> None:
+    """The parabola's parameter is no weight, so T = 1 and only rho differs."""
+    server, _ = parabolas([0], [1]).run(FedSAM(adaptive=True), 1.0, lr=0.1, steps=1)
+    assert server.tree("model")[W].item() == pytest.approx(1 - 0.1 * 1.7, abs=1e-6)
+    server, _ = parabolas([0], [1]).run(FedSAM(), 1.0, lr=0.1, steps=1)
+    assert server.tree("model")[W].item() == pytest.approx(1 - 0.1 * 1.1, abs=1e-6)
+
+
+def test_batchnorm_counts_each_batch_once() -> None:
+    sites = [Site(FedSAM(), federation(), network(), Training(batch=8, steps=3), seed=7) for _ in range(2)]
+    for site, rho in zip(sites, (0.0, 1e-9), strict=True):
+        local = Local(site, 0, 1)
+        local.load()
+        torch.manual_seed(0)
+        FedSAM(rho=rho).train(Payload(), Payload(), local)
+    plain, sharp = (site.tensors for site in sites)
+    assert sharp["body.1.num_batches_tracked"] == plain["body.1.num_batches_tracked"] == 3
+    torch.testing.assert_close(sharp["body.1.running_var"], plain["body.1.running_var"], rtol=1e-2, atol=1e-2)
