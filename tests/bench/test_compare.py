@@ -24,6 +24,7 @@ from fedloom.local import Site
 from fedloom.method import make, names
 from fedloom.progress import Watch
 from fedloom.runs import Run, deal, network, run
+from fedloom.runs import execute as run_config
 from fedloom.training import Training
 
 GIVEN = {"data": "digits4", "partition": "domains", "clients": 8}
@@ -127,6 +128,7 @@ def test_a_folder_of_an_older_format_says_so_before_anything_is_run(tmp_path: Pa
     (old / "config.toml").write_text(text.replace("\nformat = 1\n", "\nformat = 99\n"))
     with pytest.raises(CheckpointError, match="another version of fedloom"):
         Run.load(old)
+    assert run_config(configs[1], out=old, fresh=True).finished  # as the sentence advises
 
 
 # -- a whole comparison -----------------------------------------------------------------------------------------------
