@@ -21,7 +21,7 @@ from fedloom.report.export import escape
 from fedloom.report.folders import load
 from fedloom.runs import Run
 
-SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True}
+SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True, "steps": 2}
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,23 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
     board = {
         "title": "My comparison",
         "settings": {"target": 0.6},
-        "rows": [{"method": "fedbn", "seeds": [0, 1], "flops": 123.0}, {"method": "gone", "failed": "seed 0: NaN"}],
+        "rows": [
+            {"method": "fedbn", "seeds": [0, 1], "flops_per_round": 5e9},
+            {"method": "gone", "failed": "seed 0: NaN"},
+        ],
         "tests": [{"a": "fedbn", "b": "local", "p_holm": 0.5, "sentence": "No significant difference."}],
         "runs": [{"method": "fedbn", "seed": 0}, {"method": "local", "seed": 0}],
     }
     (runs / "leaderboard.json").write_text(json.dumps(board))
     assert call("report", runs)[0] == 0
     text = (runs / "report.html").read_text()
-    for said in ("<h1>My comparison</h1>", "No significant difference.", "failed: seed 0: NaN", "FLOPs", "target"):
+    for said in (
+        "<h1>My comparison</h1>",
+        "No significant difference.",
+        "failed: seed 0: NaN",
+        "GFLOP",
+        "target <b>60.0 %",
+    ):
         assert said in text
     (runs / "leaderboard.json").write_text(json.dumps(board["rows"]))  # as it once was
     assert load([runs])[1] == {"rows": board["rows"]}
