@@ -203,48 +203,6 @@ def test_lists(fedloom) -> None:
     assert fedloom("data")[1] == fedloom("data", "list")[1]
 
 
-def test_data_commands(fedloom, tmp_path) -> None:
-    from PIL import Image
-
-    code, out, _ = fedloom("data", "show", "digits4", "--partition", "domains", "--clients", 8)
-    assert code == 0 and "handwritten 1500" in out and "several" not in out
-    code, out, _ = fedloom("data", "show", "digits4", "--json")
-    assert json.loads(out)["train"] == 4800 and "clients" not in json.loads(out)
-    code, out, _ = fedloom("data", "picture", "digits4", "--partition", "dirichlet", "--out", "p.png")
-    assert code == 0 and Image.open(tmp_path / "p.png").width > 300
-    for domain in ("north", "south"):
-        for kind in ("good", "bent"):
-            folder = tmp_path / "parts" / domain / kind
-            folder.mkdir(parents=True)
-            for i in range(12):
-                Image.new("RGB", (20, 20), (i * 20, 0, 90)).save(folder / f"{i}.png")
-    code, out, _ = fedloom("data", "check", "parts")
-    assert code == 0 and "parts is fine: 48 samples (image), 2 classes, 2 domains." in out
-    (tmp_path / "parts/north/good/3.png").write_bytes(b"no picture")
-    code, _, err = fedloom("data", "check", "parts")
-    assert code == 2 and "3.png" in err
-    code, out, err = fedloom("data", "check", "parts", "--on-bad-file", "skip")
-    assert code == 0 and "3.png" in err and "47 samples" in out
-    code, _, err = fedloom("data", "check", "parts", "--on-bad-file", "ignore")
-    assert code == 2 and "on_bad_file" in err
-    args = [
-        "run",
-        "fedavg",
-        "--data",
-        "parts",
-        "--clients",
-        2,
-        "--rounds",
-        1,
-        "--set",
-        "width=4",
-        "--set",
-        "features=8",
-    ]
-    code, out, _ = fedloom(*args, "--on-bad-file", "skip", "--out", "R")
-    assert code == 0 and "round 1/1" in out
-
-
 def test_help_teaches() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fedloom", "run", "--help"], capture_output=True, text=True, check=True

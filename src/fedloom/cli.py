@@ -12,11 +12,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from .data.cli import app as data_app
 from .encoders.cli import register as register_encoders
 from .errors import FedloomError
+from .options import (
+    AsJson,
+    BadFile,
+    Clients,
+    Data,
+    EncoderOption,
+    Executor,
+    Log,
+    Model,
+    Partition,
+    Quiet,
+    Root,
+    Rounds,
+    Set,
+    Workers,
+    console,
+    errors,
+)
+from .options import given as _given
 from .report import cli as report_cli
 
 if TYPE_CHECKING:
@@ -47,40 +66,11 @@ def _options(
     pass
 
 
-data_app = typer.Typer(help="The data sets at hand.", invoke_without_command=True)
 bench_app = typer.Typer(help="Standing measurements.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 app.command()(report_cli.report)
 app.command()(report_cli.dash)
-console = Console()
-errors = Console(stderr=True)
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.", metavar="KEY=VALUE"
-    ),
-]
-Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
-Partition = Annotated[str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")]
-EncoderOption = Annotated[
-    str | None, typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them.")
-]
-Model = Annotated[
-    str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")
-]
-Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
-Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
-Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
-Workers = Annotated[int | None, typer.Option(help="Processes of the pool, which it implies. Default: 2.")]
-Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
-BadFile = Annotated[
-    str | None, typer.Option(help="What to do with an unreadable image: refuse (default; names it) or skip (names it).")
-]
-Log = Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb (extras), separated by commas.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 register_encoders(app, bench_app)
 
 
@@ -245,147 +235,6 @@ def _settings_table(rows: Iterable[tuple[str, str, str]]) -> Table:
     return table
 
 
-@data_app.callback()
-def data(context: typer.Context, as_json: AsJson = False) -> None:
-    """The data sets and partitions at hand. Known names are looked up below `FEDLOOM_DATA` or `--data-root`."""
-    if context.invoked_subcommand is None:
-        data_list(None, as_json)
-
-
-@data_app.command("list")
-def data_list(data_root: Root = None, as_json: AsJson = False) -> None:
-    """The data sets known by name, whether their files are there, and the partitions."""
-    from .data import partitions
-    from .data.sources import ABOUT, locate
-
-    there = {name: name == "digits4" or locate(name, data_root) is not None for name in ABOUT}
-    dealt = {name: partitions.options(name) for name in partitions.names()}
-    if as_json:
-        sets = {name: {"about": about, "there": there[name]} for name, about in ABOUT.items()}
-        print(json.dumps({"data": sets, "partitions": dealt}, indent=1, default=str))
-        return
-    table = Table("data set", "there", "what it is", box=box.SIMPLE_HEAD)
-    for name, about in ABOUT.items():
-        table.add_row(name, "yes" if there[name] else "-", about)
-    console.print(table)
-    table = Table("partition", "settings", box=box.SIMPLE_HEAD)
-    for name, options in dealt.items():
-        table.add_row(name, ", ".join(f"{k}={v}" for k, v in options.items()))
-    console.print(table)
-    console.print("Any path will do as well: an .npz, an image folder, a CSV of texts, a PFLlib folder, hf:FOLDER.")
-
-
-@data_app.command("show")
-def data_show(
-    name: Annotated[str, typer.Argument(help="A known name or a path.")],
-    partition: Partition = None,
-    clients: Clients = None,
-    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
-    set_: Set = None,
-    data_root: Root = None,
-    as_json: AsJson = False,
-) -> None:
-    """Read a data set and say what is in it; with `--partition`, who would get what."""
-    from .config import build, parse_set
-    from .runs import deal
-
-    clients = clients or (None if partition else 1)
-    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
-    config = build(given, parse_set(set_ or []) | _given(data_root=data_root))
-    made = deal(config, _reading())
-    data = made.data
-    facts: dict[str, Any] = {
-        "name": data.name,
-        "kind": data.kind,
-        "samples": len(data.y),
-        "train": int((~data.test).sum()),
-        "test": int(data.test.sum()),
-        "shape": list(data.x.shape[1:]),
-        "classes": list(data.classes),
-        "domains": {d: int((data.domain == i).sum()) for i, d in enumerate(data.domains)},
-    }
-    if partition:
-        facts |= {"partition": made.description, "clients": made.describe()["clients"]}
-    if as_json:
-        print(json.dumps(facts, indent=1))
-        return
-    table = Table.grid(padding=(0, 2))
-    for key, value in facts.items():
-        if key != "clients":
-            table.add_row(
-                key, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-            )
-    console.print(table)
-    if partition:
-        table = Table(
-            "client", "domain", "train", "validation", "test", "training samples per class", box=box.SIMPLE_HEAD
-        )
-        for k, c in enumerate(facts["clients"]):
-            sizes = [str(c[part]) for part in ("train", "validation", "test")]
-            table.add_row(str(k), c["domain"] or "several", *sizes, " ".join(map(str, c["counts"])))
-        console.print(table)
-
-
-@data_app.command("check")
-def data_check(
-    path: Annotated[str, typer.Argument(help="A known name or a path.")],
-    set_: Set = None,
-    data_root: Root = None,
-    on_bad_file: BadFile = None,
-) -> None:
-    """Read a data set completely and say whether it can be used; what is wrong is named."""
-    from .config import build, parse_set
-    from .data.sources import load
-
-    changes = parse_set(set_ or []) | _given(data_root=data_root, on_bad_file=on_bad_file)
-    config = build({"data": path, "partition": "iid"}, changes)
-    found = load(path, config.source, root=data_root, progress=_reading())
-    console.print(
-        f"{path} is fine: {len(found.y)} samples ({found.kind}), {len(found.classes)} classes, "
-        f"{len(found.domains)} domain{'s' * (len(found.domains) != 1)}.",
-        highlight=False,
-    )
-
-
-@data_app.command("picture")
-def data_picture(
-    name: Annotated[str, typer.Argument(help="A known name or a path.")],
-    out: Annotated[Path, typer.Option(help="The PNG to write.")],
-    partition: Partition = None,
-    clients: Clients = None,
-    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
-    set_: Set = None,
-    data_root: Root = None,
-) -> None:
-    """Draw samples of every domain and who gets what: a contact sheet, a client x class map, label histograms."""
-    from .config import build, parse_set
-    from .data.pictures import picture
-    from .runs import deal
-
-    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
-    config = build(given, parse_set(set_ or []) | _given(data_root=data_root))
-    picture(deal(config, _reading())).save(out)
-    console.print(f"wrote {out}", highlight=False, soft_wrap=True)
-
-
-def _reading() -> Any:
-    """A progress bar for decoding, on a terminal."""
-    if not console.is_terminal:
-        return None
-    from rich.progress import Progress
-
-    bar = Progress(console=console, transient=True)
-    task = bar.add_task("reading")
-    bar.start()
-
-    def show(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if done >= total:
-            bar.stop()
-
-    return show
-
-
 @app.command()
 def check(
     method: Annotated[str, typer.Argument(help="A method's name, or your own `file.py`.")],
@@ -435,10 +284,6 @@ def speed(
     figures = measure(quick=quick, say=None if as_json else lambda text: console.print(text, highlight=False))
     if as_json:
         print(json.dumps(figures, indent=1))
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if v is not None}
 
 
 @contextmanager

@@ -73,6 +73,25 @@ def test_top_level_parts(root: Path, cache: Path) -> None:
     assert data.y[data.test].tolist() == [0, 1, 1]
 
 
+def test_one_level_of_folders_are_classes(root: Path, cache: Path) -> None:
+    data = read(domains(root.parent, {"root": {"bus": 6, "train": 7}}) / "root", cache)
+    assert data.domains == ("root",) and data.classes == ("bus", "train")
+    assert data.test.nonzero().flatten().tolist() == [8, 9]
+
+
+@pytest.mark.parametrize(("held", "test"), [("Valid", "Test"), ("validation", "TEST")])
+def test_parts_may_be_written_otherwise(root: Path, cache: Path, held: str, test: str) -> None:
+    data = read(domains(root, {"Train": {"cat": 3}, held: {"cat": 1}, test: {"cat": 2}}), cache)
+    assert int(data.test.sum()) == 2 and int((~data.test).sum()) == 4
+    assert data.domains == ("root",)
+
+
+def test_a_part_without_its_other(root: Path, cache: Path) -> None:
+    domains(root, {"train": {"cat": 3}, "valid": {"cat": 1}})
+    with pytest.raises(FedloomError, match="wants a folder train and a folder test, found train, valid"):
+        read(root, cache)
+
+
 def test_parts_inside_domains(root: Path, cache: Path) -> None:
     for d in ("a", "b"):
         domains(root / d, {"train": {"cat": 10}, "test": {"cat": 3}})
@@ -258,11 +277,14 @@ def test_what_is_refused(root: Path, cache: Path) -> None:
     with pytest.raises(FedloomError, match="holds no folders"):
         read(root, cache)
     draw(root / "cat" / "0.png")
-    with pytest.raises(FedloomError, match="cat: holds no class folders"):
-        read(root, cache)
     (root / "cat" / "empty").mkdir()
     with pytest.raises(FedloomError, match="cat/empty: this class folder holds no images"):
         read(root, cache)
+    draw(root / "cat" / "empty" / "0.png")
+    (root / "dog").mkdir()
+    with pytest.raises(FedloomError, match="dog: holds no class folders"):
+        read(root, cache)
+    (root / "dog").rmdir()
     for wrong in ({"on_bad_file": "ignore"}, {"split": "half"}, {"size": 0}):
         with pytest.raises(FedloomError, match=next(iter(wrong))):
             read(root, cache, **wrong)

@@ -377,8 +377,8 @@ def test_natural() -> None:
     fewer = run("natural", pool, 3)
     assert [s.train.tolist() for s in fewer] == [s.train.tolist() for s in shares[:3]]
     refuses("come with 7 clients, not 8; ask for at most 7", "natural", pool, 8)
-    refuses("needs a pool with owners", "natural", build({"a": (9, 1)}))
-    refuses("needs a pool with owners", "natural", build({"a": (9, 1)}), 2)
+    refuses("'natural' is for data that come with their clients", "natural", build({"a": (9, 1)}))
+    refuses("'natural' is for data that come with their clients", "natural", build({"a": (9, 1)}), 2)
     for bad in (np.zeros(3, np.int64), np.zeros(100), np.full(100, -1)):
         refuses("owner must hold one int64", "natural", Pool(pool.y, pool.domain, pool.test, 10, pool.domains, bad))
     gap = Pool(pool.y, pool.domain, pool.test, 10, pool.domains, np.arange(100) % 3 * 2)

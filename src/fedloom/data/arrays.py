@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -54,6 +55,38 @@ def npz_keys(path: Path) -> tuple[str, ...]:
             return tuple(file.files)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise _unreadable(path, error) from error
+
+
+def npz_kind(path: Path) -> Literal["image", "vector", "sparse", "segmentation"]:
+    """What a file holds, from the names and shapes of its arrays."""
+    keys = npz_keys(path)
+    if is_sparse(keys):
+        return "sparse"
+    if "mask_train" in keys:
+        return "segmentation"
+    first = next((k for k in keys if k == "x_train" or k.endswith("_x")), None)
+    if first is None:
+        return "vector"
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{first}.npy") as stored:
+            version = np.lib.format.read_magic(stored)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, _ = read(stored)
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, first, error) from error
+    return "image" if len(shape) > 2 else "vector"
+
+
+def count_classes(path: Path, y: Tensor) -> int:
+    """How many classes the labels 0, 1, 2, ... are, which must all be there."""
+    held = torch.unique(y)
+    if len(held) <= int(held[-1]):
+        gap = int((held != torch.arange(len(held))).nonzero()[0])
+        raise FedloomError(
+            f"{path}: no sample has the label {gap} although labels go up to {held[-1]}; "
+            "store the class names as 'classes' if that is meant."
+        )
+    return len(held)
 
 
 def read_npz(path: Path, *, name: str, size: int | None = None) -> Dataset:
@@ -139,9 +172,15 @@ def _unreadable(path: Path, error: Exception) -> FedloomError:
     """The sentence for a file that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return FedloomError(f"{path}: no such file.")
-    if "allow_pickle" in str(error):
-        return FedloomError(f"{path}: is a pickle, not an .npz file; pickles are refused.")
+    if isinstance(error, IsADirectoryError):
+        return FedloomError(f"{path}: is a folder, not an .npz file.")
+    if "allow_pickle" in str(error):  # what NumPy says of anything that it does not know
+        return FedloomError(f"{path}: is not an .npz file (a pickle, perhaps, which would be refused).")
     return FedloomError(f"{path}: is truncated or not an .npz file ({error}).")
+
+
+def _damaged(path: Path, key: str, error: Exception) -> FedloomError:
+    return FedloomError(f"{path}: is truncated or damaged at {key} ({error}).")
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
@@ -154,7 +193,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             if "allow_pickle" in str(error):
                 raise FedloomError(f"{path}: {key} holds pickled objects; pickles are refused.") from error
-            raise FedloomError(f"{path}: is truncated or damaged at {key} ({error}).") from error
+            raise _damaged(path, key, error) from error
         if isinstance(value, np.ndarray):  # anything else in the archive comes as bytes
             arrays[key] = value
     return arrays
@@ -200,6 +239,8 @@ def _part(path: Path, arrays: dict[str, np.ndarray], x_key: str, y_key: str, dom
         raise FedloomError(f"{path}: {y_key} must be one label per sample, has shape {y.shape}.")
     if y.size and y.min() < 0:
         raise FedloomError(f"{path}: {y_key} holds a negative label, {y.min()}.")
+    if y.size and y.max() > np.iinfo(np.int64).max:
+        raise FedloomError(f"{path}: {y_key} holds a label that is too large, {y.max()}.")
     return _Part(samples, torch.from_numpy(y.astype(np.int64)), f"{path}: {x_key}", domain, test)
 
 
@@ -236,16 +277,9 @@ def _assemble(
     y = torch.cat([p.y.flatten() for p in parts])
     if not len(y):
         raise FedloomError(f"{path}: holds no samples.")
-    top = int(y.max())
     if classes is None:
-        missing = (torch.bincount(y, minlength=top + 1) == 0).nonzero()
-        if len(missing):
-            raise FedloomError(
-                f"{path}: no sample has the label {int(missing[0])} although labels go up to {top}; "
-                "store the class names as 'classes' if that is meant."
-            )
-        classes = tuple(str(c) for c in range(top + 1))
-    elif top >= len(classes):
+        classes = tuple(str(c) for c in range(count_classes(path, y)))
+    elif (top := int(y.max())) >= len(classes):
         raise FedloomError(f"{path}: a label is {top}, but there are only {len(classes)} classes.")
 
     first = parts[0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -87,6 +88,23 @@ def read_hf(
     )
 
 
+def hf_kind(path_or_name: str, cache: Path) -> Literal["image", "vector", "text"]:
+    """What the samples are, from the names of the columns."""
+    library = _library()
+    with _quiet(library):
+        columns = {
+            column for part in _load(library, path_or_name, None, cache).values() for column in part.column_names
+        }
+    return "image" if "image" in columns else "text" if "text" in columns else "vector"
+
+
+def is_hf(path: Path) -> bool:
+    """Whether a file, or a folder or one of the folders in it, is or holds parquet or arrow files."""
+    if path.is_file():
+        return path.suffix[1:] in _ENDINGS
+    return any(any(path.glob(f"{place}*.{ending}")) for ending in _ENDINGS for place in ("", "*/"))
+
+
 def _library() -> Any:
     try:
         return importlib.import_module("datasets")
@@ -96,12 +114,16 @@ def _library() -> Any:
 
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Without the library's progress bars, which would run through ours."""
+    """Without the library's progress bars, which would run through ours, and without a line for every retry."""
     shown = not library.are_progress_bars_disabled()
     library.disable_progress_bars()
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        hub.setLevel(level)
         if shown:
             library.enable_progress_bars()
 

@@ -33,6 +33,8 @@ from .federation import Dataset
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 PARTS = ("train", "val", "test")
+CALLED = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}  # in any case
+LAYOUTS = "<domain>/<class>/*, {train,test}/<class>/* or <class>/*"
 MODE = "RGB"
 RECIPE = 1  # raised whenever the same files would give other pixels
 CHUNK = 64  # files decoded per task
@@ -74,9 +76,10 @@ def read_folder(
     progress: Callable[[int, int], None] | None = None,
     split: Literal["official", "mod10"] = "official",
 ) -> Dataset:
-    """Images in `<domain>/<class>/*`, `{train,test}/<class>/*` or `<domain>/{train,test}/<class>/*`.
+    """Images in `<domain>/<class>/*`, `{train,test}/<class>/*`, `<domain>/{train,test}/<class>/*` or `<class>/*`.
 
-    The second layout (a `val` beside the two is allowed, and counts as training) is one domain named after the folder.
+    The second layout (a `val` beside the two is allowed, and counts as training) and the last are one domain, named
+    after the folder.
     `split="official"` takes the parts from the folders; a data set without them, and any with `split="mod10"`, is split
     by counting each domain's files in folder order (by class, then by file name): those whose index ends in 8 or 9 are
     the test part. Files left out as unreadable are counted too, so that the others do not change sides.
@@ -134,26 +137,32 @@ def _folders(path: Path) -> list[str]:
         raise FedloomError(f"{path}: cannot be read as a folder ({error.strerror}).") from error
 
 
-def _are_parts(names: Sequence[str]) -> bool:
-    return {"train", "test"} <= set(names) <= set(PARTS)
+def _parts(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """Which part each of these folders is, if they are parts at all."""
+    parts = {name: CALLED[name.lower()] for name in names if name.lower() in CALLED}
+    if len(parts) < len(names) or len(names) < 2:  # a class may be called train
+        return {}
+    if not {"train", "test"} <= set(parts.values()):
+        raise FedloomError(f"{path}: wants a folder train and a folder test, found {', '.join(names)}.")
+    return parts
 
 
 def _scan(path: Path, official: bool) -> list[_File]:
     """All image files, by domain, class and name."""
     tops = _folders(path)
     if not tops:
-        raise FedloomError(f"{path}: holds no folders; expected <domain>/<class>/* or {{train,test}}/<class>/*.")
+        raise FedloomError(f"{path}: holds no folders; expected {LAYOUTS}.")
     places: list[tuple[str, str | None, Path]] = []  # domain, part, where its class folders are
-    if _are_parts(tops):
-        places = [(path.resolve().name, part, path / part) for part in tops]
+    inner = {top: _folders(path / top) for top in tops}
+    if parts := _parts(path, tops):
+        places = [(path.resolve().name, part, path / folder) for folder, part in parts.items()]
+    elif not any(inner.values()):  # one level only: these are the classes
+        places = [(path.resolve().name, None, path)]
     else:
         for domain in tops:
-            inner = _folders(path / domain)
-            places += (
-                [(domain, part, path / domain / part) for part in inner]
-                if _are_parts(inner)
-                else [(domain, None, path / domain)]
-            )
+            own = _parts(path / domain, inner[domain])
+            places += [(domain, part, path / domain / folder) for folder, part in own.items()]
+            places += [] if own else [(domain, None, path / domain)]
     with_parts = {d for d, part, _ in places if part}
     without = [d for d, part, _ in places if not part]
     if official and with_parts and without:
@@ -171,7 +180,7 @@ def _scan_place(root: Path, place: Path, domain: str, part: str | None) -> Itera
     """The image files in one folder of class folders."""
     classes = _folders(place)
     if not classes:
-        raise FedloomError(f"{place}: holds no class folders; expected <domain>/<class>/* or {{train,test}}/<class>/*.")
+        raise FedloomError(f"{place}: holds no class folders; expected {LAYOUTS}.")
     for cls in classes:
         relative = (place / cls).relative_to(root).as_posix()
         found = False
@@ -183,7 +192,7 @@ def _scan_place(root: Path, place: Path, domain: str, part: str | None) -> Itera
                 stat = e.stat()
                 yield _File(f"{relative}/{e.name}", domain, cls, part, stat.st_size, stat.st_mtime_ns)
         if not found:
-            raise FedloomError(f"{place / cls}: this class folder holds no images.")
+            raise FedloomError(f"{place / cls}: this class folder holds no images ({', '.join(SUFFIXES)}).")
 
 
 def _warn_of_gaps(name: str, files: Sequence[_File], classes: tuple[str, ...], official: bool) -> None:

@@ -290,21 +290,33 @@ def dirichlet(
             + f"a larger beta than {beta}."
         )
     # Samples are shuffled once the counts are settled: the same distribution, without a shuffle for every try.
-    index = np.concatenate([rng.permutation(group) for group in groups])
-    owner = np.repeat(np.tile(np.arange(clients), len(groups)), counts.ravel())
-    return _shares(pool, _by_client(index, owner, clients), rng)
+    return _shares(pool, _deal(groups, counts, rng), rng)
 
 
-def _draw(sizes: Sequence[int], clients: int, beta: float, rng: np.random.Generator) -> np.ndarray:
-    """One try of `dirichlet`: how many samples of each class (row) each client (column) gets."""
+def _draw(
+    sizes: Sequence[int], clients: int, beta: float, rng: np.random.Generator, owns: np.ndarray | None = None
+) -> np.ndarray:
+    """One Dirichlet draw, passing over full clients: how many samples of each class (row) each client (column) gets.
+
+    `owns` says which clients (columns) may have samples of which class (rows); by default all may.
+    """
     counts = np.zeros((len(sizes), clients), np.int64)
-    held, full, alpha = np.zeros(clients, np.int64), sum(sizes) / clients, np.full(clients, beta)
-    for row, size in zip(counts, sizes, strict=True):
-        drawn = rng.dirichlet(alpha)
-        open_only = np.where(held < full, drawn, 0.0)
-        row[:] = _cut(open_only if open_only.any() else drawn, size)  # nowhere to go: full clients take it after all
-        held += row
+    held, full, every = np.zeros(clients, np.int64), sum(sizes) / clients, np.arange(clients)
+    for c, size in enumerate(sizes):
+        owners = every if owns is None else np.flatnonzero(owns[c])
+        drawn = rng.dirichlet(np.full(len(owners), beta))
+        open_only = np.where(held[owners] < full, drawn, 0.0)
+        # Nowhere to go: full clients take it after all.
+        counts[c, owners] = _cut(open_only if open_only.any() else drawn, size)
+        held += counts[c]
     return counts
+
+
+def _deal(groups: Sequence[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """The samples of each class, shuffled, to clients as `counts` (class x client) says."""
+    index = np.concatenate([rng.permutation(group) for group in groups])
+    owner = np.repeat(np.tile(np.arange(counts.shape[1]), len(groups)), counts.ravel())
+    return _by_client(index, owner, counts.shape[1])
 
 
 @register("pathological")

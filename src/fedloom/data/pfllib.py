@@ -14,7 +14,7 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,6 +69,21 @@ def read_pfllib(path: Path, *, name: str) -> Dataset:
         vocabulary=int(x.max()) + 1 if x.dtype == np.int64 else None,
         owner=torch.from_numpy(np.concatenate(owners)),
     )
+
+
+def is_pfllib(path: Path) -> bool:
+    """Whether this looks like such a folder."""
+    return path.is_dir() and any((path / "train").glob("*.npz"))
+
+
+def pfllib_kind(path: Path) -> Literal["image", "vector", "text"]:
+    """What the first client's samples are."""
+    clients, classes = _config(path / "config.json")
+    for k in range(clients):
+        x, _ = _samples(path / "train" / f"{k}.npz", classes)
+        if len(x):
+            return "text" if x.dtype == np.int64 else "image" if x.ndim == 4 else "vector"
+    return "vector"
 
 
 def _config(file: Path) -> tuple[int, int]:

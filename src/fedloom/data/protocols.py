@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .partitions import PartitionError, Pool, Share, _by_client, _by_key, _cut, _draw, _nearest, _shares, register
+from .partitions import (
+    PartitionError,
+    Pool,
+    Share,
+    _by_client,
+    _by_key,
+    _cut,
+    _deal,
+    _draw,
+    _nearest,
+    _shares,
+    register,
+)
 
 # ------------------------------------------------------------------------------------------------------------ tools
 
@@ -104,19 +116,10 @@ def exdir(
         )
     for _ in range(50):
         owns = _deal_classes(classes, clients, int(classes_per_client), rng)
-        counts = np.zeros((classes, clients), np.int64)
-        held, full = np.zeros(clients, np.int64), len(pool.train) / clients
-        for row, group, mine in zip(counts, groups, owns.T, strict=True):
-            owners = np.flatnonzero(mine)
-            drawn = rng.dirichlet(np.full(len(owners), alpha))
-            open_only = np.where(held[owners] < full, drawn, 0.0)
-            row[owners] = _cut(open_only if open_only.any() else drawn, len(group))
-            held += row
-        if held.min() > 0:
+        counts = _draw([len(group) for group in groups], clients, alpha, rng, owns.T)
+        if counts.sum(axis=0).min() > 0:
             break
-    index = np.concatenate([rng.permutation(group) for group in groups])
-    owner = np.repeat(np.tile(np.arange(clients), classes), counts.ravel())
-    return _shares(pool, _by_client(index, owner, clients), rng)
+    return _shares(pool, _deal(groups, counts, rng), rng)
 
 
 def _deal_classes(classes: int, clients: int, each: int, rng: np.random.Generator) -> np.ndarray:
@@ -214,10 +217,8 @@ def label_shift(
             f"{clients} clients cannot share {n} samples of the {part} part of domain {pool.domains[d]!r}; {do}."
         )
     counts = _draw([len(group) for group in groups], clients, alpha, rng)
-    index = np.concatenate([rng.permutation(group) for group in groups])
-    owner = np.repeat(np.tile(np.arange(clients), len(groups)), counts.ravel())
     shares = []
-    for mine in _by_client(index, owner, clients):
+    for mine in _deal(groups, counts, rng):
         mine = rng.permutation(mine)
         cut = max(1, _part(train_share, len(mine)))
         shares.append(Share(np.sort(mine[:cut]), np.sort(mine[cut:]), d))
@@ -634,7 +635,10 @@ def _deal_mixtures(groups: Sequence[np.ndarray], mixtures: np.ndarray, rng: np.r
 
 def _owners(pool: Pool) -> np.ndarray:
     if pool.owner is None:
-        raise PartitionError("These data do not say whose each sample is; 'natural' needs a pool with owners.")
+        raise PartitionError(
+            "These data do not say whose each sample is; 'natural' is for data that come with their clients, such as a "
+            "PFLlib folder or a table with a column 'client'."
+        )
     owner = np.asarray(pool.owner)
     if owner.shape != pool.y.shape or owner.dtype != np.int64 or (len(owner) and owner.min() < 0):
         raise PartitionError("A pool's owner must hold one int64 client number from 0 up for every sample.")

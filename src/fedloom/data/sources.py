@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from ..errors import FedloomError, unknown
 from ..training import Count, NotNegative, Share
 from . import digits4, stress
-from .arrays import is_sparse, read_npz, read_npz_folder
+from .arrays import npz_kind, read_npz, read_npz_folder
 from .federation import Dataset
-from .huggingface import read_hf
+from .huggingface import hf_kind, is_hf, read_hf
 from .images import read_folder
-from .pfllib import read_pfllib
+from .pfllib import is_pfllib, pfllib_kind, read_pfllib
 from .sparse import SparseRows, read_sparse_npz
 from .tables import read_csv
 from .transforms import resize
@@ -57,6 +56,12 @@ class Source(BaseModel):
     image_noise: Literal["gaussian", "laplace", "exponential"] | None = None  # on training samples
     noise_coefficient: Share = 0.1  # share of the noise in a noisy sample
     noise_scale: NotNegative = 0.05  # of the distribution it is drawn from
+
+    @field_validator("only_domains", "only_classes", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        """Names may be given as one text, with commas between them."""
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def locate(name: str, root: str | None = None) -> Path | None:
     place = root or os.environ.get("FEDLOOM_DATA")
     if name in KNOWN and place and (Path(place) / KNOWN[name].path).exists():
         return Path(place) / KNOWN[name].path
-    return Path(name) if name not in KNOWN and Path(name).exists() else None
+    return Path(name) if name and name not in KNOWN and Path(name).exists() else None
 
 
 def kind_of(name: str, root: str | None = None) -> Kind:
@@ -114,18 +119,20 @@ def kind_of(name: str, root: str | None = None) -> Kind:
         return "image"
     if name in KNOWN:
         return KNOWN[name].kind
-    path = locate(name.removeprefix("hf:"), root)
-    if path is None or name.startswith("hf:"):
-        return "image"
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            if is_sparse(arrays.files):
-                return "sparse"
-            if "mask_train" in arrays.files:
-                return "segmentation"
-            first = next((n for n in arrays.files if n == "x_train" or n.endswith("_x")), None)
-            return "image" if first and arrays[first].ndim > 2 else "vector"
-    return "text" if _is_table(path) else "image"
+    if name.startswith("hf:"):
+        return hf_kind(name[3:], cache_folder() / "hf")
+    path = locate(name, root)
+    if path is None:
+        return "image"  # `load` says that it is not there
+    if path.suffix == ".npz" and path.is_file():
+        return npz_kind(path)
+    if is_pfllib(path):
+        return pfllib_kind(path)
+    if _is_table(path):
+        return "text"
+    if files := sorted(path.glob("*.npz")):
+        return npz_kind(files[0])
+    return hf_kind(str(path), cache_folder() / "hf") if is_hf(path) else "image"
 
 
 def load(
@@ -171,18 +178,21 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
                 else f"{name} needs its files: say where they lie with --data-root or FEDLOOM_DATA."
             )  # fmt: skip
         raise unknown("data set or path", name, names())
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            sparse = is_sparse(arrays.files)
+    if path.suffix == ".npz" and path.is_file():
+        sparse = npz_kind(path) == "sparse"
         return read_sparse_npz(path, name=name) if sparse else read_npz(path, name=name, size=source.size)
+    if is_pfllib(path):
+        return read_pfllib(path, name=name)
     if _is_table(path):
         return read_csv(path, name=name, length=source.length, vocabulary=source.words, hashed=source.hashed)
-    if (path / "config.json").exists() and (path / "train").is_dir():
-        return read_pfllib(path, name=name)
     if any(path.glob("*.npz")):
         return read_npz_folder(path, name=name, size=source.size)
-    if any(path.rglob("*.parquet")) or any(path.rglob("*.arrow")):
+    if is_hf(path):
         return _read_hf(str(path), name, source)
+    if path.is_file():
+        raise FedloomError(
+            f"{path}: is no file of a known kind (.npz, .csv, .csv.gz, .parquet, .arrow); images lie in folders."
+        )
     return read_folder(
         path, size=source.size, on_bad_file=source.on_bad_file, name=name, cache=cache_folder(), progress=progress
     )
@@ -201,8 +211,13 @@ def _read_hf(path: str, name: str, source: Source) -> Dataset:
 
 
 def _is_table(path: Path) -> bool:
+    """Whether this is a CSV file, or a folder of such; one that lies beside folders (of images, say) does not count."""
     endings = (".csv", ".csv.gz")
-    return path.name.endswith(endings) or (path.is_dir() and any(f.name.endswith(endings) for f in path.iterdir()))
+    if not path.is_dir():
+        return path.name.endswith(endings)
+    tables = [f.name for f in path.iterdir() if f.name.endswith(endings)]
+    whole = any(name.startswith(("train.", "test.")) for name in tables)
+    return whole or (bool(tables) and not any(f.is_dir() for f in path.iterdir()))
 
 
 def keep_classes(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
@@ -219,9 +234,11 @@ def keep_domains(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
 
 def _renumber(numbers: torch.Tensor, names: tuple[str, ...], wanted: tuple[str, ...], what: str) -> torch.Tensor:
     """Numbers into `names` as numbers into `wanted`; -1 for those left out."""
-    for name in wanted:
+    for i, name in enumerate(wanted):
         if name not in names:
             raise unknown(what, name, names)
+        if name in wanted[:i]:
+            raise FedloomError(f"the {what} {name!r} is asked for twice.")
     new = torch.full((len(names),), -1)
     new[[names.index(name) for name in wanted]] = torch.arange(len(wanted))
     return new[numbers]

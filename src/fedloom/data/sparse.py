@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import FedloomError
+from .arrays import count_classes
 from .federation import Dataset
 
 _KEY = re.compile(r"(?P<domain>.+)_(?P<part>train|test)_(?P<array>data|indices|indptr|y)")
@@ -144,7 +145,7 @@ def read_sparse_npz(path: Path, *, name: str, width: int | None = None) -> Datas
             tests.append(np.full(len(y), part == "test"))
     columns = np.concatenate(indices)
     y = np.concatenate(ys)
-    classes = int(y.max(initial=0)) + 1
+    classes = count_classes(path, torch.from_numpy(y)) if len(y) else 1
     return Dataset(
         name=name,
         x=SparseRows(

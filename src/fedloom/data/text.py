@@ -104,7 +104,8 @@ def encode_texts(
     """
     if vocabulary is not None and vocabulary <= RESERVED:
         raise FedloomError(
-            f"vocabulary must be at least {RESERVED + 1} (padding, unknown, one word), got {vocabulary}."
+            f"words, the size of the vocabulary, must be at least {RESERVED + 1} (padding, unknown, one word), "
+            f"got {vocabulary}."
         )
     coder: _Encoder
     if hashed:

@@ -1,0 +1,42 @@
+"""What the commands of the command line share: their options, and where they print."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+console = Console()
+errors = Console(stderr=True)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.", metavar="KEY=VALUE"
+    ),
+]
+Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
+Partition = Annotated[str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")]
+EncoderOption = Annotated[
+    str | None, typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet. Default: what fits.")
+]
+Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
+Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes) or debug.")]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool, which it implies. Default: 2.")]
+Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
+BadFile = Annotated[
+    str | None, typer.Option(help="What to do with an unreadable image: refuse (default; names it) or skip (names it).")
+]
+Log = Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb (extras), separated by commas.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {k: v for k, v in values.items() if v is not None}
