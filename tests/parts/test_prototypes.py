@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.errors import FedloomError
-from fedloom.parts.prototypes import class_means, distances, nearest_other, squared_gap
+from fedloom.parts.prototypes import class_means, distances, nearest, nearest_other, squared_gap
 
 
 def test_class_means() -> None:
@@ -39,3 +39,9 @@ def test_nearest_other() -> None:
     points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]])
     assert nearest_other(points).tolist() == pytest.approx([18**0.5, 1.0, 1.0])
     assert nearest_other(points[:1]).tolist() == []
+
+
+def test_nearest() -> None:
+    prototypes = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
+    scores = nearest(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), prototypes, torch.tensor([True, True, False]))
+    assert scores.tolist() == [pytest.approx([0.0, -5.0, -torch.inf]), pytest.approx([-2.0, -(17**0.5), -torch.inf])]

@@ -95,4 +95,4 @@ class FedSA(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or not down.tensor("seen").any():
             return predict
-        return nearest(local.site.outputs, down.tensor("prototypes"), down.tensor("seen"))
+        return lambda x: nearest(local.site.outputs(x).features, down.tensor("prototypes"), down.tensor("seen"))

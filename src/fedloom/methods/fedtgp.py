@@ -82,7 +82,8 @@ class FedTGP(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or "prototypes" not in down:
             return predict
-        return nearest(local.site.outputs, down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool))
+        anchors, known = down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool)
+        return lambda x: nearest(local.site.outputs(x).features, anchors, known)
 
 
 def first_prototypes(classes: int, width: int, seed: int) -> Tree:

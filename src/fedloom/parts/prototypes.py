@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import FedloomError
-from ..local import Outputs, Predictor
 
 
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -48,6 +45,6 @@ def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) ->
     return F.cross_entropy(-(distances(features, anchors) + margin * F.one_hot(y, len(anchors))), y)
 
 
-def nearest(outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor) -> Predictor:
-    """Predicts the class of the nearest prototype among the known ones, from a body's features."""
-    return lambda x: -distances(outputs(x).features, prototypes).masked_fill(~known, torch.inf)
+def nearest(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Scores of classes: the negative Euclidean distance to their prototype, minus infinity where there is none."""
+    return (-torch.cdist(features, prototypes)).masked_fill(~known, -torch.inf)
