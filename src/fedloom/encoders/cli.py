@@ -157,7 +157,7 @@ def bench_encoders(
             [d for d in data.split(",") if d],
             [e for e in encoder.split(",") if e],
             root=data_root,
-            say=(lambda text: None) if as_json else lambda text: console.print(text, highlight=False),
+            say=(lambda text: None) if as_json else lambda text: console.print(text, highlight=False, soft_wrap=True),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             limit=limit,
         )
