@@ -156,6 +156,7 @@ def test_the_printed_table_fits_80_columns(
     assert "…" not in out and max(map(len, out.splitlines())) <= 80
     lines = [line.split() for line in out.splitlines()]
     assert ["paper", *["50.00", "10.00"] * 3] in lines
+    assert not any(line[:1] == ["fedper"] for line in lines)  # neither run nor in the paper
     assert any(line[:2] == ["FedAvg", "ours"] and len(line) == 8 for line in lines)
 
 

@@ -281,7 +281,8 @@ def _show_table(board: Mapping[str, Any]) -> None:
         for row in block["rows"]:
             if row["ours"]:
                 shown.add_row(row["row"], "ours", *(text(f).split("(")[0] for f in row["ours"]))
-            shown.add_row("" if row["ours"] else row["row"], "paper", *(f.split("(")[0] for f in row["paper"]))
+            if set(row["paper"]) != {"-"}:  # the paper does not have this row
+                shown.add_row("" if row["ours"] else row["row"], "paper", *(f.split("(")[0] for f in row["paper"]))
         console.print(shown)
         missing: dict[str, list[str]] = {}
         for row in block["rows"]:
