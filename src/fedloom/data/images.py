@@ -28,6 +28,7 @@ from torch import Tensor
 from ..errors import FedloomError
 from .arrays import mod10
 from .federation import Dataset
+from .mapped import mapped
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 PARTS = ("train", "val", "test")
@@ -265,7 +266,7 @@ def _from_cache(array: Path, notes: Path, files: Sequence[_File]) -> tuple[Tenso
         raise _Spoilt(f"{x.dtype} of shape {x.shape}")
     if _probe(x) != probe:
         raise _Spoilt("its checksum does not fit")
-    return torch.from_numpy(x), bad
+    return mapped(torch.from_numpy(x), array), bad
 
 
 def _probe(x: np.ndarray) -> int:
