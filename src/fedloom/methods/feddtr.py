@@ -1,6 +1,7 @@
 """FedDTR: class texts as common anchors, a private head beside a frozen global one, an intra-domain prior.
 
-"FedDTR", personalised federated learning for label skew; see `papers/feddtr.md`.
+Zhang et al., "FedDTR: Leveraging intra-domain global priors via domain-invariant text representation for personalized
+federated learning".
 
 Travels: body, text side and head up; body, text side and the averaged head down. Kept by the client: its own head.
 Symbols: omega -> `body`, theta -> `text`, h_i -> `head`, h_f -> `head` of the download, T -> `text()`, P_i -> `prior`,
