@@ -117,15 +117,17 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
         (["report", "nowhere"], "there is no folder nowhere."),
         (["report", "empty"], "empty: no run is in there"),
         (["report", "C", "--format", "sgv"], "unknown format 'sgv'; did you mean 'svg'?"),
-        (["report", "old"], "old/run cannot be read, perhaps it comes from an older version: unknown key 'methode'"),
+        (["report", "old"], "old/run was written by an older version of fedloom (format 0, this one has format 1)"),
+        (["report", "odd"], "odd/run cannot be read: unknown key 'methode'; did you mean 'method'?"),
         (["report", "broken"], "leaderboard.json is damaged"),
         (["dash", "nowhere"], "there is no folder nowhere."),
     ],
 )
 def test_bad_input_is_one_clear_sentence(call, runs: Path, tmp_path: Path, args: list[str], said: str) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "old/run").mkdir(parents=True)
-    (tmp_path / "old/run/config.toml").write_text('methode = "fedavg"\n')
+    for name, text in (("old", ""), ("odd", "format = 1\n")):
+        (tmp_path / name / "run").mkdir(parents=True)
+        (tmp_path / name / "run/config.toml").write_text(f'{text}methode = "fedavg"\n')
     shutil.copytree(runs, tmp_path / "broken")
     (tmp_path / "broken/leaderboard.json").write_text("{")
     code, out, err = call(*args)
