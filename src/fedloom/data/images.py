@@ -39,7 +39,6 @@ LAYOUTS = "<domain>/<class>/*, {train,test}/<class>/* or <class>/*"
 MODE = "RGB"
 RECIPE = 1  # raised whenever the same files would give other pixels
 CHUNK = 64  # files decoded per task
-WRITE = 2**19  # bytes written at once, about: single images take longer, and so does what outgrows the caches
 MANY = 2000  # files from which on processes are worth starting
 PROBES = 32  # rows whose checksum is kept
 STALE = 86400  # seconds after which an unfinished cache file is taken for abandoned
@@ -465,7 +464,6 @@ def _decode_chunk(
     digests: list[str] = []
     odd: dict[int, _Odd] = {}
     row = 3 * math.prod(shape)
-    pieces: list[bytes] = []
     with open(out, "r+b", buffering=0) as file:
         file.seek(start)
         for i, path in enumerate(paths):
@@ -473,14 +471,12 @@ def _decode_chunk(
             digests.append(digest)
             if isinstance(image, str) or image.size != shape:
                 odd[i] = _Odd(image) if isinstance(image, str) else _Odd("", image.size)
-                pieces.append(bytes(row))
+                pixels = bytes(row)
             else:  # band by band is the order we store, and quicker than transposing an array
-                pieces += [image.tobytes("raw", band) for band in MODE]
-            if sum(map(len, pieces)) >= WRITE or i == len(paths) - 1:
-                pixels = b"".join(pieces)
-                if file.write(pixels) != len(pixels):
-                    raise OSError("no room for all pixels")
-                pieces.clear()
+                pixels = b"".join([image.tobytes("raw", band) for band in MODE])
+            # Image by image: larger pieces make the kernel look for larger pages, which took longer.
+            if file.write(pixels) != row:
+                raise OSError("no room for all pixels")
     return digests, odd
 
 
