@@ -4,14 +4,14 @@ Wang et al., "Federated learning with domain shift eraser", CVPR 2025.
 
 Travels: the whole model but the erasers' BatchNorm statistics, which stay with the client. For each client the server
 keeps its eraser. Symbols: lambda -> `lam`, tau -> `tau`, beta -> `beta`; DFE -> `extract`, `bias` and BatchNorm behind
-it, DSE -> `affine` and `erase` of `parts/erasers.py`, 1/`ratio` of a layer's channels being extracted.
+it, DSE -> `affine` and `erase` of `parts/erasers.py`, 1/`reduction` of a layer's channels being extracted.
 Server, for every shared tensor: the updates' directions u_k = Delta_k / |Delta_k| are summed with the weights on the
 simplex that make the sum shortest, and scaled by the mean |Delta_k|. For every eraser tensor client i gets the mean of
 all with weights softmax_j cos(v_i, v_j) / tau. BatchNorm's shared statistics are averaged plainly.
 Client: CE + lam R once there are received statistics; R is the KL divergence from the received statistics behind each
 extractor to the batch's, averaged over channels, layers weighted by exp(beta l).
 Deviations: R is rederived, the released one has a difference of squares in place of a squared difference. A client
-whose update of a tensor is 0 has no direction and is left out there. Absent clients keep their eraser. `ratio=1`
+whose update of a tensor is 0 has no direction and is left out there. Absent clients keep their eraser. `reduction=1`
 leaves the network whole. Batches of one sample feel no R.
 """
 
@@ -42,14 +42,14 @@ class FDSE(FedAvg):
     """Shared extractors, erasers by client."""
 
     personalised = True
-    alone: ClassVar[dict[str, Any]] = {"ratio": 1, "lam": 0.0}
+    alone: ClassVar[dict[str, Any]] = {"reduction": 1, "lam": 0.0}
     lam: NotNegative = 0.01
     tau: Positive = 0.5
     beta: float = 0.1
-    ratio: Count = 2
+    reduction: Count = 2
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
-        model.body = with_erasers(model.body, self.ratio)
+        model.body = with_erasers(model.body, self.reduction)
         return model
 
     def roles(self, model: nn.Module) -> Roles:
