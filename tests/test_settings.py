@@ -33,9 +33,9 @@ def test_the_page_is_what_the_command_prints() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("mu", "'mu' is no setting of this run; it belongs to the method fedprox"),
-        ("beta", "it belongs to the partition dirichlet"),
-        ("hidden", "it belongs to the model mlp"),
+        ("mu", "the method fedprox"),
+        ("beta", "the partition dirichlet"),
+        ("hidden", "'hidden' is no setting of this run; it belongs to the model mlp."),
         ("epoch", "unknown key 'epoch'; did you mean 'epochs'?"),
         ("zzz", "unknown key 'zzz'; method, partition and model have: features, norm, width; `fedloom settings`"),
     ],

@@ -13,7 +13,7 @@ from fedloom.method import names
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
-EXAMPLES = {"own_data.py": "fedper", "own_model.py": "% with a shared body", "own_method.py": "worst client"}
+EXAMPLES = {"own_data.py": "fedper", "own_model.py": "fedbn", "own_method.py": "worst client"}
 
 
 def test_recipes_are_there() -> None:

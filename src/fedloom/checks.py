@@ -124,10 +124,11 @@ def trace(
     world: Federation | None = None,
     wrap: Callable[[Site], Executor] = Inplace,
     folder: Path | None = None,
+    trained_as: Method | None = None,
     **schedule: Any,
 ) -> Trace:
-    """Run a method in the small world."""
-    training = Training(**{**method.training, "batch": 8})
+    """Run a method in the small world, with its own local training or with another method's."""
+    training = Training(**{**(trained_as or method).training, "batch": 8})
     site = Site(method, world or federation(), network(), training, seed=7)
     seen, store = Trace(), Store(folder)
     executor = wrap(site)
@@ -229,7 +230,7 @@ def check_neutral(method: Method) -> None:
         raise NotApplicable("it declares no neutral values")
     values, parent = method.neutral
     quiet, plain = type(method)(**{**method.params(), **values}), make(parent)
-    _alike(usual(quiet), usual(plain), method.stage, f"with {dict(values)}", parent)
+    _alike(usual(quiet), trace(plain, trained_as=method), method.stage, f"with {dict(values)}", parent)
 
 
 @check
@@ -240,7 +241,7 @@ def check_alone(method: Method) -> None:
     values = {**(method.neutral[0] if method.neutral else {}), **method.alone}
     quiet, world = type(method)(**{**method.params(), **values}), federation(sizes=(40,))
     what = f"one client{f', with {values}' if values else ''} (the attribute `alone` says which values, or None)"
-    _alike(trace(quiet, world), trace(make("local"), world), "after", what, "local", digits=6)
+    _alike(trace(quiet, world), trace(make("local"), world, trained_as=method), "after", what, "local", digits=6)
 
 
 def _alike(ours: Trace, theirs: Trace, stage: str, what: str, parent: str, digits: int = 16) -> None:

@@ -41,6 +41,7 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
+    preset: str = "paper"  # a method's settings as its paper has them, or `official`: as its authors' code has them
     data: str = "digits4"  # a name (`fedloom data list`) or a path
     partition: str = "domains"  # how samples are dealt out
     encoder: str | None = None  # frozen encoders by name, with commas between them: clients get features, not images
@@ -98,7 +99,7 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         if not isinstance(body.get(section, {}), dict):
             raise FedloomError(f"[{section}] is a table of settings, not {body[section]!r}.")
     changes = dict(changes or {})
-    choices = ("method", "partition", "model")  # these decide which settings there are
+    choices = ("method", "preset", "partition", "model")  # these decide which settings there are
     body |= {k: changes.pop(k) for k in choices if k in changes}
     named = {k: body.get(k, Config.model_fields[k].default) for k in choices}
     if named["model"] == "auto":
@@ -110,6 +111,11 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         body["model"] = named["model"] = fitting
     cls = find(str(named["method"]))
     known = _known(cls, named)
+    if named["preset"] not in ("paper", *cls.presets):
+        raise unknown(f"preset of {named['method']}", named["preset"], ("paper", *cls.presets))
+    for key, value in cls.presets.get(named["preset"], {}).items():
+        section, name = _place(key, known)
+        body.setdefault(section, {}).setdefault(name, value)
     for key, value in changes.items():
         section, name = _place(key, known)
         if section == "":

@@ -393,6 +393,35 @@ class Local:
         return self.site.outputs(x), y
 
     @torch.no_grad()
+    def renormalise(self) -> None:
+        """Estimate the running statistics of BatchNorm anew, on all training samples, for the resident weights.
+
+        For weights that were never trained as they are (mixtures of models), whose statistics nobody has seen.
+        """
+        site, data = self.site, self.site.federation.data
+        norms = [
+            m
+            for name, m in site.model.named_modules()
+            if isinstance(m, _BatchNorm) and m.track_running_stats and f"{name}.running_mean" not in site._frozen
+        ]
+        index = torch.from_numpy(site.federation.clients[self.id].train)
+        size = eval_batch(data.x.shape)
+        chunks = [rows for rows in index.split(size) if len(rows) > 1]  # a single sample has no variance
+        if not norms or not chunks:
+            return
+        site.model.eval()
+        momenta = [m.momentum for m in norms]
+        for m in norms:
+            m.reset_running_stats()
+            m.momentum = None  # the mean over chunks
+            m.train()
+        for rows in chunks:
+            site.model.body(data.prepare(data.x[rows]))
+        for m, momentum in zip(norms, momenta, strict=True):
+            m.momentum = momentum
+        site.model.eval()
+
+    @torch.no_grad()
     def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
         """The mean loss of the resident model, by part of the loss, on all of the client's samples of a part of its
         data (train or validation); nothing is trained. Empty if there are none."""

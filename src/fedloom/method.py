@@ -48,6 +48,8 @@ class Method:
     stage: ClassVar[Stage] = "before"  # which personal model the paper reports: before or after local training
     personalised: ClassVar[bool] = True  # False: every client uses the common model
     training: ClassVar[Mapping[str, Any]] = {}  # where the paper's local training differs from `Training`'s defaults
+    # Named sets of settings, the method's own or of training; `paper` is the defaults: {"official": {"mu": 0.1}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's
     neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None
     # Settings with which a single client is plain training, beside the neutral ones; None: it never is.

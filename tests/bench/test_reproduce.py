@@ -131,6 +131,35 @@ def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path,
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
 
 
+@pytest.mark.parametrize("name", ["fedpcl-2", "fedgcr-1"])
+def test_a_network_that_is_not_the_papers_is_told_in_words(name: str) -> None:
+    table = recipe(name)
+    assert "scratch" in " ".join(table.settings[0].differs)
+    said = module._changed(table, table.settings[0])
+    assert any(s.startswith("schedule.rounds = ") for s in said) and not any("network" in s for s in said)
+
+
+def test_the_printed_table_fits_80_columns(
+    made_up: None, tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedloom.bench import cli
+
+    monkeypatch.setattr(cli, "console", Console(width=80))
+    board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedavg"])
+    first = board["settings"][0]
+    first["columns"] *= 3  # as many as the widest table has
+    for row in first["rows"]:
+        row["paper"] *= 3
+        row["ours"] = row["ours"] and row["ours"] * 3
+    cli._show_table(board)
+    out = capsys.readouterr().out
+    assert "…" not in out and max(map(len, out.splitlines())) <= 80
+    lines = [line.split() for line in out.splitlines()]
+    assert ["paper", *["50.00", "10.00"] * 3] in lines
+    assert not any(line[:1] == ["fedper"] for line in lines)  # neither run nor in the paper
+    assert any(line[:2] == ["FedAvg", "ours"] and len(line) == 8 for line in lines)
+
+
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
     board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedper"])
     remarks = {r["row"]: r["remark"] for r in board["settings"][0]["rows"]}

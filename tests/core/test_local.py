@@ -540,6 +540,24 @@ def test_gradients_elsewhere_meet_the_same_dropout_and_draw_nothing() -> None:
     assert same(ends[0], ends[1])
 
 
+def test_renormalise_gives_the_statistics_of_the_training_samples_and_nothing_else() -> None:
+    site = place(10, 1, model=net(dropout=0.5))
+    before = weights(site)
+    Local(site, 0, 1).renormalise()
+    after, norm = weights(site), site.model.body[1]
+    assert changed(before, after) == {f"body.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")}
+    seen = site.model.body[0](site.federation.samples(0)[0])
+    torch.testing.assert_close(norm.running_mean, seen.mean(0))
+    torch.testing.assert_close(norm.running_var, seen.var(0))
+    assert norm.momentum == 0.1 and not site.model.training
+    Local(site, 1, 1).renormalise()  # one sample has no variance: they stay
+    assert same(after, weights(site))
+    frozen = place(10, method=FrozenNorm())
+    before = weights(frozen)
+    Local(frozen, 0, 1).renormalise()
+    assert same(before, weights(frozen))
+
+
 def test_parameters_of_some_modules() -> None:
     site = place()
     local = Local(site, 0, 1)

@@ -55,6 +55,7 @@ def test_several_encoders_stand_side_by_side() -> None:
     assert made.clients == world.clients and made.data.kind == "vector"
     assert torch.equal(made.data.x, torch.cat([a.encode(world.data.x), b.encode(world.data.x)], dim=1))
     assert torch.equal(world.encode(a).data.x, a.encode(world.data.x))
+    assert made.data.encoder == "a,b" and world.data.encoder is None
     x, y = made.samples(1)
     assert x.shape == (len(y), 11) and world.data.x.dtype == torch.uint8
 

@@ -60,10 +60,12 @@ def test_prediction_mixes_weights_not_logits(place) -> None:
     x, _ = site.federation.samples(1, "test")
     said = method.personal(far, update.state, Local(site, 1, 2))(x)
     mixed = Tree((n, alpha * v[n] + (1 - alpha) * far.tree("model")[n]) for n in v)
-    site.load(far.tree("model"), update.state.tree("buffers"), mixed)
+    site.load(far.tree("model"), mixed)
+    Local(site, 1, 2).renormalise()
     assert torch.allclose(said, site.predictor()(x), atol=1e-5)
     logits = 0
     for share, tree in ((alpha, v), (1 - alpha, far.tree("model").only(v))):
-        site.load(far.tree("model"), update.state.tree("buffers"), tree)
+        site.load(far.tree("model"), tree)
+        Local(site, 1, 2).renormalise()
         logits = logits + share * site.predictor()(x)
     assert not torch.allclose(said, logits, atol=1e-2)

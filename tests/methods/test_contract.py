@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import models
 from fedloom.checks import CHECKS, NotApplicable, federation, trace
-from fedloom.data import partitions
 from fedloom.method import find, make, names
 from fedloom.schedule import Schedule
 from fedloom.training import Training
@@ -44,9 +42,7 @@ def test_nine_in_ten_lost(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_settings_have_names_of_their_own(name: str) -> None:
-    """A setting that a partition, model or training has too could not be given without saying whose it is."""
+    """A setting that training or the schedule has too could not be given without saying whose it is."""
     own = {f.name for f in fields(find(name))}
     others = set(Training.model_fields) | set(Schedule.model_fields)
-    for where in (partitions, models):
-        others |= {option for n in where.names() for option in where.options(n)}
     assert not own & others

@@ -1,7 +1,10 @@
 """FedSAM: worked steps."""
 
+import copy
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedloom.checks import federation, network
 from fedloom.local import Local, Site
@@ -48,3 +51,35 @@ def test_batchnorm_counts_each_batch_once() -> None:
     plain, sharp = (site.tensors for site in sites)
     assert sharp["body.1.num_batches_tracked"] == plain["body.1.num_batches_tracked"] == 3
     torch.testing.assert_close(sharp["body.1.running_var"], plain["body.1.running_var"], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_several_steps_against_a_plain_loop(adaptive: bool) -> None:
+    """On a network with BatchNorm: two passes over each batch, statistics from the first, written out by hand."""
+    method = FedSAM(rho=0.3, adaptive=adaptive)
+    site = Site(method, federation(), network(), Training(batch=100, steps=3, lr=0.1), seed=7)
+    site.model.body[4].p = 0.0
+    local = Local(site, 1, 1)
+    local.load()
+    model = copy.deepcopy(site.model).train()
+    method.train(Payload(), Payload(), local)
+    x, y = site.federation.samples(1)
+    x = site.federation.data.prepare(x)  # one batch holds all samples, so their order is of no account
+    for _ in range(3):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        named, start = dict(model.named_parameters()), {n: t.clone() for n, t in model.state_dict().items()}
+        scale = {n: p.detach().abs() + 0.2 if adaptive and n.endswith(".weight") else 1.0 for n, p in named.items()}
+        norm = sum((scale[n] * p.grad).square().sum() for n, p in named.items()).sqrt()
+        with torch.no_grad():
+            for n, p in named.items():
+                p.add_(0.3 * scale[n] ** 2 * p.grad / norm)
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        gradients = {n: p.grad.clone() for n, p in named.items()}
+        model.load_state_dict(start)
+        with torch.no_grad():
+            for n, p in model.named_parameters():
+                p.sub_(0.1 * gradients[n])
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(site.tensors[name], tensor, rtol=1e-4, atol=1e-5)

@@ -32,7 +32,7 @@ def test_server_step_and_equal_counts(parabolas) -> None:
     whole, _ = parabolas([0, 4], [1, 3]).run(PFedMe(), 1.0, lr=0.02, steps=4)
     half, _ = parabolas([0, 4], [1, 3]).run(PFedMe(server_lr=0.5), 1.0, lr=0.02, steps=4)
     moved = [s.tree("model")[W].item() - 1 for s in (whole, half)]
-    assert moved[0] > 0.05, "the common model moves with the defaults"
+    assert moved[0] > 0.02, "the common model moves with the defaults"
     assert moved[1] == pytest.approx(moved[0] / 2, abs=1e-6)
     even, _ = parabolas([0, 4], [5, 5]).run(PFedMe(), 1.0, lr=0.02, steps=4)
     assert even.tree("model")[W].item() == pytest.approx(whole.tree("model")[W].item(), abs=1e-6)

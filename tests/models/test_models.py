@@ -8,12 +8,12 @@ from fedloom.models.base import _BUILDERS
 
 torch.set_num_threads(1)
 
-NAMES = ("cnn", "fasttext", "linear", "mlp", "resnet10", "resnet18")  # one feature vector per sample
+NAMES = ("cnn", "fasttext", "linear", "mlp", "projection", "resnet10", "resnet18")  # one feature vector per sample
 MAPS = ("unet",)  # one per pixel; see test_unet
 IMAGE = Task((3, 32, 32), 10)
 VECTOR = Task((5000,), 2)
 TEXT = Task((20,), 4, vocabulary=50)
-TASKS = dict(zip(NAMES, (IMAGE, TEXT, VECTOR, VECTOR, IMAGE, IMAGE), strict=True))
+TASKS = dict(zip(NAMES, (IMAGE, TEXT, VECTOR, VECTOR, VECTOR, IMAGE, IMAGE), strict=True))
 
 
 def count(module: nn.Module) -> int:
@@ -28,7 +28,7 @@ def batch(task: Task, size: int = 4) -> Tensor:
 
 def test_registry() -> None:
     assert names() == (*NAMES, *MAPS)
-    assert len(NAMES) == len(TASKS) == 6
+    assert len(NAMES) == len(TASKS) == 7
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
     assert options("resnet10") == {"width": 64}
     assert options("resnet18") == {"width": 64, "stem": "imagenet"}

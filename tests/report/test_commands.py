@@ -21,7 +21,7 @@ from fedloom.report.export import escape
 from fedloom.report.folders import load
 from fedloom.runs import Run
 
-SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True}
+SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True, "steps": 2}
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,23 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
     board = {
         "title": "My comparison",
         "settings": {"target": 0.6},
-        "rows": [{"method": "fedbn", "seeds": [0, 1], "flops": 123.0}, {"method": "gone", "failed": "seed 0: NaN"}],
+        "rows": [
+            {"method": "fedbn", "seeds": [0, 1], "flops_per_round": 5e9},
+            {"method": "gone", "failed": "seed 0: NaN"},
+        ],
         "tests": [{"a": "fedbn", "b": "local", "p_holm": 0.5, "sentence": "No significant difference."}],
         "runs": [{"method": "fedbn", "seed": 0}, {"method": "local", "seed": 0}],
     }
     (runs / "leaderboard.json").write_text(json.dumps(board))
     assert call("report", runs)[0] == 0
     text = (runs / "report.html").read_text()
-    for said in ("<h1>My comparison</h1>", "No significant difference.", "failed: seed 0: NaN", "FLOPs", "target"):
+    for said in (
+        "<h1>My comparison</h1>",
+        "No significant difference.",
+        "failed: seed 0: NaN",
+        "GFLOP",
+        "target <b>60.0 %",
+    ):
         assert said in text
     (runs / "leaderboard.json").write_text(json.dumps(board["rows"]))  # as it once was
     assert load([runs])[1] == {"rows": board["rows"]}
@@ -108,15 +117,17 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
         (["report", "nowhere"], "there is no folder nowhere."),
         (["report", "empty"], "empty: no run is in there"),
         (["report", "C", "--format", "sgv"], "unknown format 'sgv'; did you mean 'svg'?"),
-        (["report", "old"], "old/run cannot be read, perhaps it comes from an older version: unknown key 'methode'"),
+        (["report", "old"], "old/run was written by an older version of fedloom (format 0, this one has format 1)"),
+        (["report", "odd"], "odd/run cannot be read: unknown key 'methode'; did you mean 'method'?"),
         (["report", "broken"], "leaderboard.json is damaged"),
         (["dash", "nowhere"], "there is no folder nowhere."),
     ],
 )
 def test_bad_input_is_one_clear_sentence(call, runs: Path, tmp_path: Path, args: list[str], said: str) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "old/run").mkdir(parents=True)
-    (tmp_path / "old/run/config.toml").write_text('methode = "fedavg"\n')
+    for name, text in (("old", ""), ("odd", "format = 1\n")):
+        (tmp_path / name / "run").mkdir(parents=True)
+        (tmp_path / name / "run/config.toml").write_text(f'{text}methode = "fedavg"\n')
     shutil.copytree(runs, tmp_path / "broken")
     (tmp_path / "broken/leaderboard.json").write_text("{")
     code, out, err = call(*args)

@@ -274,13 +274,15 @@ def _show_table(board: Mapping[str, Any]) -> None:
     from .reproduce import text
 
     for block in board["settings"]:
-        shown = Table("method", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", padding=(0, 1, 0, 0))
+        shown = Table("method", "", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", show_edge=False,
+                      pad_edge=False, padding=0)  # fmt: skip
         for heading in block["columns"]:
             shown.add_column(heading, justify="right")
         for row in block["rows"]:
             if row["ours"]:
-                shown.add_row(row["row"], *(text(f) for f in row["ours"]))
-            shown.add_row("  paper" if row["ours"] else row["row"], *row["paper"], style="dim")
+                shown.add_row(row["row"], "ours", *(text(f).split("(")[0] for f in row["ours"]))
+            if set(row["paper"]) != {"-"}:  # the paper does not have this row
+                shown.add_row("" if row["ours"] else row["row"], "paper", *(f.split("(")[0] for f in row["paper"]))
         console.print(shown)
         missing: dict[str, list[str]] = {}
         for row in block["rows"]:
@@ -289,7 +291,7 @@ def _show_table(board: Mapping[str, Any]) -> None:
         _paragraph("", [f"{', '.join(rows)}: {why}" for why, rows in missing.items()])
         if block["data"]:
             _paragraph("", [f"Ours: {block['data']}.", *(f"Differs: {d}." for d in block["differs"])])
-    console.print("\nDim rows are the paper's figures.", highlight=False)
+    console.print("\nIn percent; spreads over seeds are in the files.", highlight=False)
 
 
 def _logs(names: str | None) -> Any:

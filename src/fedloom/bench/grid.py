@@ -78,7 +78,9 @@ def _concerning(method: str, methods: Sequence[str], changes: Mapping[str, Any])
         front, dot, rest = key.partition(".")
         if dot and front in names:
             if front == name_of(method):
-                special[rest] = value
+                # Said of the method, so its own setting is meant where a partition or model has one of that name too.
+                own = rest in {f.name for f in fields(find(method))}  # type: ignore[arg-type]
+                special[f"hyper.{rest}" if own else rest] = value
         elif dot and front not in SECTIONS:
             if front in method_names():
                 raise FedloomError(f"{key}: {front} is not among the methods compared ({', '.join(names)}).")

@@ -203,10 +203,14 @@ def _described(clients: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _changed(table: Recipe, setting: Setting) -> list[str]:
-    """What `mini` changes in the paper's setting, apart from the data."""
-    method = "fedavg"
-    ours, theirs = (_flat(table.config(setting, scale, method, 0, {})) for scale in ("mini", "full"))
-    return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in ours.items() if value != theirs.get(key)]
+    """What `mini` changes in the paper's setting, apart from the data.
+
+    Where the paper's network is not to be had, `all` names another one, and the setting says so in words.
+    """
+    ours, theirs = (_flat(table.config(setting, scale, "fedavg", 0, {})) for scale in ("mini", "full"))
+    silent = ("model", "network.") if "full" in setting.missing else ()
+    changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
+    return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in changed.items()]
 
 
 def _flat(config: Config) -> dict[str, Any]:

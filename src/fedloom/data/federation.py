@@ -50,6 +50,7 @@ class Dataset:
     std: tuple[float, ...] = (0.5,)
     vocabulary: int | None = None  # for token data: number of different tokens
     owner: Tensor | None = None  # for data that come with their clients: N client numbers, from 0
+    encoder: str | None = None  # names of the frozen encoders that made the samples, commas between them
 
     def __post_init__(self) -> None:
         n = len(self.y)

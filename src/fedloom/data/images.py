@@ -30,6 +30,7 @@ from torch import Tensor
 from ..errors import FedloomError
 from .arrays import mod10
 from .federation import Dataset
+from .mapped import mapped
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 PARTS = ("train", "val", "test")
@@ -286,7 +287,7 @@ def _from_cache(notes: Path, files: Sequence[_File]) -> tuple[Tensor, dict[str, 
         raise _Spoilt(f"{x.dtype} of shape {x.shape}")
     if _probe(x) != probe:
         raise _Spoilt("its checksum does not fit")
-    return torch.from_numpy(x), bad
+    return mapped(torch.from_numpy(x), array), bad
 
 
 def _from_others(

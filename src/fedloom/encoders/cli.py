@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 console = Console()
@@ -47,8 +48,8 @@ def encoders(as_json: AsJson = False) -> None:
         return
     table = Table("encodes", "name", "what it is", box=box.SIMPLE_HEAD)
     for row in rows:
-        note = f" [dim]({row['missing']})[/]" if row["missing"] else ""
-        table.add_row({"dual": "both"}.get(row["kind"], row["kind"]), row["name"], row["about"] + note)
+        note = f" ({row['missing']})" if row["missing"] else ""
+        table.add_row({"dual": "both"}.get(row["kind"], row["kind"]), row["name"], escape(row["about"] + note))
     console.print(table)
 
 
@@ -157,7 +158,7 @@ def bench_encoders(
             [d for d in data.split(",") if d],
             [e for e in encoder.split(",") if e],
             root=data_root,
-            say=(lambda text: None) if as_json else lambda text: console.print(text, highlight=False),
+            say=(lambda text: None) if as_json else lambda text: console.print(text, highlight=False, soft_wrap=True),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             limit=limit,
         )

@@ -111,6 +111,7 @@ def encode(
                 )
             )  # fmt: skip
     joined = [parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for parts in found]
+    samples: Tensor | Views | WithPixels = joined[0] if views == 1 else Views(joined)
     if pixels:
-        return replace(data, x=WithPixels(images, joined[0], encoders[0].preprocess))
-    return replace(data, x=joined[0] if views == 1 else Views(joined))
+        samples = WithPixels(images, joined[0], encoders[0].preprocess)
+    return replace(data, x=samples, encoder=",".join(e.name for e in encoders))

@@ -104,7 +104,7 @@ def clip(path: str) -> Dual:
         found: Tensor = model().get_text_features(**{k: inputs[k] for k in wanted}).pooler_output
         return found
 
-    name = f"clip:{folder.name}"
+    name = f"clip:{folder}"
     return Dual(
         name=name,
         image=Encoder(name, dim, size, lambda: Normalised(_ImageTower(model())), files, "joint space"),

@@ -136,7 +136,7 @@ def vision(path: str | Path, name: str | None = None) -> Encoder:
         model = load_model(folder)
         return Vision(getattr(model, "vision_model", model))
 
-    return Encoder(name or f"hf:{folder.name}", dim, size, load, weight_files(folder))
+    return Encoder(name or f"hf:{folder}", dim, size, load, weight_files(folder))
 
 
 _ANY_SIZE = ("resnet", "convnext", "convnextv2", "regnet", "efficientnet", "mobilenet_v2", "dinov2")

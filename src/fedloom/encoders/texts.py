@@ -131,7 +131,7 @@ def from_folder(path: str | Path, name: str | None = None) -> TextEncoder:
 
     pooling = _pooling(folder)
     return TextEncoder(
-        name or f"hf:{folder.name}",
+        name or f"hf:{folder}",
         int(config["hidden_size"]),
         lambda texts: sentences(folder, *parts(), texts, pooling),
         files=weight_files(folder),

@@ -7,7 +7,8 @@ Symbols: alpha -> `alpha` in the state (at first `mix`), v_i -> `v`, w_i -> the 
 alpha) w. Each step, all at the old values: w - eta grad f(w); v - eta alpha grad f(vbar); alpha - eta <v - w, grad
 f(vbar)>, kept in [0, 1] (fixed with `adaptive = False`). Weights are mixed, not logits. v and alpha take plain gradient
 steps.
-Prediction: alpha v + (1 - alpha) w with the newest w, and the BatchNorm statistics of the client's last training.
+Prediction: alpha v + (1 - alpha) w with the newest w. Nobody has trained at these weights, so the statistics of
+BatchNorm (which the paper's networks lack) are estimated for them on the client's training data.
 Deviations: alpha is learned in every step (the authors' code: once a round, with a decay). v starts as the first w that
 the client receives. Clients count alike, as in the paper.
 """
@@ -48,14 +49,14 @@ class APFL(FedAvg):
 
         local.fit(gradient=mixture)
         shared = Payload(model=local.tree("shared"))
-        own = Payload(v=v, alpha=alpha, buffers=shared.tree("model").without(v))
-        return Update(upload=shared, state=own, trained=shared)
+        return Update(upload=shared, state=Payload(v=v, alpha=alpha), trained=shared)
 
     def weight(self, server: Payload, k: int) -> float:
         return 1.0
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         w, v = down.tree("model"), state.tree("v")
-        mixed = w.only(v).towards(v, state.number("alpha")) if v else Tree()
-        local.load(w, state.tree("buffers"), mixed)
+        local.load(w, w.only(v).towards(v, state.number("alpha")) if v else Tree())
+        if v:
+            local.renormalise()
         return local.predictor()

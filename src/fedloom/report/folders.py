@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import FedloomError
+from ..errors import CheckpointError, FedloomError
 from ..runs import Run
 
 
@@ -29,8 +29,10 @@ def load(folders: Sequence[Path]) -> tuple[list[Run], dict[str, Any]]:
     for folder in found(folders):
         try:
             runs.append(Run.load(folder))
+        except CheckpointError:  # names the folder, and an older format
+            raise
         except FedloomError as error:
-            raise FedloomError(f"{folder} cannot be read, perhaps it comes from an older version: {error}") from None
+            raise FedloomError(f"{folder} cannot be read: {error}") from None
     board = _board(folders[0]) if len(folders) == 1 else {}
     listed = [str(r.get("method")) for r in board.get("runs") or [] if isinstance(r, dict)]
     place = {method: i for i, method in reversed(list(enumerate(listed)))}

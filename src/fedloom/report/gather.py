@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from .figures import ABSENT, Value
 
 MINUS, SIGMA = "\u2212", "\u03c3"
+TUNED = "fedavg-ft"  # a row that comparisons derive from the runs of fedavg
 # Where or how a run was computed does not make it another method.
 ASIDE = {"seed", "execution", "toml", "schedule.checkpoint_every"}
 
@@ -38,7 +40,7 @@ class RunData:
     picture: bytes | None = None  # a PNG of the samples and of who has what
     timing: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def method(self) -> str:
         """The method's name, or the stem of its file."""
         return Path(str(self.config.get("method") or self.summary.get("method") or self.name)).stem
@@ -65,23 +67,23 @@ class RunData:
         lines = [number(line, "round") or 0 for line in (*self.metrics, *self.timing)]
         return int(max(lines, default=0))
 
-    @property
+    @cached_property
     def evaluated(self) -> list[dict[str, Any]]:
         """The lines with a personal accuracy."""
         return [m for m in self.metrics if number(m, "personal", "accuracy_mean") is not None]
 
-    @property
+    @cached_property
     def last(self) -> dict[str, Any]:
         """The last evaluated line, or an empty one."""
         return (self.evaluated or [{}])[-1]
 
-    @property
+    @cached_property
     def stage(self) -> str:
         """Which model is the headline one; a run still without a summary is judged by which of the two it equals."""
         guess = "after" if self.last.get("personal") == self.last.get("after") != self.last.get("before") else "before"
         return str(self.summary.get("stage") or guess)
 
-    @property
+    @cached_property
     def clients(self) -> list[Value]:
         """Each client's accuracy with the headline model in the last evaluated round."""
         return [number({"a": a}, "a") for a in (self.last.get("clients") or {}).get(self.stage) or []]
@@ -118,13 +120,13 @@ class Entry:
     row: Mapping[str, Any] = field(default_factory=dict)
     failed: Sequence[str] = ()
 
-    @property
+    @cached_property
     def shown(self) -> list[RunData]:
         """The runs that its figures are taken from: the finished ones or, while there is none, those under way."""
         known = [r for r in self.runs if r.evaluated]
         return [r for r in known if r.finished] or known
 
-    @property
+    @cached_property
     def seeds(self) -> list[Any]:
         """The seeds of the runs shown."""
         return list(dict.fromkeys(r.seed for r in self.shown))
@@ -149,9 +151,11 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
     """One entry per method and set of settings, in the order in which they come; a board's rows join theirs."""
     board = board or {}
     groups: dict[str, list[RunData]] = {}
+    rows = {_method(r): r for r in board.get("rows") or [] if isinstance(r, Mapping) and r.get("method")}
+    if TUNED in rows and TUNED not in {r.method for r in runs}:
+        runs = [*runs, *(tuned(r) for r in runs if r.method == "fedavg" and r.evaluated)]
     for run in runs:
         groups.setdefault(json.dumps(_flat(run), sort_keys=True, default=str), []).append(run)
-    rows = {_method(r): r for r in board.get("rows") or [] if isinstance(r, Mapping)}
     entries: list[Entry] = []
     for group in groups.values():
         method = group[0].method
@@ -167,6 +171,16 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
         if method not in seen:
             entries.append(Entry(len(entries), method, method, [], row, _failures(row)))
     return entries
+
+
+def tuned(run: RunData) -> RunData:
+    """A run of FedAvg seen as FedAvg with local fine-tuning: its models are those after local training."""
+    metrics = [{**m, "personal": m.get("after"), "common": None, "validation": None} for m in run.metrics]
+    kept: dict[str, Any] = {
+        k: run.summary[k] for k in ("bytes", "seconds", "peak_rss_mb", "finished") if k in run.summary
+    }
+    config = {**run.config, "method": TUNED}
+    return replace(run, name=TUNED, config=config, metrics=metrics, summary={**kept, "method": TUNED, "stage": "after"})
 
 
 def _method(row: Mapping[str, Any]) -> str:
@@ -321,7 +335,7 @@ COLUMNS = (
     Column("rounds_to_target", "Cost", "To target", "rounds", _only_told, amount, False),
     Column("bytes_to_target", "Cost", "To target", "MB", _only_told, megabytes, False),
     Column("seconds_to_target", "Cost", "To target", "s", _only_told, amount, None, True),
-    Column("flops", "Cost", "FLOPs", "", _only_told, amount, False, True),
+    Column("flops_per_round", "Cost", "Work", "GFLOP/round", _only_told, lambda v: amount(v / 1e9), False, True),
     Column("seconds", "Cost", "Time", "s", _seconds, amount, None, True),
     Column("peak_rss_mb", "Cost", "Memory", "MB", lambda r, _: number(r.summary, "peak_rss_mb"), amount, None, True),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import panels
 from .drawing import COLOURS, colour, esc
 from .figures import ABSENT, Chart, Value
-from .gather import COLUMNS, Column, Entry, RunData, cell, gather, percent, signed, text
+from .gather import COLUMNS, TUNED, Column, Entry, RunData, cell, gather, percent, signed, text
 from .panels import NOTES, Panel
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ class Page:
         views: Mapping[str, Sequence[Panel]] | None = None,
         live: bool = False,
     ) -> None:
-        self.runs, self.title, self.board = runs, title, board or {}
+        self.title, self.board = title, board or {}
         self.entries = gather(runs, self.board)
+        self.runs = [r for e in self.entries for r in e.runs]
         self.library = plotly_library() if interactive else None
         self.views, self.live = views or {}, live
         self.figures: dict[str, Any] = {}
@@ -156,9 +157,10 @@ class Page:
         facts["rounds"] = dict.fromkeys(str(r.planned or r.summary.get("rounds") or "") for r in self.runs)
         facts["seeds"] = dict.fromkeys(str(r.seed) for r in self.runs if r.seed is not None)
         said = {k: ", ".join(v for v in values if (v and v != "0") or k == "seeds") for k, values in facts.items()}
-        for key, value in (self.board.get("settings") or {}).items():
-            if key not in said and isinstance(value, str | int | float | bool):
-                said[str(key)] = str(value)
+        settings = self.board.get("settings") or {}
+        if isinstance(target := settings.get("target"), int | float):
+            why = settings.get("target_is")
+            said["target"] = f"{percent(target)} %{f' ({why})' if why else ''}"
         chips = "".join(f"<li>{esc(k)} <b>{esc(v)}</b></li>" for k, v in said.items() if v)
         cards = self._cards() if any(e.shown for e in self.entries) else f"<p class=say>{EMPTY.capitalize()}.</p>"
         return f"<h1>{esc(self.title)}</h1><ul class=facts>{chips}</ul>{cards}"
@@ -322,8 +324,10 @@ class Page:
             count = len(entry.seeds)
             stages = " and ".join(dict.fromkeys(r.stage for r in entry.shown))
             notes.append(f"{count} seed{'s' * (count != 1)}, {stages} local training")
-        elif not entry.failed:
+        elif not entry.failed and not entry.row:
             notes.append(EMPTY)
+        if entry.row.get("note"):
+            notes.append(str(entry.row["note"]))
         going = [r for r in entry.runs if not r.finished]
         if going and not any(r.finished for r in entry.runs):
             notes.append("unfinished, " + ", ".join(f"round {r.round} of {r.planned or '?'}" for r in going))
@@ -412,7 +416,7 @@ class Page:
             "Seeds of a method differ in <code>seed</code> only.</p>"
         ]
         for entry in self.entries:
-            for run in entry.runs[:1]:
+            for run in entry.runs[:1] if entry.method != TUNED else []:
                 given = run.config.get("toml")
                 body = given if isinstance(given, str) else config_text(run.config)
                 out.append(f"<details><summary>{_key(entry)}{esc(entry.name)}</summary>{_code(body)}</details>")

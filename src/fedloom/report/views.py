@@ -33,7 +33,7 @@ from ..local import Local, Predictor, Site
 from ..method import make
 from ..payload import Payload
 from ..rng import key, numpy_rng
-from ..runs import Run, deal, network
+from ..runs import Run, deal, encoded, network
 from ..state import Store
 from .drawing import SYMBOLS, colour
 from .figures import Axis, Chart, Heat, Mark
@@ -124,9 +124,9 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
     same = [(e, t) for e, t in looks if t.samples == looks[0][1].samples]
     if same:
         caption = (
-            "Where each method's personal model looks (Grad-CAM of the predicted class, at the last convolution whose "
-            "map is larger than a point) in test images of a client of each domain: warm colours raise the score. "
-            "Below each image its class, or what the model took it for."
+            "Where each method's personal model looks in test images of a client of each domain: Grad-CAM of the "
+            "predicted class, by the score that the model's head gives it, at the last convolution whose map is larger "
+            "than a point; warm colours raise the score. Below each image its class, or what it was taken for."
         )
         found["Grad-CAM"] = [Panel("grad-cam", "What the models look at", caption, _sheet(same))]
     return found
@@ -138,11 +138,11 @@ def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Op
     for part in ("partition", "model"):
         if getattr(config, part) == "given":
             raise FedloomError(f"the run was made with its own {'federation' if part == 'partition' else 'model'}.")
-    dealt = config.model_dump(mode="json", include={"data", "partition", "clients", "seed", "validation", "split",
-                                                    "merged_share", "source", "partitioning"})  # fmt: skip
+    # Methods of a comparison differ in these sections only, and these do not change the data.
+    dealt = config.model_dump(mode="json", exclude={"method", "hyper", "model", "network", "schedule", "execution"})
     name = json.dumps(dealt, sort_keys=True)
     if name not in known:
-        known[name] = deal(config)
+        known[name] = encoded(config, deal(config))
     method = make(config.method, config.hyper)
     site = Site(method, known[name], network(config, known[name]), config.training, config.seed)
     assert run.folder is not None
@@ -355,8 +355,8 @@ def grad_cam(one: Opened) -> Tiles | None:
         chosen = numpy_rng(one.site.seed, "views", "grad-cam", k).permutation(federation.clients[k].test)[:each]
         rows = torch.from_numpy(np.sort(chosen))
         x, y = data.x[rows], data.y[rows]
-        one.predictor(k)  # loads the client's model
-        maps, said = class_maps(one.site.model, data.prepare(x))
+        said = one.predictor(k)(x).argmax(1)  # as the method predicts, which need not be with the model's head
+        maps = class_maps(one.site.model, data.prepare(x), said)
         for i, row in enumerate(rows.tolist()):
             tiles.samples.append((k, row))
             tiles.domains.append(domain if domain != "None" else f"client {k}")
@@ -372,8 +372,8 @@ def grad_cam(one: Opened) -> Tiles | None:
     return tiles
 
 
-def class_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Grad-CAM of the predicted class for a batch: N x height x width from 0 to 1, and the predictions.
+def class_maps(model: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
+    """Grad-CAM of a class for each image of a batch: N x height x width, from 0 to 1.
 
     Selvaraju et al., "Grad-CAM: visual explanations from deep networks via gradient-based localization", ICCV 2017: the
     channels of a convolution weighted by the mean gradient of the class score, summed, negative parts left out.
@@ -392,13 +392,12 @@ def class_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     finally:
         for handle in handles:
             handle.remove()
-    said = scores.argmax(1)
     maps = [m for m in caught if m.shape[-1] * m.shape[-2] > 1] or caught
     activation = maps[-1]
-    (gradient,) = torch.autograd.grad(scores.gather(1, said[:, None]).sum(), activation)
+    (gradient,) = torch.autograd.grad(scores.gather(1, classes[:, None]).sum(), activation)
     heat = (gradient.mean((2, 3), keepdim=True) * activation).sum(1, keepdim=True).clamp_min(0).detach()
     heat = heat / heat.amax((2, 3), keepdim=True).clamp_min(1e-12)
-    return F.interpolate(heat, size=x.shape[-2:], mode="bilinear", align_corners=False)[:, 0], said
+    return F.interpolate(heat, size=x.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
 
 
 def _sheet(looks: Sequence[tuple[Entry, Tiles]]) -> bytes:

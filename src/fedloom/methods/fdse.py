@@ -1,0 +1,116 @@
+"""FDSE: every layer is a shared extractor and a client's own eraser of its domain's skew.
+
+Wang et al., "Federated learning with domain shift eraser", CVPR 2025.
+
+Travels: the whole model but the erasers' BatchNorm statistics, which stay with the client. For each client the server
+keeps its eraser. Symbols: lambda -> `lam`, tau -> `tau`, beta -> `beta`; DFE -> `extract`, `bias` and BatchNorm behind
+it, DSE -> `affine` and `erase` of `parts/erasers.py`, 1/`reduction` of a layer's channels being extracted.
+Server, for every shared tensor: the updates' directions u_k = Delta_k / |Delta_k| are summed with the weights on the
+simplex that make the sum shortest, and scaled by the mean |Delta_k|. For every eraser tensor client i gets the mean of
+all with weights softmax_j cos(v_i, v_j) / tau. BatchNorm's shared statistics are averaged plainly.
+Client: CE + lam R once there are received statistics; R is the KL divergence from the received statistics behind each
+extractor to the batch's, averaged over channels, layers weighted by exp(beta l).
+Deviations: R is rederived, the released one has a difference of squares in place of a squared difference. A client
+whose update of a tensor is 0 has no direction and is left out there. Absent clients keep their eraser. `reduction=1`
+leaves the network whole. Batches of one sample feel no R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..local import Batch, Fit, Local, Site, cross_entropy
+from ..method import Update, Uploads, method
+from ..parts.erasers import Statistics2d, channel_gap, eraser_names, extractor_norms, with_erasers
+from ..parts.simplex import least_norm
+from ..parts.updates import difference, moved
+from ..payload import Payload
+from ..roles import Roles
+from ..training import Count, NotNegative, Positive
+from ..tree import Mean, Tree
+from .fedavg import FedAvg
+
+
+@method("fdse")
+class FDSE(FedAvg):
+    """Shared extractors, erasers by client."""
+
+    personalised = True
+    alone: ClassVar[dict[str, Any]] = {"reduction": 1, "lam": 0.0}
+    lam: NotNegative = 0.01
+    tau: Positive = 0.5
+    beta: float = 0.1
+    reduction: Count = 2
+
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        model.body = with_erasers(model.body, self.reduction)
+        return model
+
+    def roles(self, model: nn.Module) -> Roles:
+        return Roles(model, local=[Statistics2d])
+
+    def init(self, site: Site) -> Payload:
+        names = eraser_names(site.model)
+        server = super().init(site)
+        model = server.tree("model")
+        return server.replace(model=model.without(names), eraser=model.only(names))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return Payload(model=server.tree("model") | (server.tree(f"erasers/{k}") or server.tree("eraser")))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        update = super().client(down, state, local)
+        return replace(update, upload=difference(down.tree("model"), local))
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        received, norms = down.tree("model"), extractor_norms(local.model.body)
+        names = {m: n for n, m in local.model.named_modules()}
+        if not (self.lam and norms and received[f"{names[norms[0]]}.num_batches_tracked"] > 0):
+            return local.fit()
+        weights = torch.softmax(self.beta * torch.arange(len(norms)), 0)
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            gaps = [
+                channel_gap(s.input, received[f"{names[m]}.running_mean"], received[f"{names[m]}.running_var"], m.eps)
+                for m, s in zip(norms, batch.seen, strict=True)
+            ]
+            return cross_entropy(batch) | {"consistency": self.lam * (weights * torch.stack(gaps)).sum()}
+
+        return local.fit(loss, watch=norms)
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        deltas, buffers = {}, Mean()
+        for k, up in uploads:
+            deltas[k] = up.tree("delta")
+            buffers.add(up.tree("buffers"))
+        if not deltas:
+            return server
+        eraser, w = server.tree("eraser"), server.tree("model")
+        step = Tree((n, consensus([d[n] for d in deltas.values()])) for n in w if n in next(iter(deltas.values())))
+        own = {k: (server.tree(f"erasers/{k}") or eraser) + d.only(eraser) for k, d in deltas.items()}
+        mixed = {n: mixtures(torch.stack([v[n] for v in own.values()]), self.tau) for n in eraser}
+        erasers = {f"erasers/{k}": Tree((n, rows[i]) for n, rows in mixed.items()) for i, k in enumerate(own)}
+        return server.replace(model=moved(w, step, buffers.value(default=Tree())), **erasers)
+
+
+def consensus(deltas: list[Tensor]) -> Tensor:
+    """The step along the shortest convex combination of the updates' directions, as long as updates are on average."""
+    norms = torch.stack([d.norm() for d in deltas])
+    if not norms.any():
+        return torch.zeros_like(deltas[0])
+    rows = torch.stack([d.flatten() / n for d, n in zip(deltas, norms, strict=True) if n > 0])
+    weights = least_norm(rows @ rows.T).to(rows)
+    return (norms.mean() * (weights @ rows)).view_as(deltas[0])
+
+
+def mixtures(rows: Tensor, tau: float) -> Tensor:
+    """For each client's tensor the mean of all, weighted by softmax of the cosine to it, over tau."""
+    flat = F.normalize(rows.flatten(1), dim=1)
+    weights = torch.softmax(flat @ flat.T / tau, 1)
+    return (weights @ rows.flatten(1)).view_as(rows)

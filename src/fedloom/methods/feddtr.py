@@ -1,0 +1,121 @@
+"""FedDTR: class texts as common anchors, a private head beside a frozen global one, an intra-domain prior.
+
+Zhang et al., "FedDTR: Leveraging intra-domain global priors via domain-invariant text representation for personalized
+federated learning".
+
+Travels: body, text side and head up; body, text side and the averaged head down. Kept by the client: its own head.
+Symbols: omega -> `body`, theta -> `text`, h_i -> `head`, h_f -> `head` of the download, T -> `text()`, P_i -> `prior`,
+q_i -> `local.counts`, s -> `scale`.
+L_img pulls features to the received anchors, L_txt moves the anchors to the features, L_ce trains the private head on
+feature + prior with the frozen head's logits added. No gradient crosses: theta sees L_txt only, h_f moves nothing.
+Deviations: the paper names no word embedding; hashed word vectors stand for it. Its exponents in Eq. 3 have the wrong
+sign and its temperature is not printed: cross-entropy at scale 100, as its code has it. Averaged by sample counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..local import Batch, Local, Predictor, Site
+from ..method import Update, method
+from ..parts.texts import Texts, prior, similarities
+from ..payload import Payload
+from ..roles import Roles
+from ..training import Count, NotNegative
+from ..tree import Tree
+from .fedavg import FedAvg
+
+
+@method("feddtr")
+class FedDTR(FedAvg):
+    """A shared body pulled to text anchors, under a private head."""
+
+    stage = "after"
+    personalised = True
+    training: ClassVar = {"lr": 0.005, "batch": 10}
+    neutral = ({"scale": 0.0, "prior": "none", "frozen_head": "none"}, "fedper")
+    presets: ClassVar = {"official": {"text": "embedding", "drop_last": True}}
+    text: str = "hash"  # hash (vectors of words by hash), embedding (free vectors), none, or a text encoder's name
+    depth: Count = 1  # linear layers behind the text
+    text_layers: Literal["mlp", "transformer"] = "mlp"  # what they are
+    scale: NotNegative = 100.0  # of the cosines, 1 / temperature
+    frozen_text: bool = True  # features are pulled to the received anchors; false: to the moving ones, in one loss
+    prior: Literal["trained", "frozen", "none"] = "trained"  # whose anchors make the prior
+    frozen_head: Literal["average", "first", "none"] = "average"  # the head that shifts the logits
+
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        if self.text != "none":
+            model.text = Texts(self.text, classes, _width(model), self.depth, self.text_layers)
+        return model
+
+    def roles(self, model: Any) -> Roles:
+        # Where heads are averaged they do travel; the client goes on with its own nevertheless.
+        return Roles(model) if self.frozen_head == "average" else Roles(model, local=[model.head])
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        self.install(down, state, local)
+        frozen = self.anchors(local).detach()
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            anchors = self.anchors(local)
+            logits = self.logits(batch.features, anchors if self.prior == "trained" else frozen, down, local)
+            parts = {"ce": F.cross_entropy(logits, batch.y)}
+            if self.text != "none" and self.frozen_text:
+                parts["image"] = F.cross_entropy(self.scale * similarities(batch.features, frozen), batch.y)
+                parts["text"] = F.cross_entropy(self.scale * similarities(batch.features.detach(), anchors), batch.y)
+            elif self.text != "none":
+                parts["both"] = F.cross_entropy(self.scale * similarities(batch.features, anchors), batch.y)
+            return parts
+
+        local.fit(loss)
+        shared, own = local.tree("shared"), _head(local.tree("shared") | local.tree("local"))
+        trained = shared.without(own) | _head(down.tree("model"))
+        return Update(upload=Payload(model=shared), state=Payload(model=own), trained=Payload(model=trained))
+
+    def install(self, down: Payload, state: Payload, local: Local) -> None:
+        """The received body and text side under the client's own head."""
+        local.load(down.tree("model"), state.tree("model") or _head(local.site.first))
+
+    def anchors(self, local: Local) -> Tensor:
+        """T: a row per class; zeros without a text side."""
+        if self.text == "none":
+            return torch.zeros(local.classes, _width(local.model))
+        rows: Tensor = local.model.text()
+        return rows
+
+    def logits(self, features: Tensor, anchors: Tensor, down: Payload, local: Local) -> Tensor:
+        """h_i(F + P_i) + h_f(F): no gradient through the prior or the frozen head."""
+        shifted = features
+        if self.prior != "none" and self.text != "none":
+            shift = prior(anchors.detach(), local.counts)
+            shifted = features + shift.view(-1, *[1] * (features.ndim - 2))
+        logits: Tensor = local.model.head(shifted)
+        if self.frozen_head == "none":
+            return logits
+        head = _head(down.tree("model") if self.frozen_head == "average" else local.site.first)
+        weights = {n.removeprefix("head."): t for n, t in head.items()}
+        return logits + functional_call(local.model.head, weights, features.detach())
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        self.install(down, state, local)
+        anchors = self.anchors(local).detach()
+        return torch.no_grad()(lambda x: self.logits(local.site.outputs(x).features, anchors, down, local))
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        return None
+
+
+def _head(tree: Tree) -> Tree:
+    """The tensors of the head."""
+    return tree.only(n for n in tree if n.startswith("head."))
+
+
+def _width(model: Any) -> int:
+    """How many features a sample, or a pixel, has."""
+    return int(model.head.weight.shape[1])

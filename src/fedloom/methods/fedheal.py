@@ -1,0 +1,77 @@
+"""FedHEAL: updates that contradict a client's own history are ignored, clients far from the global model count more.
+
+Chen, Huang, Ye, "Fair federated learning under domain skew with local consistency and domain diversity", CVPR 2024.
+
+Travels: as FedAvg (the update in place of the model). Kept by the server for each client that has answered: for every
+parameter the share of its rounds in which the update was not negative, its number of rounds, weight and increment.
+Symbols: tau -> `tau`, beta -> `beta`, Delta_k = w - w_k -> -`delta`.
+An element's consistency is that share if Delta >= 0, else 1 minus it; elements at or below tau are masked (never in a
+client's first round). With d_k the sum over tensors of |masked Delta_k|: increment <- (1 - beta) increment + beta d_k /
+sum d, weight <- weight + increment, from 1/m on. Per element the weights of unmasked clients are normalised; where all
+are masked nothing moves.
+Deviations: masks concern parameters only (the released code also masks BatchNorm's buffers; ours are averaged with the
+clients' weights). Histories count a client's own rounds, so it may first appear in any round; sums run over those who
+answered. Sample counts play no role, and weights grow without bound before they are normalised: both as released.
+The server needs all of a round's updates at once, and remembers one model's size for each client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ..local import Local, Site
+from ..method import Update, Uploads, method
+from ..parts.updates import difference, moved
+from ..payload import Payload
+from ..training import Share
+from ..tree import Mean, Tree
+from .fedavg import FedAvg
+
+
+@method("fedheal")
+class FedHEAL(FedAvg):
+    """FedAvg with masked updates and weights by distance."""
+
+    alone = None  # a single client's update is masked too
+    tau: Share = 0.3
+    beta: Share = 0.4
+
+    def init(self, site: Site) -> Payload:
+        zeros = torch.zeros(site.clients, dtype=torch.float64)
+        return super().init(site).replace(rounds=zeros, weights=zeros.clone(), increments=zeros.clone())
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        update = super().client(down, state, local)
+        return replace(update, upload=difference(down.tree("model"), local))
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        rounds, weights, increments = (server.tensor(n).clone() for n in ("rounds", "weights", "increments"))
+        arrived = dict(uploads)
+        if not arrived:
+            return server
+        masks, masked, histories = {}, {}, {}
+        for k, up in arrived.items():
+            delta = -up.tree("delta")
+            rises = delta.map(lambda t: (t >= 0).to(t.dtype))
+            history = server.tree(f"history/{k}") or rises
+            # 1 - |rise - share| is the share where the update is not negative, and 1 minus it elsewhere
+            masks[k] = (rises - history).map(lambda t: (1 - t.abs() > self.tau).to(t.dtype))
+            masked[k] = delta * masks[k]
+            histories[f"history/{k}"] = history + (rises - history) / (rounds[k].item() + 1)
+        away = {k: sum(t.norm().item() for t in delta.values()) for k, delta in masked.items()}
+        total = sum(away.values()) or 1.0
+        for k, d in away.items():
+            start = weights[k] if rounds[k] else 1 / len(arrived)
+            increments[k] = (1 - self.beta) * increments[k] + self.beta * d / total
+            weights[k], rounds[k] = start + increments[k], rounds[k] + 1
+        top, bottom, buffers = masked[k].zeros_like(), masked[k].zeros_like(), Mean()
+        for k, up in arrived.items():
+            weight = weights[k].item()
+            top, bottom = top + weight * masked[k], bottom + weight * masks[k]
+            buffers.add(up.tree("buffers"), weight)
+        step = top / bottom.map(lambda t: t.clamp(min=1e-30))  # where all are masked, 0 / 1e-30
+        model = moved(server.tree("model"), -step, buffers.value(default=Tree()))
+        counters = {"rounds": rounds, "weights": weights, "increments": increments}
+        return server.replace(model=model, **counters, **histories)

@@ -1,0 +1,114 @@
+"""FedPCL: frozen backbones and a private projection; clients share class prototypes and learn by contrast with them.
+
+Tan et al., "Federated learning from pre-trained models: a contrastive learning approach", NeurIPS 2022.
+
+Travels: the prototypes of the classes a client owns and their counts up; the global prototypes and every client's
+padded set down. Weights never travel. Kept by the client: its whole network, and its prototypes.
+Symbols: Phi -> the encoder (frozen, outside the network), theta_i -> `body`, C_i -> `prototypes`, C-bar -> `common`,
+A(y) -> all classes but y, tau -> `tau`. Use `--encoder ... --model projection`.
+L_g contrasts a feature with the global prototypes, L_p with every client's. Inference: the largest inner product with
+the client's own prototypes, among the classes it owns.
+Deviations: Eq. 6's second division by the number of owners is taken for a misprint (`average=literal` has it); losses
+are means over the batch; before anybody has prototypes there is no loss, so the first round only computes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..local import Batch, Local, Predictor, Site
+from ..method import Method, Update, Uploads, method, sizes
+from ..parts.prototype_contrast import Weights, anchored_supcon, padded, pooled, prototype_loss, supcon
+from ..parts.prototypes import class_means, distance_to_own
+from ..payload import Payload
+from ..roles import Roles
+from ..training import Positive
+
+
+@method("fedpcl")
+class FedPCL(Method):
+    """Prototype-wise contrastive learning."""
+
+    stage = "after"
+    alone = None
+    training: ClassVar = {"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001}
+    presets: ClassVar = {
+        "official": {"average": "mean", "loss": "official", "inference": "distance", "drop_last": True}
+    }
+    tau: Positive = 0.07  # temperature
+    average: Weights = "weighted"  # of prototypes: by counts, plain mean of owners, or the printed formula
+    loss: Literal["both", "global", "local", "official", "supcon", "ce", "ce+distance"] = "both"  # what is trained
+    include_positive: bool = False  # the true class in the denominator too
+    inference: Literal["product", "distance"] = "product"  # how a feature is compared with prototypes
+    candidates: Literal["owned", "padded"] = "owned"  # classes to choose from
+
+    def roles(self, model: Any) -> Roles:
+        return Roles(model, local=[model])
+
+    def init(self, site: Site) -> Payload:
+        shape = (site.clients, site.classes)
+        return Payload(sizes=sizes(site), every=torch.zeros(*shape, site.width), owned=torch.zeros(*shape))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        prototypes, counts = server.tensor("every"), server.tensor("owned")
+        common, known = pooled(prototypes, counts, self.average)
+        there = counts.sum(1) > 0
+        return Payload(common=common, known=known, sets=padded(prototypes, counts, common)[there])
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(state.tree("model"))
+        if len(down.tensor("sets")) or self.loss in ("ce", "supcon"):
+            local.fit(lambda batch: self.parts(batch, down))
+        means, counts = self.prototypes(local)
+        own = counts.nonzero().flatten()
+        kept = Payload(model=local.tree("local"), prototypes=means, counts=counts)
+        return Update(Payload(prototypes=means[own], classes=own, counts=counts[own]), kept, down)
+
+    def parts(self, batch: Batch, down: Payload) -> dict[str, Tensor]:
+        """The loss, by part. Prototypes are constants in it."""
+        z, y, known, sets = F.normalize(batch.features, dim=1), batch.y, down.tensor("known"), down.tensor("sets")
+        common = down.tensor("common")
+        parts = {}
+        if self.loss in ("both", "global"):
+            parts["global"] = prototype_loss(z, y, common[None], known, self.tau, self.include_positive)
+        if self.loss in ("both", "local"):
+            parts["local"] = prototype_loss(z, y, sets, known, self.tau, self.include_positive)
+        if self.loss == "official":
+            parts["official"] = anchored_supcon(z, y, sets, self.tau)
+        if self.loss == "supcon":
+            parts["supcon"] = supcon(z, y, self.tau)
+        if self.loss in ("ce", "ce+distance"):
+            parts["ce"] = F.cross_entropy(batch.logits, y)
+        if self.loss == "ce+distance":
+            parts["distance"] = distance_to_own(z, y, common, known)
+        return parts
+
+    def prototypes(self, local: Local) -> tuple[Tensor, Tensor]:
+        """The client's class means of z, and how many samples of each class it has."""
+        seen, y = local.outputs()
+        return class_means(F.normalize(seen.features, dim=1), y, local.classes)
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        prototypes, counts = server.tensor("every").clone(), server.tensor("owned").clone()
+        for k, up in uploads:
+            own = up.tensor("classes")
+            prototypes[k, own], counts[k, own] = up.tensor("prototypes"), up.tensor("counts").float()
+        return server.replace(every=prototypes, owned=counts)
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load(state.tree("model"))
+        means, counts = (state.tensor("prototypes"), state.tensor("counts")) if state else self.prototypes(local)
+        known = counts > 0
+        if self.candidates == "padded" and len(down.tensor("sets")):
+            means, known = padded(means, counts, down.tensor("common")), known | down.tensor("known")
+
+        def predict(x: Tensor) -> Tensor:
+            z = F.normalize(local.site.outputs(x).features, dim=1)
+            scores = z @ means.T if self.inference == "product" else -torch.cdist(z, means)
+            return scores.masked_fill(~known, -torch.inf)
+
+        return predict

@@ -1,0 +1,67 @@
+"""Contrast of features with sets of class prototypes, and what to do about classes a client does not own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Weights = Literal["weighted", "mean", "literal"]
+
+
+def pooled(prototypes: Tensor, counts: Tensor, how: Weights = "weighted") -> tuple[Tensor, Tensor]:
+    """Global prototypes from those of clients (m, C, d) and their sample counts (m, C); which classes anybody owns.
+
+    `weighted` is by counts, `mean` over the owners, `literal` the printed formula: weighted, and once more divided by
+    the number of owners.
+    """
+    owned = counts > 0
+    owners = owned.sum(0).clamp(min=1)
+    shares = owned / owners if how == "mean" else counts / counts.sum(0).clamp(min=1)
+    made = torch.einsum("mc,mcd->cd", shares.to(prototypes.dtype), prototypes)
+    return made / owners[:, None] if how == "literal" else made, owned.any(0)
+
+
+def padded(prototypes: Tensor, counts: Tensor, common: Tensor) -> Tensor:
+    """Each client's set with the common prototype in place of classes it does not own."""
+    return torch.where((counts > 0)[..., None], prototypes, common)
+
+
+def prototype_loss(z: Tensor, y: Tensor, sets: Tensor, known: Tensor, tau: float, include: bool = False) -> Tensor:
+    """Mean over samples and sets (m, C, d) of -log of e^{z.C^y / tau} over the sum for the other classes.
+
+    With `include` the true class is in the sum too, which is plain cross-entropy over prototypes. Samples that have no
+    prototype to be drawn to, or none to be pushed from, count as 0.
+    """
+    logits = (torch.einsum("bd,mcd->bmc", z, sets) / tau).masked_fill(~known, -torch.inf)
+    own = torch.nn.functional.one_hot(y, len(known)).bool()[:, None, :]
+    usable = known[y] & (known.sum() > 1)
+    if not usable.any():
+        return z.sum() * 0
+    positive = logits.masked_fill(~own, -torch.inf).logsumexp(2)
+    others = (logits if include else logits.masked_fill(own, -torch.inf)).logsumexp(2)
+    return torch.where(usable[:, None], others - positive, 0.0).mean()
+
+
+def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
+    """The loss of FedPCL's published code: prototypes are anchors, features of the batch (twice, as two equal views)
+    are what they are drawn to and pushed from; summed over the sets."""
+    both, labels = torch.cat([z, z]), torch.cat([y, y])
+    same = (labels[:, None] == labels).fill_diagonal_(False)
+    logits = torch.einsum("mbd,rd->mbr", sets[:, labels], both) / tau
+    logits = logits.masked_fill(torch.eye(len(both), dtype=torch.bool), -torch.inf)
+    logged = (logits - logits.logsumexp(2, keepdim=True)).masked_fill(~same, 0.0)
+    return -(logged.sum(2) / same.sum(1)).mean(1).sum()
+
+
+def supcon(z: Tensor, y: Tensor, tau: float) -> Tensor:
+    """Supervised contrast within the batch: features of a class are drawn together. Samples without a fellow do not
+    count."""
+    same = (y[:, None] == y).fill_diagonal_(False)
+    there = same.any(1)
+    if not there.any():
+        return z.sum() * 0
+    logits = (z @ z.T / tau).masked_fill(torch.eye(len(z), dtype=torch.bool), -torch.inf)
+    logged = (logits - logits.logsumexp(1, keepdim=True)).masked_fill(~same, 0.0)
+    return -(logged.sum(1)[there] / same.sum(1)[there]).mean()
