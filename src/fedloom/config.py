@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import models
 from .data import partitions
-from .data.sources import MODEL_FOR, Source, kind_of
+from .data.sources import MODEL_FOR, Source, has_clients, kind_of
 from .errors import FedloomError, explain, unknown
 from .method import Method as _Method
 from .method import find, make
@@ -43,7 +43,7 @@ class Config(BaseModel):
     method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
     preset: str = "paper"  # a method's settings as its paper has them, or `official`: as its authors' code has them
     data: str = "digits4"  # a name (`fedloom data list`) or a path
-    partition: str = "domains"  # how samples are dealt out
+    partition: str = "auto"  # how samples are dealt out; auto: a PFLlib folder as it stands, else by domains
     encoder: str | None = None  # frozen encoders by name, with commas between them: clients get features, not images
     views: Count = 1  # cached views per image, by the augmentations of [training], where there is an encoder
     pixels: bool = False  # keep the encoder's input in front of its features
@@ -102,9 +102,11 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     choices = ("method", "preset", "partition", "model")  # these decide which settings there are
     body |= {k: changes.pop(k) for k in choices if k in changes}
     named = {k: body.get(k, Config.model_fields[k].default) for k in choices}
+    root = changes.get("data_root", body.get("execution", {}).get("data_root"))
+    data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
+    if named["partition"] == "auto":
+        body["partition"] = named["partition"] = "natural" if has_clients(data, root) else "domains"
     if named["model"] == "auto":
-        root = changes.get("data_root", body.get("execution", {}).get("data_root"))
-        data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
         flat = changes.get("flatten", changes.get("source.flatten", body.get("source", {}).get("flatten")))
         encoder = changes.get("encoder", body.get("encoder"))
         fitting = "linear" if encoder else MODEL_FOR["vector" if flat else kind_of(data, root)]

@@ -148,7 +148,7 @@ def run(
     method: str | Method = "fedavg",
     federation: str | Federation = "digits4",
     *,
-    partition: str = "domains",
+    partition: str = "auto",
     clients: int | None = None,
     model: str | nn.Module | Callable[[], nn.Module] = "auto",
     seed: int = 0,

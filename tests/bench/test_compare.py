@@ -138,14 +138,14 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == board
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     rows = {r["method"]: r for r in board["rows"]}
-    assert set(rows) == {"local", "fedavg", "fedavg-ft", "fedprox"}
+    assert set(rows) == {"local", "fedavg", "fedavg-tuned", "fedprox"}
     assert [r["personal"] for r in board["rows"]] == sorted((r["personal"] for r in rows.values()), reverse=True)
     for name, row in rows.items():
         assert row["seeds"] == [0, 1] and row["failed"] == [] and row["personal_std"] is not None
         assert (row["better_than_local"] is None) == (name == "local")
         assert set(row["domains"]) == {"handwritten", "photo", "printed", "street"}
         assert row["worst_client"] <= row["worst_decile"] <= row["personal"] and row["flops_per_round"] > 1e9
-    assert rows["fedavg-ft"]["note"].startswith("FedAvg's models after") and rows["fedavg-ft"]["common"] is None
+    assert rows["fedavg-tuned"]["note"].startswith("FedAvg's models after") and rows["fedavg-tuned"]["common"] is None
     alone = [Run.load(tmp_path / r["folder"]) for r in board["runs"] if r["method"] == "local"]
     reached = [r.summary["personal"]["accuracy_mean"]["last"] for r in alone]
     assert board["settings"]["target"] == pytest.approx(sum(reached) / 2) and len(board["tests"]) == 6
@@ -159,7 +159,7 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
 def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> None:
     """Take FedAvg's model after one round, train it at every client with the keys of round 2, score: the same."""
     (config,) = tiny(["fedavg"], [0])
-    row = next(r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-ft")
+    row = next(r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-tuned")
     federation = deal(config)
     short = run("fedavg", federation, model="cnn", out=tmp_path / "one", **(TINY | {"rounds": 1}))
     from fedloom.state import Store
@@ -177,7 +177,7 @@ def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> N
 
 def test_untuned_clients_are_owned_up_to(tmp_path: Path, watch: Watch) -> None:
     board = compare(tiny(["fedavg"], [0], ratio=0.5), tmp_path, watch, "t")
-    note = next(r["note"] for r in board["rows"] if r["method"] == "fedavg-ft")
+    note = next(r["note"] for r in board["rows"] if r["method"] == "fedavg-tuned")
     assert note.endswith("4 clients did not train in the last round and count untuned.")
 
 

@@ -1,11 +1,14 @@
 """Every registered method passes every check."""
 
 from dataclasses import fields
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import fedloom
 from fedloom.checks import CHECKS, NotApplicable, federation, trace
 from fedloom.method import find, make, names
 from fedloom.schedule import Schedule
@@ -46,3 +49,18 @@ def test_settings_have_names_of_their_own(name: str) -> None:
     own = {f.name for f in fields(find(name))}
     others = set(Training.model_fields) | set(Schedule.model_fields)
     assert not own & others
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_partition_made_by_pfllib(name: str, tmp_path: Path) -> None:
+    """Its folder can be given to any method: the clients are the folder's."""
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 12), ("test", 6)):
+        (tmp_path / part).mkdir()
+        for k in range(3):
+            rows = {"x": rng.random((n + k, 1, 8, 8)).astype(np.float32), "y": np.arange(n + k) % 2 + (k == 2)}
+            np.savez_compressed(tmp_path / part / f"{k}.npz", data=np.array(rows, dtype=object))
+    (tmp_path / "config.json").write_text('{"num_clients": 3, "num_classes": 3}')
+    run = fedloom.run(name, data=str(tmp_path), rounds=2, model="mlp", hidden=[8])
+    assert [c["test"] for c in run.federation["clients"]] == [6, 7, 8]
+    assert 0 <= run.summary["personal"]["accuracy_mean"]["last"] <= 1

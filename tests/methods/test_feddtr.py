@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -146,7 +148,7 @@ def test_the_official_preset() -> None:
     [
         {"text": "none"},
         {"text": "embedding", "prior": "frozen"},
-        {"depth": 3, "frozen_head": "first"},
+        {"text_depth": 3, "frozen_head": "first"},
         {"text_layers": "transformer", "frozen_text": False, "frozen_head": "none"},
     ],
 )
@@ -155,3 +157,31 @@ def test_every_ablation_runs(settings: dict[str, object]) -> None:
         "feddtr", partition="pathological", clients=5, rounds=2, model="mlp", hidden=[8], steps=2, **settings
     )
     assert run.summary["personal"]["accuracy_mean"]["last"] > 0.1
+
+
+def test_texts_and_pixels_have_anchors_too(tmp_path: Path) -> None:
+    """Word bags (fastText) and maps of features (a U-Net) are pulled to class texts like images are."""
+    words = {"sport": "ball goal match", "money": "bank share price"}
+    rows = [f"{label},{text} {n}" for label, text in words.items() for n in range(40)]
+    (tmp_path / "news.csv").write_text("\n".join(["label,text", *rows]))
+    given = {"partition": "iid", "clients": 2, "rounds": 3, "lr": 0.1}
+    news = fedloom.run("feddtr", data=str(tmp_path / "news.csv"), model="fasttext", length=4, **given | {"epochs": 10})
+    assert news.summary["personal"]["accuracy_mean"]["last"] > 0.9, "texts"
+
+    rng = np.random.default_rng(0)
+    masks = rng.integers(0, 2, (24, 4, 4)).repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
+    x = np.clip(60 + 120 * masks[..., None] + rng.normal(0, 10, (24, 16, 16, 3)), 0, 255).astype(np.uint8)
+    np.savez(tmp_path / "s.npz", x_train=x[:16], mask_train=masks[:16], x_test=x[16:], mask_test=masks[16:])
+    seg = fedloom.run(
+        "feddtr",
+        data=str(tmp_path / "s.npz"),
+        model="unet",
+        width=8,
+        depth=2,
+        batch=4,
+        epochs=3,
+        **given | {"rounds": 8},
+    )
+    assert seg.summary["personal"]["accuracy_mean"]["last"] > 0.9 and seg.metrics[-1]["personal"]["dice"] > 0.8, (
+        "pixels"
+    )

@@ -113,6 +113,12 @@ def locate(name: str, root: str | None = None) -> Path | None:
     return Path(name) if name and name not in KNOWN and Path(name).exists() else None
 
 
+def has_clients(name: str, root: str | None = None) -> bool:
+    """Whether a data set comes dealt out to clients already, as PFLlib's folders do."""
+    path = locate(name, root)
+    return path is not None and is_pfllib(path)
+
+
 def kind_of(name: str, root: str | None = None) -> Kind:
     """What kind of samples a data set has, without reading it all."""
     if name == "digits4":

@@ -42,7 +42,7 @@ class FedDTR(FedAvg):
     neutral = ({"scale": 0.0, "prior": "none", "frozen_head": "none"}, "fedper")
     presets: ClassVar = {"official": {"text": "embedding", "drop_last": True}}
     text: str = "hash"  # hash (vectors of words by hash), embedding (free vectors), none, or a text encoder's name
-    depth: Count = 1  # linear layers behind the text
+    text_depth: Count = 1  # linear layers behind the text
     text_layers: Literal["mlp", "transformer"] = "mlp"  # what they are
     scale: NotNegative = 100.0  # of the cosines, 1 / temperature
     frozen_text: bool = True  # features are pulled to the received anchors; false: to the moving ones, in one loss
@@ -51,7 +51,7 @@ class FedDTR(FedAvg):
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if self.text != "none":
-            model.text = Texts(self.text, classes, _width(model), self.depth, self.text_layers)
+            model.text = Texts(self.text, classes, _width(model), self.text_depth, self.text_layers)
         return model
 
     def roles(self, model: Any) -> Roles:

@@ -14,7 +14,7 @@ from typing import Any
 from .figures import ABSENT, Value
 
 MINUS, SIGMA = "\u2212", "\u03c3"
-TUNED = "fedavg-ft"  # a row that comparisons derive from the runs of fedavg
+TUNED = "fedavg-tuned"  # a row that comparisons derive from the runs of fedavg
 # Where or how a run was computed does not make it another method.
 ASIDE = {"seed", "execution", "toml", "schedule.checkpoint_every"}
 
