@@ -185,3 +185,15 @@ def test_texts_and_pixels_have_anchors_too(tmp_path: Path) -> None:
     assert seg.summary["personal"]["accuracy_mean"]["last"] > 0.9 and seg.metrics[-1]["personal"]["dice"] > 0.8, (
         "pixels"
     )
+
+
+def test_alone_without_text_is_local() -> None:
+    """The paper's last ablation: no text, nothing shared. With text it is another model, and still nothing travels."""
+    given = {"partition": "pathological", "clients": 5, "rounds": 2, "model": "mlp", "hidden": [8], "steps": 3}
+    plain = fedloom.run("local", **given, lr=0.005, batch=10)
+    bare = fedloom.run("feddtr", federated=False, text="none", **given)
+    texts = fedloom.run("feddtr", federated=False, **given)
+    after = [m["clients"]["after"] for m in plain.metrics]
+    assert [m["clients"]["after"] for m in bare.metrics] == after
+    assert texts.metrics[-1]["loss"].keys() == {"ce", "image", "text"} and "image" not in bare.metrics[-1]["loss"]
+    assert texts.metrics[-1]["bytes_total"]["up"] == bare.metrics[-1]["bytes_total"]["up"]

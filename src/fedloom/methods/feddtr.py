@@ -48,6 +48,7 @@ class FedDTR(FedAvg):
     frozen_text: bool = True  # features are pulled to the received anchors; false: to the moving ones, in one loss
     prior: Literal["trained", "frozen", "none"] = "trained"  # whose anchors make the prior
     frozen_head: Literal["average", "first", "none"] = "average"  # the head that shifts the logits
+    federated: bool = True  # false: nothing travels, each client learns alone with its texts, and no head is frozen
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if self.text != "none":
@@ -56,6 +57,8 @@ class FedDTR(FedAvg):
 
     def roles(self, model: Any) -> Roles:
         # Where heads are averaged they do travel; the client goes on with its own nevertheless.
+        if not self.federated:
+            return Roles(model, local=[model])
         return Roles(model) if self.frozen_head == "average" else Roles(model, local=[model.head])
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
@@ -74,7 +77,8 @@ class FedDTR(FedAvg):
             return parts
 
         local.fit(loss)
-        shared, own = local.tree("shared"), _head(local.tree("shared") | local.tree("local"))
+        shared = local.tree("shared")
+        own = local.tree("local") | _head(shared)
         trained = shared.without(own) | _head(down.tree("model"))
         return Update(upload=Payload(model=shared), state=Payload(model=own), trained=Payload(model=trained))
 
@@ -96,7 +100,7 @@ class FedDTR(FedAvg):
             shift = prior(anchors.detach(), local.counts)
             shifted = features + shift.view(-1, *[1] * (features.ndim - 2))
         logits: Tensor = local.model.head(shifted)
-        if self.frozen_head == "none":
+        if self.frozen_head == "none" or not self.federated:
             return logits
         head = _head(down.tree("model") if self.frozen_head == "average" else local.site.first)
         weights = {n.removeprefix("head."): t for n, t in head.items()}
