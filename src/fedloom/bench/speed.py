@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
         say(f"this machine is busy (load {load:.1f}): the pool's figure will be too low; measure on a quiet one.")
     return {
         "overhead": overhead(40 if quick else 300, 2 if quick else 3, say),
-        "memory": memory(1 if quick else 3, say),
+        "memory": memory(("fedavg",) if quick else ("fedavg", "scaffold"), 1 if quick else 3, say),
     }
 
 
@@ -135,10 +135,10 @@ def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
     return figures
 
 
-def memory(rounds: int, say: Say) -> dict[str, Any]:
+def memory(methods: Sequence[str], rounds: int, say: Say) -> dict[str, Any]:
     """Peak memory, data excluded, with 100 and with 1000 clients, 50 participants a round; each in its own process."""
     figures: dict[str, Any] = {}
-    for method in ("fedavg", "scaffold"):
+    for method in methods:
         peaks = {n: _peak(method, n, rounds) for n in (100, 1000)}
         figures[method] = {"mb": peaks, "ratio": peaks[1000] / peaks[100]}
         say(f"peak memory of {method}, 50 participants a round, data excluded:")
