@@ -15,9 +15,9 @@ which are sent as they are. The noise comes from the run's seed, so it hides not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
@@ -36,7 +36,7 @@ class Perturbed:
     shrink: Share = 0.1  # of noise: what a prototype loses, (1 - shrink) C + noise
     spread: Positive = 0.05  # of noise and dp: deviation (gaussian, dp), scale (laplace) or mean (exponential)
     bound: Positive = 1.0  # of dp: the greatest length of a prototype
-    failure: Share = 1e-5  # of dp: the delta for which epsilon is told
+    failure: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # of dp: the delta for which epsilon is told
 
     def perturbed(self, prototypes: Tensor, local: Local) -> Tensor:
         """Prototypes, a row each, as they are sent."""
