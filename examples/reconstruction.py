@@ -17,7 +17,6 @@ from torch import Tensor
 import fedloom
 from fedloom import federate
 from fedloom.data.sources import Source, load
-from fedloom.encoders import image
 from fedloom.parts.privacy import Perturbed
 from fedloom.rng import torch_rng
 from fedloom.state import Store
