@@ -102,6 +102,11 @@ class Method:
         """The one model for everybody, if the method has one."""
         return None
 
+    def promise(self) -> tuple[float, float] | None:
+        """Noise multiplier and delta of the Gaussian mechanism behind each class's vector in an upload; None: there is
+        no such promise of privacy. See `parts/privacy.py`."""
+        return None
+
     def params(self) -> dict[str, Any]:
         """The hyper-parameters as plain values."""
         return asdict(self)  # type: ignore[call-overload]

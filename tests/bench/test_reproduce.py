@@ -21,7 +21,15 @@ from fedloom.progress import Watch
 from fedloom.runs import Run
 from fedloom.state import Store
 
-COMPARISONS = ["f2dc-1", "f2dc-2", "feddtr-1", "fedgcr-1", "fedpcl-2", "fedpcl-3"]  # a row is a method
+COMPARISONS = [
+    "f2dc-1",
+    "f2dc-2",
+    "feddtr-1",
+    "fedgcr-1",
+    "fedpcl-2",
+    "fedpcl-2official",
+    "fedpcl-3",
+]  # a row is a method
 VARIANTS = ["fedpcl-1", "fedpcl-4", "fedpcl-5", "fedpcl-6", "fedpcl-figure2", "fedpcl-figure3"]  # rows have settings
 TABLES = [*COMPARISONS, *VARIANTS]
 TINY = """
