@@ -163,7 +163,7 @@ class Hooks(Plugin):
 
     def terms(self, batch: Batch, model) -> dict[str, Tensor]:
         assert torch.equal(batch.seen[0].output, batch.logits)
-        return {"extra": self.pull * model.extra(batch.features).square().mean()}
+        return {"extra": self.pull * model.extra(batch.features).tanh().mean()}
 
     def init(self, site):
         return super().init(site).replace(heard=torch.zeros(site.clients))
