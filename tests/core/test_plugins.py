@@ -187,8 +187,12 @@ class Hooks(Plugin):
         return super().aggregate(server, noting()).replace(heard=heard)
 
 
+del PLUGINS["test-hooks"]  # known during its test only: the page of settings lists all plug-ins
+
+
 @pytest.mark.parametrize("name", ["fedavg", "moon", "fpl", "fedrcl", "fedheal", "ditto", "scaffold"])
-def test_all_hooks_together(name: str, place) -> None:
+def test_all_hooks_together(name: str, place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLUGINS, "test-hooks", Hooks)
     seen = trace(make(f"{name}+test-hooks"), federation(), rounds=2)
     assert seen.server.tensor("heard").tolist() == [24, 40, 16, 32]
     assert Payload.decode(seen.states[1][0]).tensor("seen").tolist() == [24, 40, 16, 32]
