@@ -3,9 +3,10 @@
 A recipe is a TOML file in `tables/`. `[methods]` maps the printed rows to our methods, or to a method with settings of
 the row's own (`{ method = "fedpcl", hyper = { loss = "ce" } }`); `[paper_figures]` holds the printed lines.
 `[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all` of the table and
-of the setting; at the scale `mini` those of `mini` come on top, and the row's own last. So `all` is the paper's
-setting, and whatever `mini` changes is listed in the table by itself. Figures are shares, shown in percent, but for the
-columns in `plain`. Nothing is filled in by hand: a cell is measured or says why it is not.
+of the setting; at the scale `mini` those of `mini` come on top, and the row's own last (those of its `mini` at that
+scale only). So `all` is the paper's setting, and whatever `mini` changes is listed in the table by itself. Figures are
+shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is measured or says why
+it is not.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from torch import Tensor
@@ -26,9 +28,11 @@ from ..config import Config, build
 from ..data.sources import KNOWN, locate
 from ..errors import FedloomError, unknown
 from ..method import names as method_names
+from ..method import parsed, plugins
 from ..progress import Watch
 from ..state import Store, write_atomic
 from .compare import _at, _spread
+from .flops import flops_per_round
 from .grid import Cell, Dealer, carry_out
 
 Scale = Literal["mini", "full"]
@@ -64,6 +68,7 @@ class Recipe:
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     plain: list[str]  # columns that are no shares
     similar: str | None  # the row with whose prototypes those of the others are compared
+    costs: str | None  # the row whose time per round is 1: what a round costs is counted
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -74,7 +79,9 @@ class Recipe:
 
     def config(self, setting: Setting, scale: Scale, row: str, seed: int, execution: Mapping[str, Any]) -> Config:
         """A run of the table."""
-        given = _merged(setting.given[scale], self.rows[row])
+        own = dict(self.rows[row])
+        small = own.pop("mini", {})
+        given = _merged(_merged(setting.given[scale], own), small if scale == "mini" else {})
         return build({**given, "seed": seed, "execution": dict(execution)})
 
     def method(self, row: str) -> str:
@@ -131,6 +138,7 @@ def recipe(name: str) -> Recipe:
         figures,
         body.get("plain", []),
         body.get("similar"),
+        body.get("costs"),
     )
 
 
@@ -158,7 +166,8 @@ def reproduce(
         )
         blocks.append(lack)
     watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
-    cells = carry_out([config for plan in plans for _, config in plan], out, watch, Dealer())
+    dealer = Dealer()
+    cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer)
     board: dict[str, Any] = {
         "table": table.name, "title": table.title, "paper": table.paper, "measure": table.measure, "scale": scale,
         "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
@@ -168,6 +177,8 @@ def reproduce(
         named = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
         if table.similar:
             compare_prototypes(named, table.similar)
+        if table.costs:
+            count_costs(named, table.costs, dealer)
         board["settings"].append(_block(table, setting, scale, named, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
@@ -175,9 +186,15 @@ def reproduce(
 
 
 def _why_not(method: str, only: Sequence[str]) -> str | None:
-    if method not in method_names():
+    if not _here(method):
         return "not run: method not available"
     return "not run: left out" if only and method not in only else None
+
+
+def _here(method: str) -> bool:
+    """Whether a method and the plug-ins round it are known."""
+    base, around = parsed(method)
+    return base in method_names() and set(around) <= set(plugins())
 
 
 def _with_data(setting: Setting, scale: Scale, root: str | None) -> tuple[dict[str, Any], str | None]:
@@ -247,7 +264,7 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
 
     Where the paper's network is not to be had, `all` names another one, and the setting says so in words.
     """
-    row = next(row for row in setting.rows if table.method(row) in method_names())
+    row = next(row for row in setting.rows if _here(table.method(row)))
     ours, theirs = (_flat(table.config(setting, scale, row, 0, {})) for scale in ("mini", "full"))
     silent = ("model", "network.", "encoder") if "full" in setting.missing else ()
     changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
@@ -321,6 +338,31 @@ def compare_prototypes(cells: Sequence[tuple[str, Cell]], to: str) -> None:
             c.run.summary["similarity"] = dict(zip(domains, shares, strict=True))
 
 
+def count_costs(cells: Sequence[tuple[str, Cell]], to: str, dealer: Dealer) -> None:
+    """Put into each run's summary what a round costs: numbers and megabytes sent up by all clients, floating-point
+    operations of local training, and the time of a round without evaluation, relative to that of the row `to`."""
+    seconds = {(row, c.config.seed): _seconds(c) for row, c in cells if c.run}
+    for row, c in cells:
+        if c.run:
+            summary, own, base = c.run.summary, seconds[row, c.config.seed], seconds.get((to, c.config.seed))
+            flops = flops_per_round(c.run, dealer(c.config))
+            summary["cost"] = {
+                "upload": (summary["floats"] or {}).get("up", 0) * len(c.run.federation["clients"]) / 1e7,
+                "megabytes": summary["bytes"]["up"]["per_round"] / 1e6,
+                "flops": None if flops is None else flops / 1e10,
+                "seconds": own,
+                "ratio": own / base if own and base else None,
+            }
+
+
+def _seconds(cell: Cell) -> float | None:
+    """The median time of a round that was not evaluated."""
+    assert cell.run is not None
+    scored = {m["round"] for m in cell.run.metrics}
+    plain = [t["seconds"] for t in cell.run.timing if t["round"] not in scored]
+    return median(plain) if plain else None
+
+
 def _received(cell: Cell) -> Tensor:
     """Every client's prototypes at the end of a finished run."""
     server = Store(cell.folder / "checkpoint").load().server
@@ -333,7 +375,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
     found = []
     for name in tables():
         table = recipe(name)
-        able = [r for r in table.rows if table.method(r) in method_names()]
+        able = [r for r in table.rows if _here(table.method(r))]
         blocks = [s.name for s in table.settings if _with_data(s, "mini", root)[1] is None]
         found.append(
             {
