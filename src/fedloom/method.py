@@ -54,6 +54,10 @@ class Method:
     neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None
     # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
     alone: ClassVar[Mapping[str, Any] | None] = {}
+    # What samples must be: anything the model takes, or features of a dual encoder, with class names that mean something.
+    world: ClassVar[Literal["any", "dual"]] = "any"
+    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros.
+    by_client: ClassVar[tuple[str, ...]] = ("sizes",)
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
@@ -101,6 +105,10 @@ class Method:
     def common(self, server: Payload, site: Site) -> Predictor | None:
         """The one model for everybody, if the method has one."""
         return None
+
+    def figures(self, server: Payload, site: Site) -> Mapping[str, float]:
+        """Numbers of the method's own about the server after a round; they go into that round's line of metrics."""
+        return {}
 
     def params(self) -> dict[str, Any]:
         """The hyper-parameters as plain values."""

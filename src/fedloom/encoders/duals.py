@@ -20,6 +20,15 @@ from .texts import TextEncoder
 DUAL = Registry("dual encoder")
 
 
+@dataclass(frozen=True)
+class Context:
+    """How a text encoder takes trained vectors in place of a template's words: `read(classes, context)`, with gradients
+    to `context` (any number of rows, `width` numbers each)."""
+
+    width: int
+    read: Callable[[Sequence[str], Tensor], Tensor]
+
+
 @dataclass(frozen=True, eq=False)
 class Dual:
     """An image and a text encoder with one space; `scale` turns cosines into logits and belongs to the pair."""
@@ -28,6 +37,7 @@ class Dual:
     image: Encoder
     text: TextEncoder
     scale_of: Callable[[], float]
+    context: Context | None = None  # for prompt learning; None: its text side takes no trained vectors
 
     @property
     def dim(self) -> int:
