@@ -3,7 +3,9 @@
 A recipe is a TOML file in `tables/`. `[methods]` maps the printed rows to our methods; `[paper_figures]` holds the
 printed lines. `[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all`
 of the table and of the setting; at the scale `mini` those of `mini` come on top. So `all` is the paper's setting, and
-whatever `mini` changes is listed in the table by itself. Nothing is filled in by hand: a cell is measured or says why
+whatever `mini` changes is listed in the table by itself. `[settings.of.METHOD]` holds what a setting gives to one method
+only. A row that is a variant of a method is a table: `{ method = "fedpact", who = "common", hyper = {...} }`. Settings
+of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to bring. Nothing is filled in by hand: a cell is measured or says why
 it is not.
 """
 
@@ -42,6 +44,7 @@ class Setting:
     given: dict[Scale, dict[str, Any]]
     missing: dict[str, str]  # scale -> what it would need
     differs: list[str]
+    of: dict[str, dict[str, Any]]  # method -> what is given to it alone
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Recipe:
     rows: dict[str, str]  # as printed -> our method; rows that are not in the paper come last
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
+    variants: dict[str, dict[str, Any]]  # row -> `who` and settings, where it is not its method as it is
+    means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -65,9 +70,12 @@ class Recipe:
         start = sum(len(s.columns) for s in self.settings[: self.settings.index(setting)])
         return self.figures[row][start : start + len(setting.columns)]
 
-    def config(self, setting: Setting, scale: Scale, method: str, seed: int, execution: Mapping[str, Any]) -> Config:
-        """A run of the table."""
-        given = setting.given[scale]
+    def config(
+        self, setting: Setting, scale: Scale, method: str, seed: int, execution: Mapping[str, Any], row: str = ""
+    ) -> Config:
+        """A run of the table: of a method, as its row has it."""
+        given = _merged(setting.given[scale], setting.of.get(method, {}))
+        given = _merged(given, {k: v for k, v in self.variants.get(row, {}).items() if k != "who"})
         return build({**given, "method": method, "seed": seed, "execution": dict(execution)})
 
 
@@ -89,16 +97,22 @@ def recipe(name: str) -> Recipe:
         columns = {head: [path] if isinstance(path, str) else path for head, path in s["columns"].items()}
         given: dict[Scale, dict[str, Any]] = {"full": paper, "mini": mini}
         made.append(
-            Setting(s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []))
+            Setting(
+                s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []),
+                s.get("of", {}),
+            )  # fmt: skip
         )
     figures = {row: line.split() for row, line in body["paper_figures"].items()}
     width = sum(len(s.columns) for s in made)
     if wrong := [row for row, line in figures.items() if len(line) != width or row not in body["methods"]]:
         raise FedloomError(f"table {name}: the row {wrong[0]!r} does not fit its {width} columns.")
-    rows = body["methods"] | {method: method for method in body["extra"]}
+    told = {row: m if isinstance(m, dict) else {"method": m} for row, m in body["methods"].items()}
+    rows = {row: m["method"] for row, m in told.items()} | {method: method for method in body["extra"]}
+    variants = {row: {k: v for k, v in m.items() if k != "method"} for row, m in told.items() if len(m) > 1}
     return Recipe(
-        name, body["title"], body["paper"], body["measure"], body["minutes"], body["seeds"], rows, made, figures
-    )
+        name, body["title"], body["paper"], body["measure"], body["minutes"], body["seeds"], rows, made, figures, variants,
+        {row: line.split() for row, line in body.get("paper_means", {}).items()},
+    )  # fmt: skip
 
 
 def reproduce(
@@ -108,24 +122,32 @@ def reproduce(
     watch: Watch,
     only: Sequence[str] = (),
     execution: Mapping[str, Any] | None = None,
+    encoder: str | None = None,
 ) -> dict[str, Any]:
-    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods."""
+    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods;
+    `encoder` takes the place of the recipe's."""
     table, execution = recipe(name), dict(execution or {})
+    for setting in table.settings if encoder else ():
+        setting.given[scale]["encoder"] = encoder
     reasons = {row: _why_not(method, only) for row, method in table.rows.items()}
     if strange := [m for m in only if m not in table.rows.values()]:
         raise unknown(f"method in table {name}", strange[0], table.rows.values())
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
-        methods = [m for row, m in table.rows.items() if reasons[row] is None] if lack is None else []
+        if "{encoder}" in table.title and not setting.given[scale].get("encoder"):
+            lack = "not run: it needs CLIP's weights, say --encoder clip:PATH"
+        methods = [(row, m) for row, m in table.rows.items() if reasons[row] is None] if lack is None else []
         setting.given[scale].update(given)
-        plans.append([table.config(setting, scale, m, s, execution) for s in table.seeds[scale] for m in methods])
+        wanted = [table.config(setting, scale, m, s, execution, r) for s in table.seeds[scale] for r, m in methods]
+        plans.append(list({c.hash(): c for c in wanted}.values()))  # two rows may show the same run
         blocks.append(lack)
     watch.total(sum(c.schedule.rounds for plan in plans for c in plan))
     cells = carry_out([c for plan in plans for c in plan], out, watch, Dealer())
     board: dict[str, Any] = {
-        "table": name, "title": table.title, "paper": table.paper, "measure": table.measure, "scale": scale,
+        "table": name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
         "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
+        "means": table.means,
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
@@ -166,10 +188,14 @@ def _block(
 ) -> dict[str, Any]:
     """One setting's part of the table, as plain values."""
     rows = []
+    wanted: set[str] = set()
     for row, method in table.rows.items():
-        own = [c for c in cells if c.config.method == method]
+        if cells:
+            wanted = {table.config(setting, scale, method, s, {}, row).hash() for s in table.seeds[scale]}
+        own = [c for c in cells if c.config.hash() in wanted]
         failed = [f"failed for seed {c.config.seed}: {c.error}" for c in own if c.error]
-        values = [[_figure(c, setting, paths) for c in own if c.run] for paths in setting.columns.values()]
+        who = table.variants.get(row, {}).get("who", setting.who)
+        values = [[_figure(c, who, paths) for c in own if c.run] for paths in setting.columns.values()]
         ours = [dict(zip(("mean", "std"), _spread(v), strict=True)) for v in values]
         rows.append(
             {
@@ -190,11 +216,19 @@ def _block(
     }
 
 
-def _figure(cell: Cell, setting: Setting, paths: Sequence[str]) -> float | None:
+def named(table: Recipe, scale: Scale) -> str:
+    """The table's title, with the encoder that was used."""
+    used = sorted({str(s.given[scale].get("encoder")) for s in table.settings if s.given[scale].get("encoder")})
+    return table.title.replace("{encoder}", ", ".join(used) or "none at hand")
+
+
+def _figure(cell: Cell, who: str, paths: Sequence[str]) -> float | None:
+    """One number of a run's summary. Of a common model, accuracies are sought among its own figures first."""
     assert cell.run is not None
     summary = cell.run.summary
-    where = summary["common"] if setting.who == "common" and summary.get("common") else summary
-    return next((v for path in paths if (v := _at(where, path)) is not None), None)
+    own = summary["common"] if who == "common" and summary.get("common") else {}
+    tried = ((part, path) for path in paths for part in (own, summary))
+    return next((v for part, path in tried if (v := _at(part, path)) is not None), None)
 
 
 def _described(clients: Sequence[Mapping[str, Any]]) -> str:
@@ -240,7 +274,7 @@ def markdown(board: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, board["seeds"]))
     lines = [f"# {board['title']}", "", f"{board['paper']}.", "", board["measure"], ""]
     lines.append(f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes.")
-    for block in board["settings"]:
+    for block in side_by_side(board):
         heads = [f"{c}, {who}" for c in block["columns"] for who in ("ours", "paper")]
         lines += ["", f"## {block['name']}", "", f"| method | {' | '.join(heads)} | |"]
         lines.append(f"| --- |{' ---: |' * len(heads)} --- |")
@@ -255,6 +289,42 @@ def markdown(board: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Blocks of one name as one, their columns beside each other and, where the paper has one, a column of means."""
+    joined: dict[str, dict[str, Any]] = {}
+    for block in board["settings"]:
+        blank = [{"mean": None, "std": None}] * len(block["columns"])
+        rows = [{**row, "ours": row["ours"] or blank, "any": bool(row["ours"])} for row in block["rows"]]
+        if block["name"] not in joined:
+            joined[block["name"]] = {**block, "rows": rows}
+            continue
+        whole = joined[block["name"]]
+        for row, more in zip(whole["rows"], rows, strict=True):
+            row["ours"], row["paper"] = [*row["ours"], *more["ours"]], [*row["paper"], *more["paper"]]
+            row["any"] = row["any"] or more["any"]
+            row["remark"] = "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
+        whole["columns"] = [*whole["columns"], *block["columns"]]
+        whole["data"] = "; ".join(d for d in (whole["data"], block["data"]) if d) or None
+        whole["differs"] = list(dict.fromkeys([*whole["differs"], *block["differs"]]))
+    for number, whole in enumerate(joined.values()):
+        for row in whole["rows"]:
+            row["ours"] = row["ours"] if row.pop("any") else None
+        if board.get("means"):
+            _with_mean(whole, {row: line[number] for row, line in board["means"].items()})
+    return list(joined.values())
+
+
+def _with_mean(block: dict[str, Any], printed: Mapping[str, str]) -> None:
+    """Adds a column: the mean over the columns that were measured, beside the paper's over all of its own."""
+    block["columns"] = [*block["columns"], "Mean"]
+    for row in block["rows"]:
+        row["paper"] = [*row["paper"], printed.get(row["row"], "-")]
+        if row["ours"]:
+            known = [f["mean"] for f in row["ours"] if f["mean"] is not None]
+            row["ours"] = [*row["ours"], {"mean": sum(known) / len(known) if known else None, "std": None}]
+    block["differs"] = [*block["differs"], "Mean: ours is over the columns measured here, the paper's over all of its own"]
+
+
 def overview(root: str | None = None) -> list[dict[str, Any]]:
     """All tables: what they are, how long `mini` takes, and how much of them can be run here."""
     found = []
@@ -265,7 +335,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
         found.append(
             {
                 "table": name,
-                "title": table.title,
+                "title": named(table, "mini"),
                 "minutes": table.minutes * len(able),
                 "rows": {"here": len(able), "all": len(table.rows)},
                 "settings": {"here": len(blocks), "all": len(table.settings)},

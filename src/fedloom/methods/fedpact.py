@@ -25,7 +25,7 @@ from torch import Tensor
 from ..local import Local, Predictor, Site
 from ..method import Update, Uploads, method
 from ..parts.alignment import alignment_gradient, gains, through_unit
-from ..parts.heads import CacheHead, TextHead, rows
+from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.serverside import adamw
 from ..parts.textual import Textual, no_means, own_means, pool_means, prototypes
 from ..payload import Payload
@@ -38,6 +38,7 @@ class FedPACT(Textual):
     """Prototype-text contrastive alignment."""
 
     by_client = ("sizes", "told", "caches")
+    neutral = ({"alpha": 0.0, "server_epochs": 0}, "zeroshot")
     training: ClassVar = {
         "optimizer": "adamw", "lr": 2e-4, "eps": 1e-3, "weight_decay": 0.1, "batch": 16, "epochs": 20,
     }  # fmt: skip
@@ -103,7 +104,7 @@ class FedPACT(Textual):
 
         def gradient(residual: Tensor, chosen: Tensor) -> Tensor:
             raw, w = text + residual, weights[chosen] / len(chosen)
-            g = alignment_gradient(rows(raw, self.unit), points[chosen], y[chosen], w, self.tau, text, self.lam)
+            g = alignment_gradient(scaled(raw, self.unit), points[chosen], y[chosen], w, self.tau, text, self.lam)
             return through_unit(g, raw) if self.unit else g
 
         residual = adamw(
@@ -115,7 +116,7 @@ class FedPACT(Textual):
 
     def head(self, server: Payload) -> Tensor:
         """H as it is now."""
-        return rows(server.tensor("text") + server.tensor("residual"), self.unit)
+        return scaled(server.tensor("text") + server.tensor("residual"), self.unit)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load()

@@ -1,10 +1,14 @@
-"""Classifiers on unit features: text rows, a cache of keys beside them, an adapter in front of them."""
+"""Classifiers on unit features: text rows, a cache of keys beside them, an adapter in front of them, trained prompts."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..encoders import Context
 
 
 class TextHead(nn.Module):
@@ -19,10 +23,6 @@ class TextHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.text.T
-
-    def settings(self) -> dict[str, float | bool]:
-        """What the tensors do not say."""
-        return {"scale": self.scale}
 
 
 class CacheHead(TextHead):
@@ -57,35 +57,46 @@ class CacheHead(TextHead):
     @property
     def rows(self) -> Tensor:
         """The keys as they are used."""
-        return rows(self.keys if self.start is None else self.start + self.keys, self.unit)
+        return scaled(self.keys if self.start is None else self.start + self.keys, self.unit)
 
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)
         near = torch.exp(-self.beta * (1 - f @ self.rows.T))
         return self.alpha * (near if self.values is None else near @ self.values) + self.scale * f @ self.text.T
 
-    def settings(self) -> dict[str, float | bool]:
-        """What the tensors do not say."""
-        return {"scale": self.scale, "alpha": self.alpha, "beta": self.beta, "unit": self.unit}
-
 
 class AdapterHead(TextHead):
-    """Text logits of `f * A(f)`, scaled to length one, with attention A over the dimensions of f (FedCLIP)."""
+    """Text logits of `f * A(f)`, scaled to length one, with attention A over the dimensions of f (FedCLIP).
 
-    def __init__(self, text: Tensor, scale: float, layers: nn.Module) -> None:
+    A is two layers with a tanh between them and a softmax over dimensions behind.
+    """
+
+    def __init__(self, text: Tensor, scale: float) -> None:
         super().__init__(text, scale)
-        self.layers = layers
+        width = text.shape[1]
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1))
 
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)
         return super().forward(f * self.layers(f))
 
 
-def attention(width: int) -> nn.Sequential:
-    """FedCLIP's adapter: two layers with a tanh between them and a softmax over dimensions behind."""
-    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1))
+class PromptHead(nn.Module):
+    """Text logits whose rows are read anew, from trained context vectors in front of each class name (CoOp)."""
+
+    def __init__(self, context: Tensor, classes: Sequence[str], reader: Context, scale: float) -> None:
+        super().__init__()
+        self.context = nn.Parameter(context.clone())
+        self.classes, self.reader, self.scale = list(classes), reader, float(scale)
+
+    def text(self) -> Tensor:
+        """One unit row per class."""
+        return F.normalize(self.reader.read(self.classes, self.context), dim=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * F.normalize(features, dim=1) @ self.text().T
 
 
-def rows(matrix: Tensor, unit: bool) -> Tensor:
+def scaled(matrix: Tensor, unit: bool) -> Tensor:
     """The matrix with rows of length one, or as it is."""
     return F.normalize(matrix, dim=1) if unit else matrix

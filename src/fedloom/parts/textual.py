@@ -8,12 +8,14 @@ import torch
 import torch.nn.functional as F
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..local import Local, Site
-from ..method import Method, Uploads, sizes
+from ..local import Local, Predictor, Site
+from ..method import Method, Update, Uploads, sizes
 from ..payload import Payload
+from ..rng import key
 from ..training import Positive
+from ..tree import Mean, Tree
 from .prompts import text_head
 from .prototypes import class_means
 
@@ -44,6 +46,72 @@ class Textual(Method):
         for k, _ in uploads:
             told[k] = True
         return server.replace(told=told)
+
+
+@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Averaged(Textual):
+    """One head for all on frozen features: clients train it, the server averages its parameters."""
+
+    personalised = False
+
+    def first(self, site: Site, texts: Payload) -> nn.Module:
+        """The head before the first round; what is random in it depends on the seed."""
+        raise NotImplementedError
+
+    def build(self, weights: Tree, texts: Payload, site: Site) -> nn.Module:
+        """The head with these parameters."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            head = self.first(site, texts)
+            named = dict(head.named_parameters())
+            torch._foreach_copy_([named[n] for n in weights], list(weights.values()))
+        return head
+
+    def train(self, head: nn.Module, down: Payload, local: Local) -> None:
+        """The local objective: plain cross-entropy."""
+        local.fit(head=head)
+
+    def weight(self, server: Payload, k: int) -> float:
+        """How much client k's upload counts: its sample count."""
+        return float(server.tensor("sizes")[k])
+
+    def init(self, site: Site) -> Payload:
+        server = super().init(site)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(site.seed, "head"))
+            return server.replace(head=_parameters(self.first(site, server)))
+
+    def download(self, server: Payload, k: int) -> Payload:
+        return super().download(server, k).replace(head=server.tree("head"))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load()
+        kept = read(down, state)
+        head = self.build(down.tree("head"), kept, local.site)
+        self.train(head, down, local)
+        up = Payload(head=_parameters(head))
+        return Update(up, kept, up)
+
+    def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
+        mean = Mean()
+
+        def counted() -> Uploads:
+            for k, up in uploads:
+                mean.add(up.tree("head"), weight=self.weight(server, k))
+                yield k, up
+
+        return super().aggregate(server, counted()).replace(head=mean.value(default=server.tree("head")))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load()
+        return local.predictor(head=self.build(down.tree("head"), read(down, state), local.site))
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        site.load()
+        return site.predictor(head=self.build(server.tree("head"), server, site))
+
+
+def _parameters(head: nn.Module) -> Tree:
+    return Tree(head.named_parameters()).clone()
 
 
 def read(down: Payload, state: Payload) -> Payload:
