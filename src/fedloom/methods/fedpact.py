@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from ..local import Local, Predictor, Site
 from ..method import Update, Uploads, method
-from ..parts.alignment import alignment_gradient, gains, through_unit
+from ..parts.alignment import alignment_gradient, gains, unit_gradient
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.serverside import adamw
 from ..parts.textual import Textual, no_means, own_means, pool_means, prototypes
@@ -102,14 +103,15 @@ class FedPACT(Textual):
         share = server.tensor("sizes")[told].double()
         weights = (share / share.mean()).float().repeat_interleave(len(kinds))  # K pi_k: a batch's mean estimates Eq. 6
 
-        def gradient(residual: Tensor, chosen: Tensor) -> Tensor:
-            raw, w = text + residual, weights[chosen] / len(chosen)
-            g = alignment_gradient(scaled(raw, self.unit), points[chosen], y[chosen], w, self.tau, text, self.lam)
-            return through_unit(g, raw) if self.unit else g
+        def gradient(residual: Tensor, points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            def of(head: Tensor) -> Tensor:
+                return alignment_gradient(head, points, targets, weights / len(weights), self.tau, text, self.lam)
+
+            return unit_gradient(text + residual, of) if self.unit else of(text + residual)
 
         residual = adamw(
-            server.tensor("residual"), gradient, len(y), epochs=self.server_epochs, batch=self.server_batch,
-            lr=self.server_lr, decay=self.server_decay, eps=1e-3,
+            server.tensor("residual"), gradient, (points, F.one_hot(y, len(text)).to(text.dtype), weights),
+            epochs=self.server_epochs, batch=self.server_batch, lr=self.server_lr, decay=self.server_decay, eps=1e-3,
             rng=torch_rng(int(server.number("seed")), int(server.number("round")), "head"),
         )  # fmt: skip
         return server.replace(residual=residual)
@@ -133,4 +135,5 @@ class FedPACT(Textual):
             return {}
         site.load()
         caches, share = server.tensor("caches")[told], server.tensor("sizes")[told]
-        return gains(caches, share, prototypes(server), self.head(server), server.tensor("text"), *site.tests())
+        text = scaled(server.tensor("text"), self.unit)
+        return gains(caches, share, prototypes(server), self.head(server), text, *site.tests())

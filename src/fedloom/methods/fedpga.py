@@ -43,7 +43,7 @@ class FedPGA(CacheFL):
         server = pool_means(super().join(server, hellos), hellos)
         if server.tensor("told").any():  # newcomers get the cache as it has become
             return server
-        return server.replace(head=Tree(keys=F.normalize(prototypes(server), dim=1)))
+        return server.replace(head=Tree({"keys": F.normalize(prototypes(server), dim=1)}))
 
     def train(self, head: nn.Module, down: Payload, local: Local) -> None:
         local.fit(head=head, pull=(down.tree("head"), self.mu))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,19 +20,22 @@ def stability_loss(head: Tensor, text: Tensor) -> Tensor:
 
 
 def alignment_gradient(
-    head: Tensor, prototypes: Tensor, y: Tensor, weights: Tensor, tau: float, text: Tensor, lam: float
+    head: Tensor, prototypes: Tensor, targets: Tensor, weights: Tensor, tau: float, text: Tensor, lam: float
 ) -> Tensor:
-    """The gradient of alignment_loss + lam * stability_loss with respect to the head, in closed form."""
-    p = torch.softmax(prototypes @ head.T / tau, dim=1)
-    p[torch.arange(len(y)), y] -= 1
-    return torch.addmm(text, (p * (weights / tau)[:, None]).T, prototypes, beta=-lam / len(head))
+    """The gradient of alignment_loss + lam * stability_loss with respect to the head, in closed form.
+
+    `targets` has the classes as rows with a single one.
+    """
+    off = torch.softmax((prototypes @ head.T).div_(tau), dim=1).sub_(targets).mul_((weights / tau)[:, None])
+    return torch.addmm(text, off.T, prototypes, beta=-lam / len(head))
 
 
-def through_unit(gradient: Tensor, matrix: Tensor) -> Tensor:
+def unit_gradient(matrix: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
     """The gradient with respect to a matrix, from that with respect to its rows scaled to length one."""
-    length = matrix.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    length = matrix.norm(dim=1, keepdim=True).clamp_(min=1e-12)
     unit = matrix / length
-    return (gradient - (gradient * unit).sum(1, keepdim=True) * unit) / length
+    g = gradient(unit)
+    return g.addcmul_((g * unit).sum(1, keepdim=True), unit, value=-1).div_(length)
 
 
 def margins(features: Tensor, y: Tensor, head: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from ..encoders import Cache, TextEncoder, dual, text
 from ..encoders.texts import ENSEMBLE, TEMPLATES, filled
-from ..errors import FedloomError, unknown
+from ..errors import FedloomError
 from ..local import Site
 
 
@@ -98,7 +99,8 @@ def _descriptions(path: Path, classes: Sequence[str]) -> Mapping[str, list[str]]
     for name in classes:
         key = name.replace("_", " ").strip().lower()
         if key not in plain:
-            raise unknown(f"class in {path}", name, told)
+            near = get_close_matches(key, plain, n=1)
+            raise FedloomError(f"{path} says nothing about {name!r}" + (f"; did you mean {near[0]!r}?" if near else "."))
         lines = plain[key]
         if not (isinstance(lines, list) and lines and all(isinstance(s, str) and s.strip() for s in lines)):
             raise FedloomError(f"{path}: class {name!r} needs a list of at least one sentence.")

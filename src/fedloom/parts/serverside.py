@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,8 +33,8 @@ def descend(
 
 def adamw(
     weight: Tensor,
-    gradient: Callable[[Tensor, Tensor], Tensor],
-    rows: int,
+    gradient: Callable[..., Tensor],
+    samples: Sequence[Tensor],
     *,
     epochs: int,
     batch: int,
@@ -43,17 +43,19 @@ def adamw(
     eps: float,
     rng: torch.Generator,
 ) -> Tensor:
-    """The weight after epochs of AdamW with `gradient(weight, indices of a batch)`, worked out by hand by the caller.
+    """The weight after epochs of AdamW over samples (tensors of equal length), in batches.
 
-    A server may take thousands of small steps in a round; without autograd they take a third of the time.
+    `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small steps in a round;
+    without autograd they take a third of the time.
     """
     w = weight.clone()
     mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
     for _ in range(epochs):
-        for chosen in torch.randperm(rows, generator=rng).split(batch):
+        order = torch.randperm(len(samples[0]), generator=rng)
+        for part in zip(*(t[order].split(batch) for t in samples), strict=True):
             step += 1
             torch._fused_adamw_(
-                [w], [gradient(w, chosen)], [mean], [square], [], [step], lr=lr, beta1=0.9, beta2=0.999,
+                [w], [gradient(w, *part)], [mean], [square], [], [step], lr=lr, beta1=0.9, beta2=0.999,
                 weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
     return w
