@@ -56,8 +56,9 @@ class Method:
     alone: ClassVar[Mapping[str, Any] | None] = {}
     # What samples must be: anything the model takes, or features of a dual encoder, with class names that mean something.
     world: ClassVar[Literal["any", "dual"]] = "any"
-    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros.
-    by_client: ClassVar[tuple[str, ...]] = ("sizes",)
+    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros. None: a client
+    # that has sent nothing gets nothing of use.
+    by_client: ClassVar[tuple[str, ...] | None] = ("sizes",)
     origin: ClassVar[str | None] = None  # the file a user's own method came from
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
