@@ -152,6 +152,8 @@ class Site:
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
+        # An executor that trains heads ahead of `fit`: given the client, the head and its training, what came of it.
+        self.ahead: Callable[[Local, nn.Module, Training], Any] | None = None
         self._frozen = set(self.roles.names("frozen"))
         self._references: list[nn.Module] = []
 
@@ -354,6 +356,9 @@ class Local:
             if only is not None:
                 raise FedloomError("`head` is trained alone: it goes without `only`.")
             only = [head]
+            plain = loss is cross_entropy and not (pull or gradient or refs or inputs or watched or training.clip)
+            if site.ahead and plain and stream is None and not (self._fits or training.augment or label):
+                return self._handed(head, site.ahead(self, head, training), training)
         named = site._trainable(only) if head is None else list(head.named_parameters())
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
@@ -436,6 +441,15 @@ class Local:
         losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
         return Fit(steps, lr, losses)
+
+    @torch.no_grad()
+    def _handed(self, head: nn.Module, done: Any, training: Training) -> Fit:
+        """A head that was trained together with other clients' takes its new weights."""
+        for name, parameter in head.named_parameters():
+            parameter.copy_(done.weights[name])
+        losses = {"ce": done.loss}
+        self._fits.append((done.seen, losses))
+        return Fit(done.steps, training.step_size(self.round), losses)
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
         """Features and logits of all the client's samples of that part, in evaluation mode, and their labels."""

@@ -215,7 +215,7 @@ def reproduce(
         str | None, typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")] = None,
-    executor: Executor = "pool",
+    executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
     quiet: Quiet = False,
@@ -247,7 +247,8 @@ def reproduce(
         about = minutes if scale == "mini" else "sized for a large machine"
         console.print(f"{named(found, scale)}: scale {scale}, {about}", highlight=False)
     folder = out or Path("runs/reproduce") / f"{table}-{scale}"
-    execution = _given(executor=executor, workers=workers, data_root=data_root)
+    suits = "pool" if workers else found.executor
+    execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
     with _watch(1, quiet or as_json) as watch:
         chosen = only.split(",") if only else ()
         board = carry_out(table, scale, folder, watch, chosen, execution, encoder)  # type: ignore[arg-type]

@@ -61,6 +61,7 @@ class Recipe:
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     variants: dict[str, dict[str, Any]]  # row -> `who` and settings, where it is not its method as it is
+    executor: str  # what suits its runs, where the user says nothing
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
 
     def printed(self, row: str, setting: Setting) -> list[str]:
@@ -111,6 +112,7 @@ def recipe(name: str) -> Recipe:
     variants = {row: {k: v for k, v in m.items() if k != "method"} for row, m in told.items() if len(m) > 1}
     return Recipe(
         name, body["title"], body["paper"], body["measure"], body["minutes"], body["seeds"], rows, made, figures, variants,
+        body.get("executor", "pool"),
         {row: line.split() for row, line in body.get("paper_means", {}).items()},
     )  # fmt: skip
 
