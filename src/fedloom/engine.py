@@ -54,6 +54,7 @@ class Engine:
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})  # since the first round
     # Seconds of this round by who worked; with worker processes the server waits while clients work.
     spent: dict[str, float] = field(default_factory=dict)
+    floats: dict[str, list[int]] = field(default_factory=dict)  # in this round, one entry per message, hellos apart
 
     def run(self, start: Checkpoint | None = None) -> None:
         """Go on from a checkpoint (or from nothing) until the last round, or until a callback stops the run."""
@@ -67,6 +68,7 @@ class Engine:
             cohort, lost, work = self.schedule.cohort(self.round, site)
             moved, clock = dict(self.bytes), time.monotonic()
             self._welcome(cohort)
+            self.floats = {"up": [], "down": []}
             due = self.schedule.evaluates(self.round)
             arrived = _Arrivals(self._table())
             self.spent = {"clients": time.monotonic() - clock}
@@ -119,6 +121,7 @@ class Engine:
         for result in self.executor.run(tasks()):
             k = result.clients[0]
             upload = self._received(result)
+            self.floats["up"].append(upload.floats)
             self.store.put(k, result.state)
             arrived.add(k, result, len(self.site.federation.clients[k].train))
             yield k, upload
@@ -126,6 +129,7 @@ class Engine:
 
     def _sent(self, down: Payload) -> Payload:
         self.bytes["down"] += down.nbytes
+        self.floats["down"].append(down.floats)
         return down
 
     def _received(self, result: Result) -> Payload:
@@ -170,6 +174,7 @@ class Engine:
             "loss": arrived.losses(),
             "bytes": {way: self.bytes[way] - moved[way] for way in ("up", "down")},
             "bytes_total": dict(self.bytes),
+            "floats": {way: float(np.mean(counts)) if counts else 0.0 for way, counts in self.floats.items()},
         }
         figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
         held = {stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean") for stage, s in scores.items()}

@@ -111,6 +111,11 @@ class Method:
         """Numbers of the method's own about the server after a round; they go into that round's line of metrics."""
         return {}
 
+    def promise(self) -> tuple[float, float] | None:
+        """Noise multiplier and delta of the Gaussian mechanism behind each class's vector in an upload; None: there is
+        no such promise of privacy. See `parts/privacy.py`."""
+        return None
+
     def params(self) -> dict[str, Any]:
         """The hyper-parameters as plain values."""
         return asdict(self)  # type: ignore[call-overload]

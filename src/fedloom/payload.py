@@ -129,6 +129,11 @@ class Payload(Mapping[str, Value]):
         shapes = tuple(sorted((n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor)))
         return _encoded_length(shapes, len(json.dumps(self._scalars())))
 
+    @property
+    def floats(self) -> int:
+        """How many floating-point numbers its tensors hold: what papers count as communicated parameters."""
+        return sum(v.numel() for v in self._items.values() if isinstance(v, Tensor) and v.is_floating_point())
+
     def _scalars(self) -> str:
         return json.dumps({n: v for n, v in sorted(self._items.items()) if not isinstance(v, Tensor)})
 

@@ -33,8 +33,10 @@ from .method import Method, make
 from .metrics.cost import peak_memory_mb
 from .metrics.summary import summarise_run
 from .models import Task, build
+from .parts.privacy import account, accountant
 from .report import RunData, render
 from .rng import key
+from .schedule import Schedule
 from .state import Checkpoint, Store, sha256, write_atomic
 
 try:
@@ -217,6 +219,8 @@ def execute(
     method = method or make(config.method, config.hyper)
     site = Site(method, federation, model or network(config, federation), config.training, config.seed)
     made.federation = federation.describe()
+    if method.promise():
+        accountant()  # refused now rather than when the run is over
     start = Checkpoint(server=first(site))
     # Nothing is written before this line: what is refused leaves no folder behind.
     with _alone(made.folder):
@@ -233,7 +237,7 @@ def execute(
                 Engine(site, executor, config.schedule, watchers, store).run(start)
             finally:
                 executor.close()
-        made.summary = summary(made, method)
+        made.summary = summary(made, method) | {"privacy": privacy(site, config.schedule, made.metrics)}
         if made.folder:
             title = f"{config.method} on {config.data}"
             write_atomic(made.folder / "summary.json", json.dumps(made.summary, indent=1).encode())
@@ -366,6 +370,19 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
         "hash": config.hash(),
         "finished": True,
     }
+
+
+def privacy(site: Site, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What the method's promise of privacy comes to for each client, by the prototypes it sent; None without one."""
+    promise = site.method.promise()
+    if promise is None:
+        return None
+    sent = [0] * site.clients
+    for round in range(1, 1 + (metrics[-1]["round"] if metrics else 0)):
+        cohort, lost, _ = schedule.cohort(round, site)
+        for k in set(cohort) - lost:
+            sent[k] += int((site.federation.counts(k) > 0).sum())
+    return account(promise, sent)
 
 
 def versions() -> dict[str, str]:

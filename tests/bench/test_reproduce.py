@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 import fedloom.cli
@@ -18,8 +19,11 @@ from fedloom.errors import FedloomError
 from fedloom.method import names
 from fedloom.progress import Watch
 from fedloom.runs import Run
+from fedloom.state import Store
 
-TABLES = ["f2dc-1", "f2dc-2", "feddtr-1", "fedgcr-1", "fedpcl-2"]
+COMPARISONS = ["f2dc-1", "f2dc-2", "feddtr-1", "fedgcr-1", "fedpcl-2", "fedpcl-3"]  # a row is a method
+VARIANTS = ["fedpcl-1", "fedpcl-4", "fedpcl-5", "fedpcl-6", "fedpcl-figure2", "fedpcl-figure3"]  # rows have settings
+TABLES = [*COMPARISONS, *VARIANTS]
 TINY = """
 title = "Made up, Table 1"
 paper = "Nobody"
@@ -75,19 +79,25 @@ def test_all_tables_are_there_and_listed() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_recipe_is_whole(name: str) -> None:
     table = recipe(name)
-    known = {"local", "fedavg", "fedprox", "fedper"} & set(table.rows.values())
-    assert "fedavg" in known and len(table.rows) >= 7
+    assert len(table.rows) >= (7 if name in COMPARISONS else 3)
     for setting in table.settings:
+        known = [row for row in setting.rows if table.method(row) in names()]
+        assert len(known) >= 2
         for scale in ("mini", "full"):
-            for method in known:
-                config = table.config(setting, scale, method, 0, {})
-                assert config.method == method
-        assert table.config(setting, "mini", "fedavg", 0, {}).schedule.rounds < 100
+            configs = [table.config(setting, scale, row, 0, {}) for row in known]
+            assert [c.method for c in configs] == [table.method(row) for row in known]
+            assert len({c.hash() for c in configs}) == len(known)  # no two rows are the same run
+            assert all(c.schedule.rounds <= 100 for c in configs) or scale == "full"
         for row in table.figures:
-            printed = table.printed(row, setting)
-            assert len(printed) == len(setting.columns)
-            assert all(re.fullmatch(r"\d+\.\d+(\(\d+\.\d+\))?", figure) for figure in printed)
-            assert all(0 < float(figure.split("(")[0]) < 100 for figure in printed)
+            printed = dict(zip(setting.columns, table.printed(row, setting), strict=True))
+            shares = [figure for column, figure in printed.items() if column not in table.plain]
+            assert shares and all(re.fullmatch(r"\d+\.\d+(\(\d+\.\d+\))?", figure) for figure in shares)
+            assert all(0 < float(figure.split("(")[0]) < 100 for figure in shares)
+
+
+def test_tables_go_by_two_names() -> None:
+    assert recipe("fedpcl-table2") == recipe("fedpcl-2") and recipe("f2dc-table-1").name == "f2dc-1"
+    assert recipe("fedpcl-fig3").name == recipe("fedpcl-figure3").name == "fedpcl-figure3"
 
 
 @pytest.mark.parametrize(("name", "columns"), [("f2dc-1", (4, 4)), ("f2dc-2", (4,)), ("fedpcl-2", (5, 5))])
@@ -96,7 +106,7 @@ def test_printed_averages_are_those_of_the_printed_domains(name: str, columns: t
     table, wrong, seen = recipe(name), set(), 0
     for setting, domains in zip(table.settings, columns, strict=True):
         for row in table.figures:
-            values = [float(figure.split("(")[0]) for figure in table.printed(row, setting)]
+            values = [float(figure.split("(")[0]) for figure in table.printed(row, setting)[: domains + 1]]
             seen += 1
             if abs(sum(values[:domains]) / domains - values[domains]) > 0.011:
                 wrong.add((setting.name, row))
@@ -131,12 +141,15 @@ def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path,
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
 
 
-@pytest.mark.parametrize("name", ["fedpcl-2", "fedgcr-1"])
-def test_a_network_that_is_not_the_papers_is_told_in_words(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words", "changed"),
+    [("fedpcl-2", "Lite0", "partitioning.test_per_class = 100"), ("fedgcr-1", "scratch", "schedule.rounds = ")],
+)
+def test_a_network_that_is_not_the_papers_is_told_in_words(name: str, words: str, changed: str) -> None:
     table = recipe(name)
-    assert "scratch" in " ".join(table.settings[0].differs)
+    assert words in " ".join(table.settings[0].differs)
     said = module._changed(table, table.settings[0])
-    assert any(s.startswith("schedule.rounds = ") for s in said) and not any("network" in s for s in said)
+    assert any(s.startswith(changed) for s in said) and not any("network" in s or "encoder" in s for s in said)
 
 
 def test_the_printed_table_fits_80_columns(
@@ -148,6 +161,7 @@ def test_the_printed_table_fits_80_columns(
     board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedavg"])
     first = board["settings"][0]
     first["columns"] *= 3  # as many as the widest table has
+    first["plain"] *= 3
     for row in first["rows"]:
         row["paper"] *= 3
         row["ours"] = row["ours"] and row["ours"] * 3
@@ -158,6 +172,61 @@ def test_the_printed_table_fits_80_columns(
     assert ["paper", *["50.00", "10.00"] * 3] in lines
     assert not any(line[:1] == ["fedper"] for line in lines)  # neither run nor in the paper
     assert any(line[:2] == ["FedAvg", "ours"] and len(line) == 8 for line in lines)
+
+
+ROWS = """
+title = "Made up, Table 2"
+paper = "Nobody"
+measure = "Accuracy, and what is sent."
+minutes = 1
+seeds = { mini = [0], full = [0] }
+extra = []
+plain = ["sent", "like"]
+similar = "local"
+[methods]
+"both" = { method = "fedpcl", hyper = { loss = "both" } }
+"local" = { method = "fedpcl", hyper = { loss = "local" } }
+"alone" = "local"
+[paper_figures]
+"both" = "2560 - 50.00"
+[all]
+data = "digits4"
+partition = "feature_shift"
+model = "projection"
+clients = 4
+source = { flatten = true, size = 8, limit_train = 4, limit_test = 2 }
+schedule = { rounds = 2 }
+[[settings]]
+name = "one"
+rows = ["both", "local"]
+columns = { "sent" = "floats.up", "like" = "similarity.photo", "Avg" = "domain_avg.last" }
+"""
+
+
+def test_rows_with_settings_of_their_own_and_plain_columns(
+    made_up: None, tmp_path: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "package/tables/made-2.toml").write_text(ROWS)
+    board = reproduce("made-table2", "mini", tmp_path / "R", watch)
+    assert board["table"] == "made-2"
+    (block,) = board["settings"]
+    assert [r["row"] for r in block["rows"]] == ["both", "local"]  # `alone` has no figures in this setting
+    losses = {Run.load(f).config.hyper["loss"] for f in (tmp_path / "R").glob("fedpcl-s0-*")}
+    assert losses == {"both", "local"}
+    both, local = (r["ours"] for r in block["rows"])
+    assert both[0]["mean"] == 2560.0 and local[1]["mean"] is None
+    sets = [
+        Store(f / "checkpoint").load().server.tensor("every")
+        for loss in ("both", "local")
+        for f in (tmp_path / "R").glob("fedpcl-s0-*")
+        if Run.load(f).config.hyper["loss"] == loss
+    ]
+    like = torch.einsum("kcd,kcd->k", *sets)
+    domains = [c["domain"] for c in Run.load(next((tmp_path / "R").glob("fedpcl-*"))).federation["clients"]]
+    assert both[1]["mean"] == pytest.approx((like / like.sum())[domains.index("photo")].item())
+    text = (tmp_path / "R/table.md").read_text()
+    assert re.search(r"\| both \| 2560 \| 2560 \| 0\.\d\d \| - \| \d+\.\d\d \| 50\.00 \|", text), text
+    assert "| local | 2560 | - | - | - |" in text
 
 
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
@@ -188,11 +257,11 @@ def test_every_setting_at_hand_can_be_dealt_out() -> None:
         table = recipe(name)
         for setting in table.settings:
             if module._with_data(setting, "mini", None)[1] is None:
-                federation = deal(table.config(setting, "mini", "fedavg", 0, {}))
+                row = next(row for row in setting.rows if table.method(row) in names())
+                federation = deal(table.config(setting, "mini", row, 0, {}))
                 seen += 1
-                wanted = {
-                    d for paths in setting.columns.values() for p in paths for d in re.findall(r"domains\.(\w+)", p)
-                }
+                paths = [p for paths in setting.columns.values() for p in paths]
+                wanted = {d for p in paths for d in re.findall(r"(?:domains|similarity)\.(\w+)", p)}
                 missing = wanted - {c.domain for c in federation.clients}
                 assert missing <= {"caltech", "syn"}, (name, setting.name, missing)
-    assert seen == 12 and "fedavg" in names()
+    assert seen == 34

@@ -70,6 +70,16 @@ def test_only_some_classes_and_domains() -> None:
         keep_domains(whole, ("streat",))
 
 
+def test_only_the_first_samples_of_each_class_and_domain() -> None:
+    whole, few = load("digits4"), load("digits4", Source(limit_train=3, limit_test=2))
+    assert len(few.y) == 4 * 10 * (3 + 2) and int(few.test.sum()) == 4 * 10 * 2
+    for test, n in ((False, 3), (True, 2)):
+        group = (whole.domain == 2) & (whole.y == 7) & (whole.test == test)
+        kept = (few.domain == 2) & (few.y == 7) & (few.test == test)
+        assert torch.equal(few.x[kept], whole.x[group][:n])
+    assert torch.equal(load("digits4", Source(limit_test=300)).x, whole.x)  # there are no more
+
+
 def test_size_flatten_and_stress() -> None:
     assert tuple(load("digits4", Source(size=16)).x.shape[1:]) == (3, 16, 16)
     flat = load("digits4", Source(flatten=True))

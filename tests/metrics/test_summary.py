@@ -38,6 +38,7 @@ def record(
         "common": figures(*common) if common else None,
         "validation": {"personal": held, "common": None},
         "bytes_total": {"up": 100 * round, "down": 300 * round},
+        "floats": {"up": 10.0 * round, "down": 20.0},
     }
 
 
@@ -119,6 +120,7 @@ def test_one_domain_has_no_spread() -> None:
 def test_cost() -> None:
     found = summarise_run(RUN, TIMING)
     assert found["bytes"] == {"up": {"total": 600, "per_round": 100.0}, "down": {"total": 1800, "per_round": 300.0}}
+    assert found["floats"] == {"up": 60.0, "down": 20.0}  # of the last round
     assert found["seconds"] == 2.0
     assert found["peak_rss_mb"] == 140.0
 

@@ -207,7 +207,9 @@ def sweep(
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1`.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1` or `fedpcl-table2`.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables, with their expected time.")] = False,
     scale: Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")] = "mini",
     only: Annotated[str | None, typer.Option(help="Run these methods only, separated by commas.")] = None,
@@ -242,11 +244,11 @@ def reproduce(
         raise unknown("scale", scale, ("mini", "full"))
     found = recipe(table)
     if not (quiet or as_json):
-        rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == table)
+        rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == found.name)
         minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
         about = minutes if scale == "mini" else "sized for a large machine"
         console.print(f"{named(found, scale)}: scale {scale}, {about}", highlight=False)
-    folder = out or Path("runs/reproduce") / f"{table}-{scale}"
+    folder = out or Path("runs/reproduce") / f"{found.name}-{scale}"
     suits = "pool" if workers else found.executor
     execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
     with _watch(1, quiet or as_json) as watch:
@@ -276,7 +278,7 @@ def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _show_table(board: Mapping[str, Any]) -> None:
-    from .reproduce import side_by_side, text
+    from .reproduce import side_by_side, texts
 
     for block in side_by_side(board):
         shown = Table("method", "", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", show_edge=False,
@@ -285,7 +287,7 @@ def _show_table(board: Mapping[str, Any]) -> None:
             shown.add_column(heading, justify="right")
         for row in block["rows"]:
             if row["ours"]:
-                shown.add_row(row["row"], "ours", *(text(f).split("(")[0] for f in row["ours"]))
+                shown.add_row(row["row"], "ours", *(f.split("(")[0] for f in texts(block, row)))
             if set(row["paper"]) != {"-"}:  # the paper does not have this row
                 shown.add_row("" if row["ours"] else row["row"], "paper", *(f.split("(")[0] for f in row["paper"]))
         console.print(shown)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.federation import Client, Dataset, Federation, federate
-from ..data.sources import Progress, load
+from ..data.sources import Progress, Source, load
 from ..encoders import Encoder, dual, encode, features, image, template_for, text
 from ..encoders.efficientnet import Features
 from ..encoders.lite_clip import BATCH, RIDGE, Projection, feature_centre, imagenet_names, ridge
@@ -74,9 +72,7 @@ def probe(
     """
     from sklearn.linear_model import LogisticRegression
 
-    data = load(name, root=root)
-    if limit:
-        data = _first(data, limit)
+    data = load(name, Source(limit_train=limit, limit_test=limit), root=root)
     x = encode(data, [image(encoder)], progress=progress).x
     found = {}
     for d, domain in enumerate(data.domains):
@@ -91,18 +87,6 @@ def probe(
         found[domain] = float((guessed == data.y[test].numpy()).mean())
     say(f"probe {name} {encoder}: " + ", ".join(f"{k} {100 * v:.1f} %" for k, v in found.items()))
     return found
-
-
-def _first(data: Dataset, limit: int) -> Dataset:
-    """The first images of every class, domain and part."""
-    seen: Counter[tuple[int, int, bool]] = Counter()
-    kept = []
-    for row, group in enumerate(zip(data.y.tolist(), data.domain.tolist(), data.test.tolist(), strict=True)):
-        seen[group] += 1
-        if seen[group] <= limit:
-            kept.append(row)
-    rows = torch.tensor(kept)
-    return replace(data, x=data.x[rows], y=data.y[rows], domain=data.domain[rows], test=data.test[rows])
 
 
 def zero_shot(name: str, root: str | None, say: Say, progress: Progress | None = None) -> dict[str, float]:

@@ -1,18 +1,20 @@
 """The seed papers' tables as recipes: the paper's setting on the data at hand, our figures beside the paper's.
 
-A recipe is a TOML file in `tables/`. `[methods]` maps the printed rows to our methods; `[paper_figures]` holds the
-printed lines. `[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all`
-of the table and of the setting; at the scale `mini` those of `mini` come on top. So `all` is the paper's setting, and
-whatever `mini` changes is listed in the table by itself. `[settings.of.METHOD]` holds what a setting gives to one method
-only. A row that is a variant of a method is a table: `{ method = "fedpact", who = "common", hyper = {...} }`. Settings
-of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to bring. Nothing is filled in by hand: a cell is measured or says why
-it is not.
+A recipe is a TOML file in `tables/`. `[methods]` maps the printed rows to our methods, or to a method with settings of
+the row's own (`{ method = "fedpcl", hyper = { loss = "ce" } }`); `[paper_figures]` holds the printed lines.
+`[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all` of the table and
+of the setting; at the scale `mini` those of `mini` come on top, and the row's own last. So `all` is the paper's
+setting, and whatever `mini` changes is listed in the table by itself. `[settings.of.METHOD]` holds what a setting gives
+to one method only; a row's `who` says whose figures it shows. Settings of one name stand side by side. A title with
+`{encoder}` belongs to a paper whose encoder is the user's to bring. Figures are shares, shown in percent, but for the
+columns in `plain`. Nothing is filled in by hand: a cell is measured or says why it is not.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +22,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from ..config import Config, build
 from ..data.sources import KNOWN, locate
 from ..errors import FedloomError, unknown
 from ..method import names as method_names
 from ..progress import Watch
-from ..state import write_atomic
+from ..state import Store, write_atomic
 from .compare import _at, _spread
 from .grid import Cell, Dealer, carry_out
 
@@ -44,6 +48,7 @@ class Setting:
     given: dict[Scale, dict[str, Any]]
     missing: dict[str, str]  # scale -> what it would need
     differs: list[str]
+    rows: list[str]  # the rows that have figures here
     of: dict[str, dict[str, Any]]  # method -> what is given to it alone
 
 
@@ -57,10 +62,11 @@ class Recipe:
     measure: str
     minutes: float  # estimated, per method at the scale `mini`, on two idle cores
     seeds: dict[Scale, list[int]]
-    rows: dict[str, str]  # as printed -> our method; rows that are not in the paper come last
+    rows: dict[str, dict[str, Any]]  # as printed -> `method` and settings of the row's own; those not in the paper last
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
-    variants: dict[str, dict[str, Any]]  # row -> `who` and settings, where it is not its method as it is
+    plain: list[str]  # columns that are no shares
+    similar: str | None  # the row with whose prototypes those of the others are compared
     executor: str  # what suits its runs, where the user says nothing
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
 
@@ -71,13 +77,15 @@ class Recipe:
         start = sum(len(s.columns) for s in self.settings[: self.settings.index(setting)])
         return self.figures[row][start : start + len(setting.columns)]
 
-    def config(
-        self, setting: Setting, scale: Scale, method: str, seed: int, execution: Mapping[str, Any], row: str = ""
-    ) -> Config:
-        """A run of the table: of a method, as its row has it."""
-        given = _merged(setting.given[scale], setting.of.get(method, {}))
-        given = _merged(given, {k: v for k, v in self.variants.get(row, {}).items() if k != "who"})
-        return build({**given, "method": method, "seed": seed, "execution": dict(execution)})
+    def config(self, setting: Setting, scale: Scale, row: str, seed: int, execution: Mapping[str, Any]) -> Config:
+        """A run of the table."""
+        given = _merged(setting.given[scale], setting.of.get(self.method(row), {}))
+        given = _merged(given, {k: v for k, v in self.rows[row].items() if k != "who"})
+        return build({**given, "seed": seed, "execution": dict(execution)})
+
+    def method(self, row: str) -> str:
+        """The method of a row."""
+        return str(self.rows[row]["method"])
 
 
 def tables() -> list[str]:
@@ -86,35 +94,53 @@ def tables() -> list[str]:
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
 
+def full_name(name: str) -> str:
+    """The name of a table as its file has it: `fedpcl-table2` is `fedpcl-2`, `fedpcl-fig3` is `fedpcl-figure3`."""
+    return re.sub(r"-fig\.?-?(?=\d)", "-figure", re.sub(r"-table-?(?=\d)", "-", name))
+
+
 def recipe(name: str) -> Recipe:
-    """The table of that name."""
+    """The table of that name; `fedpcl-2` and `fedpcl-table2` are the same."""
+    name = full_name(name)
     if name not in tables():
         raise unknown("table", name, tables())
     body = tomllib.loads((files("fedloom.bench") / "tables" / f"{name}.toml").read_text(encoding="utf-8"))
+    rows = {row: {"method": own} if isinstance(own, str) else own for row, own in body["methods"].items()}
+    rows |= {method: {"method": method} for method in body["extra"]}
     made = []
     for s in body["settings"]:
         paper = _merged(body.get("all", {}), s.get("all", {}))
         mini = _merged(_merged(paper, body.get("mini", {})), s.get("mini", {}))
         columns = {head: [path] if isinstance(path, str) else path for head, path in s["columns"].items()}
         given: dict[Scale, dict[str, Any]] = {"full": paper, "mini": mini}
+        shown = s.get("rows", list(rows))
         made.append(
             Setting(
-                s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []),
+                s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []), shown,
                 s.get("of", {}),
             )  # fmt: skip
         )
-    figures = {row: line.split() for row, line in body["paper_figures"].items()}
+    figures = {row: line.split() for row, line in body.get("paper_figures", {}).items()}
     width = sum(len(s.columns) for s in made)
-    if wrong := [row for row, line in figures.items() if len(line) != width or row not in body["methods"]]:
+    if wrong := [row for row, line in figures.items() if len(line) != width or row not in rows]:
         raise FedloomError(f"table {name}: the row {wrong[0]!r} does not fit its {width} columns.")
-    told = {row: m if isinstance(m, dict) else {"method": m} for row, m in body["methods"].items()}
-    rows = {row: m["method"] for row, m in told.items()} | {method: method for method in body["extra"]}
-    variants = {row: {k: v for k, v in m.items() if k != "method"} for row, m in told.items() if len(m) > 1}
+    if wrong := [row for s in made for row in s.rows if row not in rows]:
+        raise FedloomError(f"table {name}: there is no row {wrong[0]!r}.")
     return Recipe(
-        name, body["title"], body["paper"], body["measure"], body["minutes"], body["seeds"], rows, made, figures, variants,
+        name,
+        body["title"],
+        body["paper"],
+        body["measure"],
+        body["minutes"],
+        body["seeds"],
+        rows,
+        made,
+        figures,
+        body.get("plain", []),
+        body.get("similar"),
         body.get("executor", "pool"),
         {row: line.split() for row, line in body.get("paper_means", {}).items()},
-    )  # fmt: skip
+    )
 
 
 def reproduce(
@@ -131,29 +157,34 @@ def reproduce(
     table, execution = recipe(name), dict(execution or {})
     for setting in table.settings if encoder else ():
         setting.given[scale]["encoder"] = encoder
-    reasons = {row: _why_not(method, only) for row, method in table.rows.items()}
-    if strange := [m for m in only if m not in table.rows.values()]:
-        raise unknown(f"method in table {name}", strange[0], table.rows.values())
+    reasons = {row: _why_not(table.method(row), only) for row in table.rows}
+    there = {table.method(row) for row in table.rows}
+    if strange := [m for m in only if m not in there]:
+        raise unknown(f"method in table {table.name}", strange[0], there)
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
         if "{encoder}" in table.title and not setting.given[scale].get("encoder"):
             lack = "not run: it needs CLIP's weights, say --encoder clip:PATH"
-        methods = [(row, m) for row, m in table.rows.items() if reasons[row] is None] if lack is None else []
+        rows = [row for row in setting.rows if reasons[row] is None] if lack is None else []
         setting.given[scale].update(given)
-        wanted = [table.config(setting, scale, m, s, execution, r) for s in table.seeds[scale] for r, m in methods]
-        plans.append(list({c.hash(): c for c in wanted}.values()))  # two rows may show the same run
+        plans.append(
+            [(row, table.config(setting, scale, row, s, execution)) for s in table.seeds[scale] for row in rows]
+        )
         blocks.append(lack)
-    watch.total(sum(c.schedule.rounds for plan in plans for c in plan))
-    cells = carry_out([c for plan in plans for c in plan], out, watch, Dealer())
+    watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
+    cells = carry_out([config for plan in plans for _, config in plan], out, watch, Dealer())
     board: dict[str, Any] = {
-        "table": name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
+        "table": table.name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
         "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
         "means": table.means,
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
-        board["settings"].append(_block(table, setting, scale, own, reasons, lack))
+        named = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
+        if table.similar:
+            compare_prototypes(named, table.similar)
+        board["settings"].append(_block(table, setting, scale, named, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
     return board
@@ -184,34 +215,32 @@ def _block(
     table: Recipe,
     setting: Setting,
     scale: Scale,
-    cells: Sequence[Cell],
+    cells: Sequence[tuple[str, Cell]],
     reasons: Mapping[str, str | None],
     lack: str | None,
 ) -> dict[str, Any]:
     """One setting's part of the table, as plain values."""
     rows = []
-    wanted: set[str] = set()
-    for row, method in table.rows.items():
-        if cells:
-            wanted = {table.config(setting, scale, method, s, {}, row).hash() for s in table.seeds[scale]}
-        own = [c for c in cells if c.config.hash() in wanted]
+    for row in setting.rows:
+        own = [c for of, c in cells if of == row]
         failed = [f"failed for seed {c.config.seed}: {c.error}" for c in own if c.error]
-        who = table.variants.get(row, {}).get("who", setting.who)
+        who = table.rows[row].get("who", setting.who)
         values = [[_figure(c, who, paths) for c in own if c.run] for paths in setting.columns.values()]
         ours = [dict(zip(("mean", "std"), _spread(v), strict=True)) for v in values]
         rows.append(
             {
                 "row": row,
-                "method": method,
+                "method": table.method(row),
                 "ours": ours if own else None,
                 "paper": table.printed(row, setting),
                 "remark": lack or reasons[row] or "; ".join(failed) or None,
             }
         )
-    described = next((c.run.federation["clients"] for c in cells if c.run), None)
+    described = next((c.run.federation["clients"] for _, c in cells if c.run), None)
     return {
         "name": setting.name,
         "columns": list(setting.columns),
+        "plain": [c in table.plain for c in setting.columns],
         "rows": rows,
         "data": _described(described) if described else None,
         "differs": [*setting.differs, *_changed(table, setting)] if scale == "mini" else [],
@@ -225,7 +254,7 @@ def named(table: Recipe, scale: Scale) -> str:
 
 
 def _figure(cell: Cell, who: str, paths: Sequence[str]) -> float | None:
-    """One number of a run's summary. Of a common model, accuracies are sought among its own figures first."""
+    """One number of a run's summary; of a common model, from its own figures, where they have it."""
     assert cell.run is not None
     summary = cell.run.summary
     own = summary["common"] if who == "common" and summary.get("common") else {}
@@ -243,8 +272,9 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
 
     Where the paper's network is not to be had, `all` names another one, and the setting says so in words.
     """
-    ours, theirs = (_flat(table.config(setting, scale, "fedavg", 0, {})) for scale in ("mini", "full"))
-    silent = ("model", "network.") if "full" in setting.missing else ()
+    row = next(row for row in setting.rows if table.method(row) in method_names())
+    ours, theirs = (_flat(table.config(setting, scale, row, 0, {})) for scale in ("mini", "full"))
+    silent = ("model", "network.", "encoder") if "full" in setting.missing else ()
     changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
     return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in changed.items()]
 
@@ -263,12 +293,21 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def text(figure: Mapping[str, float | None]) -> str:
-    """One of our figures in percent, written like the papers': mean(std)."""
-    if figure["mean"] is None:
+def text(figure: Mapping[str, float | None], plain: bool = False) -> str:
+    """One of our figures written like the papers': mean(std) in percent, or a plain number."""
+    mean, std = figure["mean"], figure["std"]
+    if mean is None:
         return "-"
-    std = f"({100 * figure['std']:.2f})" if figure["std"] is not None else ""
-    return f"{100 * figure['mean']:.2f}{std}"
+    if plain:
+        return f"{mean:.0f}" if mean >= 1000 or mean == int(mean) else f"{mean:.2f}"
+    return f"{100 * mean:.2f}" + (f"({100 * std:.2f})" if std is not None else "")
+
+
+def texts(block: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Our figures of a row, a dash for each if there are none."""
+    if not row["ours"]:
+        return ["-"] * len(block["columns"])
+    return [text(figure, plain) for figure, plain in zip(row["ours"], block["plain"], strict=True)]
 
 
 def markdown(board: Mapping[str, Any]) -> str:
@@ -277,12 +316,13 @@ def markdown(board: Mapping[str, Any]) -> str:
     lines = [f"# {board['title']}", "", f"{board['paper']}.", "", board["measure"], ""]
     lines.append(f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes.")
     for block in side_by_side(board):
-        heads = [f"{c}, {who}" for c in block["columns"] for who in ("ours", "paper")]
+        printed = any(set(row["paper"]) != {"-"} for row in block["rows"])
+        who = ("ours", "paper") if printed else ("ours",)
+        heads = [f"{c}, {w}" for c in block["columns"] for w in who]
         lines += ["", f"## {block['name']}", "", f"| method | {' | '.join(heads)} | |"]
         lines.append(f"| --- |{' ---: |' * len(heads)} --- |")
         for row in block["rows"]:
-            ours = [text(f) for f in row["ours"]] if row["ours"] else ["-"] * len(block["columns"])
-            pairs = [x for pair in zip(ours, row["paper"], strict=True) for x in pair]
+            pairs = [x for pair in zip(texts(block, row), row["paper"], strict=True) for x in pair[: len(who)]]
             lines.append(f"| {row['row']} | {' | '.join(pairs)} | {row['remark'] or ''} |")
         if block["data"]:
             lines += ["", f"Ours: {block['data']}."]
@@ -292,21 +332,23 @@ def markdown(board: Mapping[str, Any]) -> str:
 
 
 def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Blocks of one name as one, their columns beside each other and, where the paper has one, a column of means."""
-    joined: dict[str, dict[str, Any]] = {}
+    """Blocks of one name and the same rows as one, their columns beside each other and, where the paper has one, a
+    column of means."""
+    joined: dict[tuple[str, ...], dict[str, Any]] = {}
     for block in board["settings"]:
+        name = (block["name"], *(row["row"] for row in block["rows"]))
         blank = [{"mean": None, "std": None}] * len(block["columns"])
         rows = [{**row, "ours": row["ours"] or blank, "any": bool(row["ours"])} for row in block["rows"]]
-        if block["name"] not in joined:
-            joined[block["name"]] = {**block, "rows": rows}
+        if name not in joined:
+            joined[name] = {**block, "rows": rows}
             continue
-        whole = joined[block["name"]]
+        whole = joined[name]
         for row, more in zip(whole["rows"], rows, strict=True):
             row["ours"], row["paper"] = [*row["ours"], *more["ours"]], [*row["paper"], *more["paper"]]
             row["any"] = row["any"] or more["any"]
             row["remark"] = "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
-        whole["columns"] = [*whole["columns"], *block["columns"]]
-        whole["data"] = "; ".join(d for d in (whole["data"], block["data"]) if d) or None
+        whole["columns"], whole["plain"] = [*whole["columns"], *block["columns"]], [*whole["plain"], *block["plain"]]
+        whole["data"] = "; ".join(dict.fromkeys(d for d in (whole["data"], block["data"]) if d)) or None
         whole["differs"] = list(dict.fromkeys([*whole["differs"], *block["differs"]]))
     for number, whole in enumerate(joined.values()):
         for row in whole["rows"]:
@@ -318,13 +360,35 @@ def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _with_mean(block: dict[str, Any], printed: Mapping[str, str]) -> None:
     """Adds a column: the mean over the columns that were measured, beside the paper's over all of its own."""
-    block["columns"] = [*block["columns"], "Mean"]
+    block["columns"], block["plain"] = [*block["columns"], "Mean"], [*block["plain"], False]
     for row in block["rows"]:
         row["paper"] = [*row["paper"], printed.get(row["row"], "-")]
         if row["ours"]:
             known = [f["mean"] for f in row["ours"] if f["mean"] is not None]
             row["ours"] = [*row["ours"], {"mean": sum(known) / len(known) if known else None, "std": None}]
-    block["differs"] = [*block["differs"], "Mean: ours is over the columns measured here, the paper's over all of its own"]
+    block["differs"] = [*block["differs"], "Mean: ours is over the columns measured here, the paper's over all its own"]
+
+
+def compare_prototypes(cells: Sequence[tuple[str, Cell]], to: str) -> None:
+    """Put into each run's summary how like its clients' class prototypes are to those of the row `to`, by domain.
+
+    The likeness of two clients is the mean over classes of the inner products of their prototypes, as the server last
+    received them; over the domains, a run's figures are scaled to sum to 1. The runs of `to` itself get none.
+    """
+    sets = {(row, c.config.seed): _received(c) for row, c in cells if c.run}
+    for row, c in cells:
+        if c.run and row != to and (to, c.config.seed) in sets:
+            like = (sets[row, c.config.seed] * sets[to, c.config.seed]).sum(2).mean(1)
+            shares = (like / like.sum()).tolist()
+            domains = [client["domain"] for client in c.run.federation["clients"]]
+            c.run.summary["similarity"] = dict(zip(domains, shares, strict=True))
+
+
+def _received(cell: Cell) -> Tensor:
+    """Every client's prototypes at the end of a finished run."""
+    server = Store(cell.folder / "checkpoint").load().server
+    assert server is not None
+    return server.tensor("every")
 
 
 def overview(root: str | None = None) -> list[dict[str, Any]]:
@@ -332,7 +396,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
     found = []
     for name in tables():
         table = recipe(name)
-        able = [r for r, m in table.rows.items() if m in method_names()]
+        able = [r for r in table.rows if table.method(r) in method_names()]
         blocks = [s.name for s in table.settings if _with_data(s, "mini", root)[1] is None]
         found.append(
             {

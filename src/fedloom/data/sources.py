@@ -48,6 +48,8 @@ class Source(BaseModel):
     flatten: bool = False  # images as plain vectors
     only_domains: tuple[str, ...] | None = None  # these domains, in this order
     only_classes: tuple[str, ...] | None = None  # these classes, in this order
+    limit_train: Count | None = None  # so many training samples of each class and domain, the first ones
+    limit_test: Count | None = None  # the same for the test part
     length: Count = 200  # words of a text
     words: Count | None = None  # size of the vocabulary; None: every word of the training texts
     hashed: bool = False  # words by hash, so that clients need no common list (then `words` says how many)
@@ -151,6 +153,8 @@ def load(
         data = keep_classes(data, wanted)
     if source.only_domains:
         data = keep_domains(data, source.only_domains)
+    if source.limit_train or source.limit_test:
+        data = keep_first(data, source.limit_train, source.limit_test)
     if name == "digits4" and source.size and isinstance(data.x, torch.Tensor):
         data = replace(data, x=resize(data.x, source.size))
     if source.label_noise:
@@ -230,6 +234,17 @@ def keep_domains(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
     """The samples of these domains, in the order given."""
     domain = _renumber(data.domain, data.domains, wanted, f"domain of {data.name}")
     return _rows(data, domain >= 0, domain=domain, domains=tuple(wanted))
+
+
+def keep_first(data: Dataset, train: int | None = None, test: int | None = None) -> Dataset:
+    """The first so many training and test samples of every class and domain; None: all of them."""
+    group = (data.domain * len(data.classes) + data.labels) * 2 + data.test
+    order = torch.argsort(group, stable=True)
+    starts = torch.cumsum(torch.bincount(group), 0) - torch.bincount(group)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order)) - starts[group[order]]
+    limit = torch.where(data.test, test or len(order), train or len(order))
+    return _rows(data, place < limit)
 
 
 def _renumber(numbers: torch.Tensor, names: tuple[str, ...], wanted: tuple[str, ...], what: str) -> torch.Tensor:

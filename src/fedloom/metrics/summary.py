@@ -17,11 +17,13 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
     rounds = metrics[-1]["round"] if metrics else 0
     cost = {
         "bytes": {way: {"total": n, "per_round": n / rounds if rounds else 0} for way, n in total.items()},
+        "floats": metrics[-1].get("floats") if metrics else None,  # up and down, per client in the last round
         "seconds": round(sum(t["seconds"] for t in timing), 3),
         "spent": {
             who: round(sum(t["spent"].get(who, 0.0) for t in timing if "spent" in t), 3)
             for who in ("clients", "server", "evaluation")
         },
+        "seconds_per_round": round(sum(t["seconds"] for t in timing) / rounds, 4) if rounds else None,
         "peak_rss_mb": round(max((t["peak_rss_mb"] for t in timing), default=0.0), 1),
     }
     if not metrics or not metrics[-1]["personal"]:
