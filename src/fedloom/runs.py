@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class Recorder:
         now = time.monotonic()
         memory = round(peak_memory_mb(engine.executor.processes), 1)
         entry = {"round": engine.round, "seconds": round(now - self._clock, 4), "peak_rss_mb": memory}
+        entry["spent"] = {who: round(seconds, 4) for who, seconds in engine.spent.items()}
         self._clock = now
         self._append("timing", entry)
         if record is not None:
@@ -291,6 +293,23 @@ def _longer(there: Run, config: Config, rounds: int) -> Config:
     write_atomic(there.folder / "config.toml", longer.toml().encode())
     (there.folder / "summary.json").unlink(missing_ok=True)
     return longer
+
+
+@contextlib.contextmanager
+def saved(run: Run) -> Iterator[tuple[Checkpoint, Store]]:
+    """What a run's last checkpoint holds: the server, and the clients' states. Nothing in the folder is touched."""
+    source = run.folder / "checkpoint" if run.folder else None
+    with tempfile.TemporaryDirectory() as temporary:
+        # A store tidies up its folder; this one holds links only, so the run's own files stay as they are.
+        folder = Path(temporary) / "checkpoint"
+        if source is None or not source.is_dir():
+            raise FedloomError(f"{run.folder} has no checkpoint.")
+        shutil.copytree(source, folder, copy_function=lambda a, b: os.symlink(os.path.abspath(a), b))
+        store = Store(folder)
+        start = store.load()
+        if start.server is None:
+            raise FedloomError(f"{run.folder} has no checkpoint.")
+        yield start, store
 
 
 def deal(config: Config, progress: Progress | None = None) -> Federation:

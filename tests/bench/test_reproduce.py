@@ -20,7 +20,15 @@ from fedloom.progress import Watch
 from fedloom.runs import Run
 from fedloom.state import Store
 
-COMPARISONS = ["f2dc-1", "f2dc-2", "feddtr-1", "fedgcr-1", "fedpcl-2", "fedpcl-2official", "fedpcl-3"]  # a row is a method
+COMPARISONS = [
+    "f2dc-1",
+    "f2dc-2",
+    "feddtr-1",
+    "fedgcr-1",
+    "fedpcl-2",
+    "fedpcl-2official",
+    "fedpcl-3",
+]  # a row is a method
 TABLES = tables()  # in the others rows have settings of their own
 TINY = """
 title = "Made up, Table 1"

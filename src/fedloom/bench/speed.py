@@ -22,7 +22,7 @@ from ..engine import Engine
 from ..executors import Executor
 from ..executors.inplace import Inplace
 from ..executors.pool import Pool
-from ..local import Local, Site, _batches
+from ..local import Local, Site, _batches, _planned
 from ..method import make
 from ..metrics.cost import peak_memory_mb
 from ..models import Task, build
@@ -74,7 +74,8 @@ def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dic
         optimizer = torch.optim.SGD(model.parameters(), lr=place.training.lr)
         x = data.x[torch.from_numpy(client.train)].float().div_(255).sub_(0.5).div_(0.5)
         y = data.y[torch.from_numpy(client.train)]
-        for rows in _batches(len(y), place.training, 1.0, Local(place, k, round).rng("batches 0")):
+        steps = _planned(len(y), place.training, 1.0)
+        for rows in _batches(len(y), place.training, steps, Local(place, k, round).rng("batches 0")):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()

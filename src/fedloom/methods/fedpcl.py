@@ -37,6 +37,7 @@ class FedPCL(Perturbed, Method):
 
     stage = "after"
     alone = None
+    by_client = ("sizes", "every", "owned")
     training: ClassVar = {"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001}
     presets: ClassVar = {
         "official": {"average": "mean", "loss": "official", "inference": "distance", "drop_last": True}

@@ -10,9 +10,6 @@ import colorsys
 import io
 import json
 import math
-import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +31,7 @@ from ..method import make
 from ..parts.decoupling import Correction, Use, corrections
 from ..payload import Payload
 from ..rng import key, numpy_rng
-from ..runs import Run, deal, encoded, network
+from ..runs import Run, deal, encoded, network, saved
 from ..state import Store
 from .drawing import SYMBOLS, colour
 from .figures import Axis, Chart, Heat, Mark
@@ -150,18 +147,8 @@ def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Op
         known[name] = encoded(config, deal(config))
     method = make(config.method, config.hyper)
     site = Site(method, known[name], network(config, known[name]), config.training, config.seed)
-    assert run.folder is not None
-    with tempfile.TemporaryDirectory() as temporary:
-        # A store tidies up its folder; this one holds links only, so the run's own files stay as they are.
-        folder = Path(temporary) / "checkpoint"
-        source = run.folder / "checkpoint"
-        if not source.is_dir():
-            raise FedloomError(f"{run.folder} has no checkpoint.")
-        shutil.copytree(source, folder, copy_function=lambda a, b: os.symlink(os.path.abspath(a), b))
-        store = Store(folder)
-        start = store.load()
-        if start.server is None:
-            raise FedloomError(f"{run.folder} has no checkpoint.")
+    with saved(run) as (start, store):
+        assert start.server is not None
         site.load()
         yield Opened(entry, run, site, start.server, start.round, store)
 
