@@ -5,9 +5,9 @@ the row's own (`{ method = "fedpcl", hyper = { loss = "ce" } }`); `[paper_figure
 `[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all` of the table and
 of the setting; at the scale `mini` those of `mini` come on top, and the row's own last (those of its `mini` at that
 scale only). So `all` is the paper's setting, and whatever `mini` changes is listed in the table by itself.
-`[settings.of.METHOD]` holds what a setting gives to one method only; a row's `who` says whose figures it shows. Settings
-of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to bring. Figures
-are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is measured or says
+`[settings.of.METHOD]` holds what a setting gives to one method only; a row's `who` says whose figures it shows.
+Settings of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to
+bring. Figures are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is measured or says
 why it is not.
 """
 
@@ -196,12 +196,12 @@ def reproduce(
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
-        named = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
+        pairs = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
         if table.similar:
-            compare_prototypes(named, table.similar)
+            compare_prototypes(pairs, table.similar)
         if table.costs:
-            count_costs(named, table.costs, dealer)
-        board["settings"].append(_block(table, setting, scale, named, reasons, lack))
+            count_costs(pairs, table.costs, dealer)
+        board["settings"].append(_block(table, setting, scale, pairs, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
     return board
