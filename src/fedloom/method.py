@@ -280,6 +280,8 @@ def find(spec: str) -> type[Method]:
         return cls
     if spec.endswith(".py"):
         return _from_file(Path(spec))
+    if spec not in REGISTRY and importlib.util.find_spec(own := f"fedloom.methods.{spec.replace('-', '_')}"):
+        importlib.import_module(own)  # not all of them: a worker starts in no time
     if spec not in REGISTRY:
         names()
     if spec not in REGISTRY:
