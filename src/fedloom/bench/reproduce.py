@@ -30,6 +30,7 @@ from ..progress import Watch
 from ..state import Store, write_atomic
 from .compare import _at, _spread
 from .grid import Cell, Dealer, carry_out
+from .pictures import heat_map, lines
 
 Scale = Literal["mini", "full"]
 # Where the data come from is told in words; the rest of these changes no figure.
@@ -63,7 +64,8 @@ class Recipe:
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     plain: list[str]  # columns that are no shares
-    similar: str | None  # the row with whose prototypes those of the others are compared
+    similar: str | None  # the row with whose prototypes those of the others are compared, in a heat map
+    charts: dict[str, list[str]]  # a picture's name -> the settings along its axis
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -131,6 +133,7 @@ def recipe(name: str) -> Recipe:
         figures,
         body.get("plain", []),
         body.get("similar"),
+        body.get("charts", {}),
     )
 
 
@@ -142,7 +145,10 @@ def reproduce(
     only: Sequence[str] = (),
     execution: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods."""
+    """Carry out what is missing of a table, then write `table.json`, `table.md` and pictures of figures.
+
+    `only` restricts the methods.
+    """
     table, execution = recipe(name), dict(execution or {})
     reasons = {row: _why_not(table.method(row), only) for row in table.rows}
     there = {table.method(row) for row in table.rows}
@@ -171,6 +177,10 @@ def reproduce(
         board["settings"].append(_block(table, setting, scale, named, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
+    for chart, along in table.charts.items():
+        write_atomic(out / f"{chart.replace(' ', '-')}.svg", lines(board, chart, along).encode())
+    for block in board["settings"] if table.similar else ():
+        write_atomic(out / f"{block['name']}.svg", heat_map(block).encode())
     return board
 
 
