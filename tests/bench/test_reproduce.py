@@ -217,6 +217,8 @@ schedule = { rounds = 2 }
 name = "one"
 rows = ["both", "local"]
 columns = { "sent" = "floats.up", "like" = "similarity.photo", "Avg" = "domain_avg.last" }
+[charts]
+"what is sent" = ["one"]
 """
 
 
@@ -244,6 +246,9 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
     text = (tmp_path / "R/table.md").read_text()
     assert re.search(r"\| both \| 2560 \| 2560 \| 0\.\d\d \| - \| \d+\.\d\d \| 50\.00 \|", text), text
     assert "| local | 2560 | - | - | - |" in text
+    heat, chart = ((tmp_path / "R" / name).read_text() for name in ("one.svg", "what-is-sent.svg"))
+    assert heat.startswith("<svg") and ">both<" in heat and f"{both[1]['mean']:.2f}" in heat
+    assert chart.startswith("<svg") and ">both<" in chart and ">local<" in chart
 
 
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:

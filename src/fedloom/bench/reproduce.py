@@ -36,6 +36,7 @@ from ..state import Store, write_atomic
 from .compare import _at, _spread
 from .flops import flops_per_round
 from .grid import Cell, Dealer, carry_out
+from .pictures import heat_map, lines
 
 Scale = Literal["mini", "full"]
 # Where the data come from is told in words; the rest of these changes no figure.
@@ -70,10 +71,11 @@ class Recipe:
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     plain: list[str]  # columns that are no shares
-    similar: str | None  # the row with whose prototypes those of the others are compared
+    similar: str | None  # the row with whose prototypes those of the others are compared, in a heat map
     costs: str | None  # the row whose time per round is 1: what a round costs is counted
     executor: str  # what suits its runs, where the user says nothing
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
+    charts: dict[str, list[str]]  # a picture's name -> the settings along its axis
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -154,6 +156,7 @@ def recipe(name: str) -> Recipe:
         body.get("costs"),
         body.get("executor", "pool"),
         {row: line.split() for row, line in body.get("paper_means", {}).items()},
+        body.get("charts", {}),
     )
 
 
@@ -166,8 +169,10 @@ def reproduce(
     execution: Mapping[str, Any] | None = None,
     encoder: str | None = None,
 ) -> dict[str, Any]:
-    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods;
-    `encoder` takes the place of the recipe's."""
+    """Carry out what is missing of a table, then write `table.json`, `table.md` and pictures of figures.
+
+    `only` restricts the methods; `encoder` takes the place of the recipe's.
+    """
     table, execution = recipe(name), dict(execution or {})
     for setting in table.settings if encoder else ():
         setting.given[scale]["encoder"] = encoder
@@ -204,6 +209,10 @@ def reproduce(
         board["settings"].append(_block(table, setting, scale, pairs, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
+    for chart, along in table.charts.items():
+        write_atomic(out / f"{chart.replace(' ', '-')}.svg", lines(board, chart, along).encode())
+    for block in board["settings"] if table.similar else ():
+        write_atomic(out / f"{block['name']}.svg", heat_map(block).encode())
     return board
 
 
