@@ -175,7 +175,7 @@ def reproduce(
     watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
     cells = carry_out([config for plan in plans for _, config in plan], out, watch, Dealer())
     board: dict[str, Any] = {
-        "table": table.name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
+        "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
         "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
         "means": table.means,
     }  # fmt: skip
@@ -247,7 +247,7 @@ def _block(
     }
 
 
-def named(table: Recipe, scale: Scale) -> str:
+def titled(table: Recipe, scale: Scale) -> str:
     """The table's title, with the encoder that was used."""
     used = sorted({str(s.given[scale].get("encoder")) for s in table.settings if s.given[scale].get("encoder")})
     return table.title.replace("{encoder}", ", ".join(used) or "none at hand")
@@ -275,6 +275,7 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
     row = next(row for row in setting.rows if table.method(row) in method_names())
     ours, theirs = (_flat(table.config(setting, scale, row, 0, {})) for scale in ("mini", "full"))
     silent = ("model", "network.", "encoder") if "full" in setting.missing else ()
+    silent = (*silent, "encoder") if "{encoder}" in table.title else silent  # the title says which
     changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
     return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in changed.items()]
 
@@ -401,7 +402,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
         found.append(
             {
                 "table": name,
-                "title": named(table, "mini"),
+                "title": titled(table, "mini"),
                 "minutes": table.minutes * len(able),
                 "rows": {"here": len(able), "all": len(table.rows)},
                 "settings": {"here": len(blocks), "all": len(table.settings)},
