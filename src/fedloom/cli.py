@@ -197,11 +197,13 @@ def personalise(
         print(json.dumps(found.described() | {"out": str(out) if out else None}, indent=1))
     elif not quiet:
         tested = (
-            f"test accuracy {100 * found.before:.1f} % as the server sends it, {100 * found.after:.1f} % after its own work"
+            f"test accuracy {100 * found.before:.1f} % as it comes, {100 * found.after:.1f} % after its own work"
             if found.before is not None and found.after is not None
             else "no test samples"
         )
-        console.print(f"{found.train} training samples, {found.seconds:.1f} s; {tested}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{found.train} training samples, {found.seconds:.1f} s; {tested}", highlight=False, soft_wrap=True
+        )
         if out is not None:
             console.print(f"model: {out}", highlight=False, soft_wrap=True)
 
@@ -210,7 +212,9 @@ def personalise(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    client: Annotated[int | None, typer.Option(help="A client's own model, by its number; else the common one.")] = None,
+    client: Annotated[
+        int | None, typer.Option(help="A client's own model, by its number; else the common one.")
+    ] = None,
     onnx: Onnx = False,
 ) -> None:
     """Write a trained model to a folder: model.safetensors and config.json, which `fedloom.deploy.load` reads."""

@@ -216,7 +216,9 @@ def load(folder: str | Path) -> nn.Module:
     given = told["input"]
     task = Task(tuple(given["shape"]), len(told["classes"]), given["vocabulary"])
     with torch.random.fork_rng(devices=[]):
-        made = make(told["method"], told["hyper"]).extend(build(told["model"], task, **told["network"]), told["classes"])
+        made: Any = make(told["method"], told["hyper"]).extend(
+            build(told["model"], task, **told["network"]), told["classes"]
+        )
     module: nn.Module = made
     if told["head"] is not None:
         module = Headed(made.body, _head(told["head"], tensors))

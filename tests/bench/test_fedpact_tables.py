@@ -16,7 +16,8 @@ OURS = [name for name in tables() if name.startswith("fedpact-")]
 
 
 def test_all_are_there() -> None:
-    assert OURS == [f"fedpact-{n}" for n in ("1", "2", "3", "figure2", "figure3", "figure4")]
+    wanted = [f"fedpact-{n}" for n in ("1", "2", "3", "figure2", "figure3", "figure4")]
+    assert wanted == OURS
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -90,12 +91,16 @@ all = { clients = 8 }
 
 def test_settings_of_one_name_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "package/tables").mkdir(parents=True)
-    (tmp_path / "package/tables/made-1.toml").write_text(TINY.replace('encoder = "vit-mini"\nmodel = "linear"\nnetwork = {}', ""))
+    (tmp_path / "package/tables/made-1.toml").write_text(
+        TINY.replace('encoder = "vit-mini"\nmodel = "linear"\nnetwork = {}', "")
+    )
     monkeypatch.setattr(module, "files", lambda _: tmp_path / "package")
     watch = Watch(Console(), 1, quiet=True)
     lacking = reproduce("made-1", "mini", tmp_path / "none", watch)
     assert all("--encoder clip:PATH" in row["remark"] for block in lacking["settings"] for row in block["rows"])
-    (tmp_path / "package/tables/made-1.toml").write_text(TINY.replace(" (ours: {encoder})", "").split("[mini]")[0] + "[[settings]]" + TINY.split("[[settings]]", 1)[1])
+    (tmp_path / "package/tables/made-1.toml").write_text(
+        TINY.replace(" (ours: {encoder})", "").split("[mini]")[0] + "[[settings]]" + TINY.split("[[settings]]", 1)[1]
+    )
     board = reproduce("made-1", "mini", tmp_path / "R", watch)
     (block,) = side_by_side(board)
     assert block["columns"] == ["first", "second", "Mean"]

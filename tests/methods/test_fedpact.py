@@ -27,7 +27,9 @@ Place = Callable[..., Site]
 def started(site: Site) -> Payload:
     """The server once everybody has said hello."""
     server = first(site)
-    hellos = {k: site.method.hello(Local(site, k, 1)) for k in range(site.clients) if len(site.federation.clients[k].train)}
+    hellos = {
+        k: site.method.hello(Local(site, k, 1)) for k in range(site.clients) if len(site.federation.clients[k].train)
+    }
     return site.method.join(server, hellos).replace(round=1)
 
 

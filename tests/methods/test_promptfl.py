@@ -60,7 +60,9 @@ def site(folder: Path) -> Site:
     none = np.arange(0)
     world = Federation(data, (Client(np.arange(15), none, none), Client(np.arange(15, 30), none, none)))
     method = PromptFL(tokens=4)
-    return Site(method, world, Split(nn.Flatten(), nn.Linear(12, 3), 12), Training(**{**method.training, "lr": 0.02}), seed=0)
+    return Site(
+        method, world, Split(nn.Flatten(), nn.Linear(12, 3), 12), Training(**{**method.training, "lr": 0.02}), seed=0
+    )
 
 
 def test_the_context_stands_between_the_start_and_the_name(folder: Path) -> None:
@@ -102,7 +104,9 @@ def test_too_long_a_context_is_refused(folder: Path) -> None:
         pair.context.read(["cat"], torch.zeros(30, 16))
 
 
-def test_an_encoder_without_trained_prompts_says_so(place: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_without_trained_prompts_says_so(
+    place: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fedloom.methods import promptfl
 
     plain = replace(checks.small_dual(), context=None)

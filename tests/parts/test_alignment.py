@@ -53,9 +53,7 @@ def test_the_gradient_is_that_of_autograd(tau: float, lam: float) -> None:
 def test_the_gradient_is_the_printed_sum_and_rows_add_up_to_nothing() -> None:
     points, y, weights, head = problem()
     p = (points @ head.T / 0.1).softmax(1)
-    printed = sum(
-        torch.outer(p[i] - F.one_hot(y[i], 5), points[i]) * weights[i] / 0.1 for i in range(len(y))
-    )
+    printed = sum(torch.outer(p[i] - F.one_hot(y[i], 5), points[i]) * weights[i] / 0.1 for i in range(len(y)))
     found = alignment_gradient(head, points, hot(y), weights, 0.1, torch.zeros_like(head), 0.0)
     assert torch.allclose(found, printed, atol=1e-6)
     assert torch.allclose(found.sum(0), torch.zeros(8, dtype=torch.float64), atol=1e-10)
@@ -77,7 +75,9 @@ def test_the_gradient_goes_through_the_scaling_of_rows() -> None:
 def test_one_cache_for_all_is_one_softmax_regression() -> None:
     cache, head = unit(5, 8), unit(5, 8, seed=1)
     y = torch.arange(5)
-    many = alignment_loss(head, cache.repeat(3, 1), y.repeat(3), torch.tensor([0.2, 0.3, 0.5]).repeat_interleave(5) / 5, 0.1)
+    many = alignment_loss(
+        head, cache.repeat(3, 1), y.repeat(3), torch.tensor([0.2, 0.3, 0.5]).repeat_interleave(5) / 5, 0.1
+    )
     assert float(many) == pytest.approx(float(F.cross_entropy(cache @ head.T / 0.1, y)), rel=1e-6)
 
 

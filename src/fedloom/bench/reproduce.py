@@ -116,9 +116,15 @@ def recipe(name: str) -> Recipe:
         shown = s.get("rows", list(rows))
         made.append(
             Setting(
-                s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []), shown,
+                s["name"],
+                columns,
+                s.get("who", "personal"),
+                given,
+                s.get("missing", {}),
+                s.get("differs", []),
+                shown,
                 s.get("of", {}),
-            )  # fmt: skip
+            )
         )
     figures = {row: line.split() for row, line in body.get("paper_figures", {}).items()}
     width = sum(len(s.columns) for s in made)
@@ -175,9 +181,9 @@ def reproduce(
     watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
     cells = carry_out([config for plan in plans for _, config in plan], out, watch, Dealer())
     board: dict[str, Any] = {
-        "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
-        "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
-        "means": table.means,
+        "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure,
+        "scale": scale, "seeds": table.seeds[scale], "means": table.means,
+        "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]

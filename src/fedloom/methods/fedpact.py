@@ -38,7 +38,7 @@ from ..training import Count, NotNegative, Positive
 class FedPACT(Textual):
     """Prototype-text contrastive alignment."""
 
-    by_client = ("sizes", "told", "caches")
+    by_client: ClassVar[tuple[str, ...]] = ("sizes", "told", "caches")
     neutral = ({"alpha": 0.0, "server_epochs": 0}, "zeroshot")
     training: ClassVar = {
         "optimizer": "adamw", "lr": 2e-4, "eps": 1e-3, "weight_decay": 0.1, "batch": 16, "epochs": 20,

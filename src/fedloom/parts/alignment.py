@@ -60,7 +60,11 @@ def gains(
     each = torch.stack([margins(cache, torch.arange(len(head)), head).sum() for cache in caches]).double()
     unit = F.normalize(features, dim=1)
     better = margins(unit, y, head) > margins(unit, y, text)
-    found = {"alignment_least": own.min(), "alignment_mean": own.mean(), "margin": each @ (sizes / sizes.sum()).double()}
+    found = {
+        "alignment_least": own.min(),
+        "alignment_mean": own.mean(),
+        "margin": each @ (sizes / sizes.sum()).double(),
+    }
     if len(y):
         found["margin_improved"] = better.double().mean()
     return {name: float(value) for name, value in found.items() if torch.isfinite(value)}

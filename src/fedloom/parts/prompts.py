@@ -100,7 +100,9 @@ def _descriptions(path: Path, classes: Sequence[str]) -> Mapping[str, list[str]]
         key = name.replace("_", " ").strip().lower()
         if key not in plain:
             near = get_close_matches(key, plain, n=1)
-            raise FedloomError(f"{path} says nothing about {name!r}" + (f"; did you mean {near[0]!r}?" if near else "."))
+            raise FedloomError(
+                f"{path} says nothing about {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+            )
         lines = plain[key]
         if not (isinstance(lines, list) and lines and all(isinstance(s, str) and s.strip() for s in lines)):
             raise FedloomError(f"{path}: class {name!r} needs a list of at least one sentence.")
