@@ -341,13 +341,13 @@ class Local:
         `mu/2 * |w - anchor|^2`. `gradient(step)` replaces the gradient `step.g` at weights `step.w`; it may ask for the
         gradient at other weights or on further batches, `step.at(w, batch)`. `only` restricts training to some modules;
         the others stay as they are, in evaluation mode. `head` is a module of the client's own that is trained on the
-        resident body's features, in place of the model's head; nothing else is trained then. `refs` names weights of models that see each batch too, in
-        evaluation mode and without gradient. The models are shown `inputs(x)` in place of a batch `x`. `watch` lists
-        modules of the model; `batch.seen` holds what went into each and what came out. `stream` is the number of the
-        stream of batches: by default how many calls came before it in this round, so two calls see different orders;
-        `stream=0` twice gives both the same. A `label` is put before the reported parts, so that the loss of a second
-        model stands apart. Other keywords change the run's `Training`. What a plug-in adds to the loss
-        (`Method.terms`) is added in every call.
+        resident body's features, in place of the model's head; nothing else is trained then. `refs` names weights of
+        models that see each batch too, in evaluation mode and without gradient. The models are shown `inputs(x)` in
+        place of a batch `x`. `watch` lists modules of the model; `batch.seen` holds what went into each and what came
+        out. `stream` is the number of the stream of batches: by default how many calls came before it in this round, so
+        two calls see different orders; `stream=0` twice gives both the same. A `label` is put before the reported parts,
+        so that the loss of a second model stands apart. Other keywords change the run's `Training`. What a
+        plug-in adds to the loss (`Method.terms`) is added in every call.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, data = self.site, self.site.federation.data

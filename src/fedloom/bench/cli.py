@@ -234,7 +234,7 @@ def reproduce(
     What differs from the paper (data, network, rounds) is stated in the table. Rows whose method or data are not here
     say so. Finished runs are used again, interrupted ones continued.
     """
-    from .reproduce import named, overview, recipe
+    from .reproduce import overview, recipe, titled
     from .reproduce import reproduce as carry_out
 
     if list_ or table is None:
@@ -247,7 +247,8 @@ def reproduce(
         rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == found.name)
         minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
         about = minutes if scale == "mini" else "sized for a large machine"
-        console.print(f"{named(found, scale)}: scale {scale}, {about}", highlight=False)
+        title = titled(found, scale)  # type: ignore[arg-type]
+        console.print(f"{title}: scale {scale}, {about}", highlight=False)
     folder = out or Path("runs/reproduce") / f"{found.name}-{scale}"
     suits = "pool" if workers else found.executor
     execution = _given(executor=executor or suits, workers=workers, data_root=data_root)

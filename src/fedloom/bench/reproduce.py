@@ -133,7 +133,7 @@ def recipe(name: str) -> Recipe:
                 s.get("differs", []),
                 shown,
                 s.get("of", {}),
-            )  # fmt: skip
+            )
         )
     figures = {row: line.split() for row, line in body.get("paper_figures", {}).items()}
     width = sum(len(s.columns) for s in made)
@@ -195,9 +195,9 @@ def reproduce(
     dealer = Dealer()
     cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer)
     board: dict[str, Any] = {
-        "table": table.name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
-        "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
-        "means": table.means,
+        "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure,
+        "scale": scale, "seeds": table.seeds[scale], "means": table.means,
+        "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
@@ -279,7 +279,7 @@ def _block(
     }
 
 
-def named(table: Recipe, scale: Scale) -> str:
+def titled(table: Recipe, scale: Scale) -> str:
     """The table's title, with the encoder that was used."""
     used = sorted({str(s.given[scale].get("encoder")) for s in table.settings if s.given[scale].get("encoder")})
     return table.title.replace("{encoder}", ", ".join(used) or "none at hand")
@@ -307,6 +307,7 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
     row = next(row for row in setting.rows if _here(table.method(row)))
     ours, theirs = (_flat(table.config(setting, scale, row, 0, {})) for scale in ("mini", "full"))
     silent = ("model", "network.", "encoder") if "full" in setting.missing else ()
+    silent = (*silent, "encoder") if "{encoder}" in table.title else silent  # the title says which
     changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
     return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in changed.items()]
 
@@ -458,7 +459,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
         found.append(
             {
                 "table": name,
-                "title": named(table, "mini"),
+                "title": titled(table, "mini"),
                 "minutes": table.minutes * len(able),
                 "rows": {"here": len(able), "all": len(table.rows)},
                 "settings": {"here": len(blocks), "all": len(table.settings)},
