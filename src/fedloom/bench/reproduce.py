@@ -7,8 +7,8 @@ of the setting; at the scale `mini` those of `mini` come on top, and the row's o
 scale only). So `all` is the paper's setting, and whatever `mini` changes is listed in the table by itself.
 `[settings.of.METHOD]` holds what a setting gives to one method only; a row's `who` says whose figures it shows.
 Settings of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to
-bring. Figures are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is measured or says
-why it is not.
+bring. Figures are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is
+measured or says why it is not.
 """
 
 from __future__ import annotations
