@@ -266,6 +266,16 @@ def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
         reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedpre"])
 
 
+def test_only_some_settings(made_up: None, tmp_path: Path, watch: Watch) -> None:
+    names = [s.name for s in recipe("made-1").settings]
+    board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedper"], settings=[names[0].upper()])
+    out = {b["name"]: {r["remark"] for r in b["rows"]} for b in board["settings"]}
+    assert None in out[names[0]] and len(names) > 1
+    assert all("not run: left out" in remarks and None not in remarks for n, remarks in out.items() if n != names[0])
+    with pytest.raises(FedloomError, match="unknown setting of table made-1 'nowhere'"):
+        reproduce("made-1", "mini", tmp_path / "R", watch, settings=["nowhere"])
+
+
 def test_unknown_table_and_scale(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for args, said in (
         (["feddtr1"], "unknown table 'feddtr1'; did you mean 'feddtr-1'?"),

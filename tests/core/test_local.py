@@ -143,15 +143,15 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[Any], torch.optim.Optimize
     ),
     "adam": (
         {"optimizer": "adam", "lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.1},
-        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, fused=True),
     ),
     "adam amsgrad": (
         {"optimizer": "adam", "lr": 0.02, "amsgrad": True},
-        lambda p: torch.optim.Adam(p, lr=0.02, amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=0.02, amsgrad=True, fused=True),
     ),
     "adamw": (
         {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.1},
-        lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1),
+        lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1, fused=True),
     ),
 }
 

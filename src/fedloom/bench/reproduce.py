@@ -168,10 +168,12 @@ def reproduce(
     only: Sequence[str] = (),
     execution: Mapping[str, Any] | None = None,
     encoder: str | None = None,
+    settings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Carry out what is missing of a table, then write `table.json`, `table.md` and pictures of figures.
 
-    `only` restricts the methods; `encoder` takes the place of the recipe's.
+    `only` restricts the methods, `settings` the settings (by parts of their names); `encoder` takes the place of the
+    recipe's.
     """
     table, execution = recipe(name), dict(execution or {})
     for setting in table.settings if encoder else ():
@@ -180,9 +182,14 @@ def reproduce(
     there = {table.method(row) for row in table.rows}
     if strange := [m for m in only if m not in there]:
         raise unknown(f"method in table {table.name}", strange[0], there)
+    called = [s.name for s in table.settings]
+    if strange := [part for part in settings if not any(part.lower() in name.lower() for name in called)]:
+        raise unknown(f"setting of table {table.name}", strange[0], called)
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
+        if settings and not any(part.lower() in setting.name.lower() for part in settings):
+            lack = "not run: left out"
         if "{encoder}" in table.title and not setting.given[scale].get("encoder"):
             lack = "not run: it needs CLIP's weights, say --encoder clip:PATH"
         rows = [row for row in setting.rows if reasons[row] is None] if lack is None else []
