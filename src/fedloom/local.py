@@ -345,8 +345,8 @@ class Local:
         models that see each batch too, in evaluation mode and without gradient. The models are shown `inputs(x)` in
         place of a batch `x`. `watch` lists modules of the model; `batch.seen` holds what went into each and what came
         out. `stream` is the number of the stream of batches: by default how many calls came before it in this round, so
-        two calls see different orders; `stream=0` twice gives both the same. A `label` is put before the reported parts,
-        so that the loss of a second model stands apart. Other keywords change the run's `Training`.
+        two calls see different orders; `stream=0` twice gives both the same. A `label` is put before the reported
+        parts, so that the loss of a second model stands apart. Other keywords change the run's `Training`.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, data = self.site, self.site.federation.data
