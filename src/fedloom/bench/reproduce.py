@@ -378,21 +378,32 @@ def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     for block in board["settings"]:
         name = (block["name"], *(row["row"] for row in block["rows"]))
         blank = [{"mean": None, "std": None}] * len(block["columns"])
-        rows = [{**row, "ours": row["ours"] or blank, "any": bool(row["ours"])} for row in block["rows"]]
+        rows = [
+            {
+                **row,
+                "ours": row["ours"] or blank,
+                "any": bool(row["ours"]),
+                "not": [] if row["ours"] else block["columns"],
+            }
+            for row in block["rows"]
+        ]
         if name not in joined:
             joined[name] = {**block, "rows": rows}
             continue
         whole = joined[name]
         for row, more in zip(whole["rows"], rows, strict=True):
             row["ours"], row["paper"] = [*row["ours"], *more["ours"]], [*row["paper"], *more["paper"]]
-            row["any"] = row["any"] or more["any"]
+            row["any"], row["not"] = row["any"] or more["any"], [*row["not"], *more["not"]]
             row["remark"] = "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
         whole["columns"], whole["plain"] = [*whole["columns"], *block["columns"]], [*whole["plain"], *block["plain"]]
         whole["data"] = "; ".join(dict.fromkeys(d for d in (whole["data"], block["data"]) if d)) or None
         whole["differs"] = list(dict.fromkeys([*whole["differs"], *block["differs"]]))
     for number, whole in enumerate(joined.values()):
         for row in whole["rows"]:
-            row["ours"] = row["ours"] if row.pop("any") else None
+            some, lacking = row.pop("any"), row.pop("not")
+            row["ours"] = row["ours"] if some else None
+            if some and lacking:  # each column's own reason is in the file
+                row["remark"] = f"not run: {', '.join(lacking)}"
         if board.get("means"):
             _with_mean(whole, {row: line[number] for row, line in board["means"].items()})
     return list(joined.values())
