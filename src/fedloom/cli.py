@@ -169,11 +169,12 @@ def methods(
     as_json: AsJson = False,
 ) -> None:
     """The methods at hand, with their settings and defaults; with a name, all about one."""
-    from .method import find, make, names
-    from .settings import method_rows
+    from .method import PLUGINS, Method, find, make, names, plugins
+    from .settings import method_rows, plugin_rows
 
-    def about(cls: type) -> str:
-        return sys.modules[cls.__module__].__doc__ or ""
+    def about(cls: type[Method]) -> str:
+        said = sys.modules[cls.__module__].__doc__ or ""
+        return f"{about(cls.plugged[0]).strip()}\n\n+{cls.plugged[1]}: {said}" if cls.plugged else said
 
     if name is not None and not as_json:
         console.print(about(find(name)).strip(), highlight=False, markup=False)
@@ -196,6 +197,9 @@ def methods(
     for row in rows:
         settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
         table.add_row(row["name"], row["about"], f"{row['model']} model", settings)
+    for plugin in plugins() if name is None else ():
+        settings = ", ".join(f"{k}={v}" for k, v, _ in plugin_rows(plugin))
+        table.add_row(f"...+{plugin}", about(PLUGINS[plugin]).split("\n")[0], "as the method", settings)
     console.print(table)
 
 

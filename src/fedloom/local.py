@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -303,11 +303,12 @@ class Local:
         modules of the model; `batch.seen` holds what went into each and what came out. `stream` is the number of the
         stream of batches: by default how many calls came before it in this round, so two calls see different orders;
         `stream=0` twice gives both the same. A `label` is put before the reported parts, so that the loss of a second
-        model stands apart. Other keywords change the run's `Training`.
+        model stands apart. Other keywords change the run's `Training`. What a plug-in adds to the loss
+        (`Method.terms`) is added in every call.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, model, data = self.site, self.site.model, self.site.federation.data
-        only, watched = None if only is None else list(only), list(watch)
+        only, watched, also = None if only is None else list(only), list(watch), list(site.method.watched(model))
         named = site._trainable(only)
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
@@ -336,11 +337,13 @@ class Local:
             for norm in norms:
                 norm.train(len(y) > 1)
             x = inputs(x) if inputs else x
-            with _watched(watched) as noted:
+            with _watched([*watched, *also]) as noted:
                 features = model.body(x)
                 logits = model.head(features)
-            parts = loss(Batch(features, logits, x, y, _see(references, x), noted))
+            batch = Batch(features, logits, x, y, _see(references, x), noted[: len(watched)])
+            parts = loss(batch)
             parts = parts if isinstance(parts, dict) else {"loss": parts}
+            parts |= site.method.terms(replace(batch, seen=noted[len(watched) :]), model)
             if not parts:
                 raise FedloomError("the loss has no parts.")
             return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values())), parts

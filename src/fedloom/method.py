@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 import torch
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import FedloomError, explain, unknown
-from .local import Local, Predictor, Site
+from .local import Batch, Local, Predictor, Site
 from .payload import Payload
 from .roles import Roles
 
@@ -54,7 +54,9 @@ class Method:
     neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None
     # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
     alone: ClassVar[Mapping[str, Any] | None] = {}
+    averages: ClassVar[bool] = False  # whether the server averages models and asks `weight` how much each counts
     origin: ClassVar[str | None] = None  # the file a user's own method came from
+    plugged: ClassVar[tuple[type[Method], str] | None] = None  # of METHOD+PLUGIN: the class of METHOD, and PLUGIN
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         """The network with what the method adds to it (a second head, a projection); by default nothing.
@@ -94,6 +96,18 @@ class Method:
         """What the server learns from this round's uploads."""
         raise NotImplementedError
 
+    def weight(self, server: Payload, k: int) -> float:
+        """How much client k's upload counts, in methods whose server averages."""
+        raise NotImplementedError
+
+    def watched(self, model: Any) -> Sequence[nn.Module]:
+        """Modules that `terms` wants to see at work; by default none."""
+        return ()
+
+    def terms(self, batch: Batch, model: Any) -> dict[str, Tensor]:
+        """What is added to the loss of every `local.fit`, by name; `batch.seen` is of the `watched` modules."""
+        return {}
+
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         """What a client would use, given a download (or `trained`) and its state. It may train first; nothing stays."""
         raise NotImplementedError
@@ -108,13 +122,40 @@ class Method:
 
     def __reduce__(self) -> Any:
         # A worker process finds the method by its name or file; a class from a notebook travels by reference.
-        if type(self).__module__ == "__main__":
-            return _rebuild, (type(self), self.params())
+        base: type[Method] = type(self)
+        plugins: list[str] = []
+        while base.plugged:
+            base, name = base.plugged
+            plugins.insert(0, name)
+        if base.__module__ == "__main__":
+            return _rebuild, (base, plugins, self.params())
         return make, (type(self).origin or self.name, self.params())
 
 
-def _rebuild(cls: type[Method], params: dict[str, Any]) -> Method:
+def _rebuild(cls: type[Method], plugins: list[str], params: dict[str, Any]) -> Method:
+    for name in plugins:
+        cls = plug(cls, name)
     return cls(**params)
+
+
+class Plugin(Method):
+    """Something that can be put round any method whose clients share weights: `fedavg+dfdc`, `fpl+dfdc`.
+
+    A plug-in is a mixin, made with `@plugin(name)`: its hooks come before the method's own and reach them with
+    `super()`. `extend`, `roles`, `watched` and `terms` add modules and loss terms, `client` and `download` add entries
+    to what travels, `init`, `join` and `aggregate` to what the server knows, `weight` (see `parts/reweighting.py`)
+    changes how much a client counts. Its fields are settings of the whole, beside the method's.
+    """
+
+    @classmethod
+    def refuses(cls, base: type[Method]) -> str | None:
+        """Why it cannot be put round `base`, if it cannot."""
+        return None
+
+    def init(self, site: Site) -> Payload:
+        if not site.roles.names("shared"):
+            raise FedloomError(f"{self.name}: its clients share no weights, so there is nothing to plug in to.")
+        return super().init(site)
 
 
 def sizes(site: Site) -> torch.Tensor:
@@ -125,6 +166,7 @@ def sizes(site: Site) -> torch.Tensor:
 # -- the registry ---------------------------------------------------------------------------------------------------
 REGISTRY: dict[str, type[Method]] = {}
 T = TypeVar("T", bound=Method)
+_checked = validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -132,12 +174,78 @@ def method(name: str) -> Callable[[type[T]], type[T]]:
     """Register a class as the method `name` and make it a frozen dataclass whose fields are checked."""
 
     def register(cls: type[T]) -> type[T]:
-        made = cast(type[T], validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls))
+        made = cast(type[T], _checked(cls))
         made.name = name
         REGISTRY[name] = made
         return made
 
     return register
+
+
+PLUGINS: dict[str, type[Plugin]] = {}
+P = TypeVar("P", bound=Plugin)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def plugin(name: str) -> Callable[[type[P]], type[P]]:
+    """Register a class as the plug-in `+name`; like a method's, its fields are checked."""
+
+    def register(cls: type[P]) -> type[P]:
+        made = cast(type[P], _checked(cls))
+        PLUGINS[name] = made
+        return made
+
+    return register
+
+
+def plugins() -> tuple[str, ...]:
+    """All plug-ins, in alphabetical order."""
+    package = importlib.import_module("fedloom.plugins")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"fedloom.plugins.{module.name}")
+    return tuple(sorted(PLUGINS))
+
+
+_PLUGGED: dict[tuple[type[Method], str], type[Method]] = {}  # one class per combination, however often it is named
+
+
+def plug(base: type[Method], name: str) -> type[Method]:
+    """The class of the method `base` with the plug-in `name` round it."""
+    if (base, name) in _PLUGGED:
+        return _PLUGGED[base, name]
+    if name not in plugins():
+        raise unknown("plug-in", name, PLUGINS)
+    part, whole = PLUGINS[name], f"{base.name}+{name}"
+    if issubclass(base, part):
+        raise FedloomError(f"{whole}: {base.name} has {name} already.")
+    mine, theirs = ({f.name for f in fields(c)} for c in (part, base))  # type: ignore[arg-type]
+    if both := sorted(mine & theirs):
+        raise FedloomError(f"{whole}: both have a setting {both[0]!r}, so they cannot be combined.")
+    if reason := part.refuses(base):
+        raise FedloomError(f"{whole}: {reason}")
+    known, quiet = {*base.presets, *part.presets}, base.neutral[0] if base.neutral else {}
+    said = {
+        "__module__": part.__module__,
+        "__doc__": base.__doc__,
+        "name": whole,
+        "origin": f"{base.origin}+{name}" if base.origin else None,
+        "plugged": (base, name),
+        "neutral": None,
+        "alone": None if part.alone is None or base.alone is None else {**quiet, **base.alone},
+        "presets": {n: {**base.presets.get(n, {}), **part.presets.get(n, {})} for n in known},
+    }
+    made = type(f"{base.__name__}{part.__name__}", (part, base), said)
+    _PLUGGED[base, name] = cast(type[Method], _checked(made))
+    return _PLUGGED[base, name]
+
+
+def parsed(spec: str) -> tuple[str, list[str]]:
+    """A method's name or file, and the plug-ins round it: `fpl+dfdc` is `fpl` and `["dfdc"]`."""
+    found: list[str] = []
+    while "+" in spec and not spec.endswith(".py"):
+        spec, _, last = spec.rpartition("+")
+        found.insert(0, last)
+    return spec, found
 
 
 def names() -> tuple[str, ...]:
@@ -149,7 +257,13 @@ def names() -> tuple[str, ...]:
 
 
 def find(spec: str) -> type[Method]:
-    """The method class of that name, or the one defined in a Python file (`path/to/mine.py`)."""
+    """The method class of that name, or the one defined in a Python file (`path/to/mine.py`), with its plug-ins."""
+    spec, plugged = parsed(spec)
+    if plugged:
+        cls = find(spec)
+        for name in plugged:
+            cls = plug(cls, name)
+        return cls
     if spec.endswith(".py"):
         return _from_file(Path(spec))
     if spec not in REGISTRY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -33,6 +34,12 @@ class Roles:
                 if self.of[name] not in ("shared", role):
                     raise FedloomError(f"tensor {name!r} cannot be both local and frozen.")
                 self.of[name] = role  # type: ignore[assignment]
+
+    def also(self, model: nn.Module, *, local: Iterable[nn.Module | type[nn.Module]]) -> Roles:
+        """These roles, with more modules `local`."""
+        more = copy.copy(self)
+        more.of = {**self.of, **{n: r for n, r in Roles(model, local=local).of.items() if r == "local"}}
+        return more
 
     def names(self, role: Role) -> list[str]:
         """The names of all tensors with this role, in the model's order."""

@@ -8,13 +8,14 @@ import io
 import textwrap
 import tokenize
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, get_args, get_origin
 
 from . import models
 from .config import Config, Execution
 from .data import partitions
 from .data.sources import Source
-from .method import find, names
+from .method import PLUGINS, find, names, plugins
 from .schedule import Schedule
 from .training import Training
 
@@ -31,7 +32,8 @@ def about(cls: type) -> dict[str, str]:
     """What is said beside each field of a class, those it inherits included."""
     said: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not base.__module__.startswith("fedloom") and base is not cls:
+        # A class that was put together from a method and a plug-in has no source of its own.
+        if (not base.__module__.startswith("fedloom") and base is not cls) or vars(base).get("plugged"):
             continue
         source = textwrap.dedent(inspect.getsource(base))
         comments = {
@@ -64,9 +66,16 @@ def method_rows(name: str) -> list[tuple[str, str, str]]:
     return [(key, shown(value), said.get(key, "")) for key, value in defaults.items()]
 
 
+def plugin_rows(name: str) -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of a plug-in's settings."""
+    said = about(PLUGINS[name])
+    return [(f.name, shown(f.default), said.get(f.name, "")) for f in fields(PLUGINS[name])]  # type: ignore[arg-type]
+
+
 def owners(key: str) -> list[str]:
-    """Who else has a setting of that name: methods, partitions and models."""
+    """Who else has a setting of that name: methods, plug-ins, partitions and models."""
     found = [f"the method {n}" for n in names() if key in find(n)().params()]
+    found += [f"the plug-in {n}" for n in plugins() if key in {row[0] for row in plugin_rows(n)}]
     found += [f"the partition {n}" for n in partitions.names() if key in partitions.options(n)]
     return found + [f"the model {n}" for n in models.names() if key in models.options(n)]
 
@@ -88,6 +97,9 @@ def markdown() -> str:
     lines += ["", "## `[hyper]`: the method's own settings", ""]
     lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
     own = [(f"{name}: {key}", default, said) for name in names() for key, default, said in method_rows(name)]
+    lines += [*_table(own), "", "## Plug-ins", ""]
+    lines += ["`METHOD+NAME` puts one round a method; its settings are then settings of the method (`[hyper]`).", ""]
+    own = [(f"+{name}: {key}", default, said) for name in plugins() for key, default, said in plugin_rows(name)]
     return "\n".join([*lines, *_table(own)]) + "\n"
 
 

@@ -17,7 +17,7 @@ from ..data.federation import Federation
 from ..engine import Callback
 from ..errors import FedloomError, unknown
 from ..executors import EXECUTORS
-from ..method import find
+from ..method import find, parsed
 from ..method import names as method_names
 from ..metrics.cost import forget_peak
 from ..progress import Watch
@@ -51,7 +51,8 @@ class Cell:
 
 def name_of(method: str) -> str:
     """How a method is called in tables and folders."""
-    return Path(method).stem if method.endswith(".py") else method
+    file, plugged = parsed(method)
+    return "+".join([Path(file).stem, *plugged]) if file.endswith(".py") else method
 
 
 def plan(
@@ -108,8 +109,8 @@ def _refuse_private(key: str, value: Any, methods: Sequence[str]) -> None:
 def folder_of(out: Path, config: Config) -> Path:
     """Where a run lives. The name changes with every setting that matters, and with the code of a user's own method."""
     digest = config.hash()
-    if config.method.endswith(".py"):
-        digest = hashlib.sha256(digest.encode() + Path(config.method).read_bytes()).hexdigest()
+    if (file := parsed(config.method)[0]).endswith(".py"):
+        digest = hashlib.sha256(digest.encode() + Path(file).read_bytes()).hexdigest()
     return out / f"{name_of(config.method)}-s{config.seed}-{digest[:8]}"
 
 

@@ -42,6 +42,7 @@ class FDSE(FedAvg):
     """Shared extractors, erasers by client."""
 
     personalised = True
+    averages = False  # its weights are its own
     alone: ClassVar[dict[str, Any]] = {"reduction": 1, "lam": 0.0}
     lam: NotNegative = 0.01
     tau: Positive = 0.5

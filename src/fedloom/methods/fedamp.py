@@ -34,6 +34,7 @@ class FedAMP(FedAvg):
     """Message passing: similar clients attract each other's models."""
 
     personalised = True
+    averages = False
     neutral = ({"lam": 0.0, "self_share": 1.0}, "local")
     shares: Literal["cosine", "attention"] = "cosine"
     sigma: Positive = 25.0

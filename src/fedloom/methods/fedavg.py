@@ -24,6 +24,7 @@ class FedAvg(Method):
     """Train from the common model, average by size."""
 
     personalised = False
+    averages = True
 
     def init(self, site: Site) -> Payload:
         return Payload(model=site.tree("shared"), sizes=sizes(site))

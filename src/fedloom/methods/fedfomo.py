@@ -42,6 +42,7 @@ class FedFomo(FedAvg):
     """Each client chooses whose models to mix."""
 
     personalised = True
+    averages = False
     stage = "after"
     neutral = ({"models": 0}, "local")
     models: Annotated[int, Field(ge=0)] = 4

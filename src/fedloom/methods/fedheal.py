@@ -34,6 +34,7 @@ from .fedavg import FedAvg
 class FedHEAL(FedAvg):
     """FedAvg with masked updates and weights by distance."""
 
+    averages = False  # its weights are its own
     alone = None  # a single client's update is masked too
     tau: Share = 0.3
     beta: Share = 0.4

@@ -21,6 +21,7 @@ class Alone(FedAvg):
     """FedAvg in which every tensor is private."""
 
     personalised = True
+    averages = False
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, local=[model])

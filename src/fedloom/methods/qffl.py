@@ -38,7 +38,7 @@ class QFFL(Reporting):
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         steps, buffers, w = Mean(), Mean(), server.tree("model")
         for k, up in uploads:
-            size, lr = server.tensor("sizes")[k].item(), up.number("lr")
+            size, lr = self.weight(server, k), up.number("lr")
             loss = up.number("loss") + 1e-10  # for q < 1 a power of 0 would be infinite
             gradient = up.tree("delta") / -lr
             h = self.q * loss ** (self.q - 1) * gradient.dot(gradient).item() + loss**self.q / lr

@@ -47,10 +47,13 @@ class Scaffold(FedAvg):
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         w, c, mean, drift = server.tree("model"), server.tree("c"), Mean(), Mean()
-        for _, up in uploads:
-            mean.add(up.tree("delta"))
+        for k, up in uploads:
+            mean.add(up.tree("delta"), weight=self.weight(server, k))
             drift.add(up.tree("c"))
         delta = mean.value(default=w.zeros_like())
         step = Tree((n, self.server_lr * d if n in c else d) for n, d in delta.items())
         share = drift.total / len(server.tensor("sizes"))
         return server.replace(model=w + step, c=c + share * drift.value(default=c.zeros_like()))
+
+    def weight(self, server: Payload, k: int) -> float:
+        return 1.0

@@ -35,5 +35,5 @@ class Term(Reporting):
             tilt = self.t * up.number("loss")
             mean.total *= math.exp(min(0.0, top - tilt))  # what came before, relative to the largest exponent so far
             top = max(top, tilt)
-            mean.add(up.tree("model"), weight=server.tensor("sizes")[k].item() * math.exp(tilt - top))
+            mean.add(up.tree("model"), weight=self.weight(server, k) * math.exp(tilt - top))
         return server.replace(model=mean.value(default=server.tree("model")))

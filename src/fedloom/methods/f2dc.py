@@ -1,0 +1,38 @@
+"""F2DC: decouple and correct features that depend on the domain, and weigh clients by an even share of domains.
+
+Wang et al., "Domain-skewed federated learning with feature decoupling and calibration".
+
+FedAvg with two plug-ins: `plugins/dfdc.py` (the modules and their losses) and `plugins/daa.py` (the weights); symbols,
+what travels and deviations are told there. `fedavg+dfdc+daa` is the same but for the paper's settings of training.
+The preset `official` is what the authors' code does: weights by size, modules of three layers of 50, a random mask in
+evaluation, SGD with lr 0.1 and neither momentum nor decay.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from ..method import method
+from ..payload import Payload
+from ..plugins.daa import DAA
+from ..plugins.dfdc import DFDC
+from .fedavg import FedAvg
+
+
+@method("f2dc")
+class F2DC(DFDC, DAA, FedAvg):
+    """FedAvg with decoupled and corrected features and domain-aware weights."""
+
+    training: ClassVar = {
+        "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64
+    }  # fmt: skip
+    presets: ClassVar = {
+        "official": {
+            "weights": "size", "module_depth": 3, "bottleneck": 50, "random_mask": True,
+            "training.lr": 0.1, "training.momentum": 0.0, "training.weight_decay": 0.0,
+        }
+    }  # fmt: skip
+    weights: Literal["domain", "size"] = "domain"  # how clients count: domain-aware, or by their size
+
+    def weight(self, server: Payload, k: int) -> float:
+        return super().weight(server, k) if self.weights == "domain" else float(server.tensor("sizes")[k])
