@@ -46,6 +46,9 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
         names = metrics[-1][who]["domains"]
         return {"domains": {d: pick(who, "domains", d) for d in names}} | {s: pick(who, s) for s in SPREADS}
 
+    clustered = {}
+    if any("clustering" in m for m in metrics):
+        clustered = {"clustering": {n: record.get("clustering") if record else None for n, record in chosen.items()}}
     common = None
     if metrics[-1]["common"]:
         common = {"accuracy": pick("common", "accuracy_mean"), **figures("common")}
@@ -56,5 +59,6 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
         "after": {"accuracy_mean": pick("after", "accuracy_mean")},
         "common": common,
         **figures("personal"),
+        **clustered,
         **cost,
     }
