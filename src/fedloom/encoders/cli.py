@@ -140,7 +140,11 @@ def cache_clear(
 
 def bench_encoders(
     what: Annotated[
-        str, typer.Option(help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), or all.")
+        str,
+        typer.Option(
+            help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), prompts (FedGCR's first "
+            "pass cached or not), or all."
+        ),
     ] = "all",
     data: Annotated[str, typer.Option(help="Data sets, commas between them.")] = "",
     encoder: Annotated[str, typer.Option(help="Image encoders for probes and cache, commas between them.")] = "",
