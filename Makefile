@@ -20,7 +20,7 @@ demo: $(VENV)/.ready
 		--rounds 12 --set norm=true --set width=16 --set features=128 --set eval_every=2 --workers 2 --out runs/demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

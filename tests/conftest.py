@@ -138,6 +138,6 @@ def place() -> Callable[..., Site]:
 
     def make(method: Method, data: Federation | None = None, **training: object) -> Site:
         settings = Training.model_validate({**method.training, "batch": 8, **training})
-        return Site(method, data or checks.federation(), checks.network(), settings, seed=7)
+        return checks.place(method, data, settings)
 
     return make

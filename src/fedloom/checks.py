@@ -6,18 +6,22 @@ From a shell:      `fedloom check mymethod.py`.
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .data.federation import Client, Dataset, Federation
+from .encoders import Context, Dual, Encoder, Preprocess, TextEncoder
+from .encoders.texts import Hashed
 from .engine import Engine
 from .errors import FedloomError
 from .executors import Executor, Result, Task
@@ -103,6 +107,39 @@ def federation(sizes: Iterable[int] = (24, 40, 16, 32), only: dict[int, list[int
     return Federation(data, tuple(clients))
 
 
+def small_dual() -> Dual:
+    """The dual encoder of the small world: an image is its pixels without their mean, a class name its pattern.
+
+    It reads the world's three names; any other text is a pseudo-random vector. Context vectors shift a class's row.
+    """
+    patterns = numpy_rng("checks", "data").normal(size=(3, 8, 8)).reshape(3, 64).astype(np.float32)
+    known = {name: torch.from_numpy(p) for name, p in zip(("zero", "one", "two"), patterns, strict=True)}
+
+    def embed(texts: Sequence[str]) -> torch.Tensor:
+        spoken = [next((w for w in re.findall(r"\w+", text) if w in known), None) for text in texts]
+        return torch.stack([known[w] if w else Hashed(64).word(t) for w, t in zip(spoken, texts, strict=True)])
+
+    def prompted(classes: Sequence[str], context: torch.Tensor) -> torch.Tensor:
+        return embed(classes) * (1 + context.mean(0)) + 0.1 * context.mean(0)
+
+    size = Preprocess(8)
+    return Dual(
+        "checks", Encoder("checks", 64, size, nn.Flatten, settings="checks"), TextEncoder("checks", 64, embed, "{}"),
+        lambda: 10.0, Context(64, prompted),
+    )  # fmt: skip
+
+
+def place(method: Method, world: Federation | None = None, training: Training | None = None) -> Site:
+    """A worker in the small world, as the method wants it: images, or the features of a dual encoder."""
+    world, model = world or federation(), network()
+    if method.world == "dual":
+        x = world.data.x[torch.arange(len(world.data.x))].float().flatten(1)
+        x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
+        world = replace(world, data=replace(world.data, x=x, encoder="checks"))
+        model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
+    return Site(method, world, model, training or Training(**{**method.training, "batch": 8}), seed=7)
+
+
 @dataclass
 class Trace:
     """A run, kept in memory: metrics and what server and clients remember in the end."""
@@ -128,8 +165,7 @@ def trace(
     **schedule: Any,
 ) -> Trace:
     """Run a method in the small world, with its own local training or with another method's."""
-    training = Training(**{**(trained_as or method).training, "batch": 8})
-    site = Site(method, world or federation(), network(), training, seed=7)
+    site = place(method, world, Training(**{**(trained_as or method).training, "batch": 8}))
     seen, store = Trace(), Store(folder)
     executor = wrap(site)
     try:
@@ -297,7 +333,7 @@ def check_evaluation(method: Method) -> None:
 def check_inputs(method: Method) -> None:
     """What it is given is not changed: downloads, states, the server."""
     trace(method, wrap=_Watching)
-    site = Site(method, federation(), network(), Training(**{**method.training, "batch": 8}), seed=7)
+    site = place(method)
     server = usual(method).server
     before = server.encode()
     for k in range(site.clients):
@@ -309,7 +345,7 @@ def check_inputs(method: Method) -> None:
 @check
 def check_copies(method: Method) -> None:
     """The server keeps no tensor of an upload: changing one afterwards changes nothing."""
-    site = Site(method, federation(), network(), Training(**{**method.training, "batch": 8}), seed=7)
+    site = place(method)
     server = usual(method).server
     states = [Payload.decode(s) for s in usual(method).states[-1]]
     tasks = (Task("client", ROUNDS + 1, (k,), method.download(server, k), states[k]) for k in range(site.clients))
@@ -339,7 +375,7 @@ def check_bytes(method: Method) -> None:
 @check
 def check_roles(method: Method) -> None:
     """Tensors that stay with the client, and frozen ones, are not in any upload."""
-    site = Site(method, federation(), network(), Training(batch=8), seed=7)
+    site = place(method)
     kept = {f"/{n}" for n in (*site.roles.names("local"), *site.roles.names("frozen"))}
     sent = trace_uploads(method)
     leaked = sorted(n for n in sent if any(n.endswith(k) for k in kept))
@@ -353,7 +389,7 @@ def check_common(method: Method) -> None:
         raise NotApplicable("it gives each client its own model")
     record = usual(method).metrics[-1]
     assert record["common"] is not None, "personalised = False, but there is no common model"
-    site = Site(method, federation(), network(), Training(**{**method.training, "batch": 8}), seed=7)
+    site = place(method)
     server, states = usual(method).server, usual(method).states[-1]
     tasks = (
         Task("before", ROUNDS, (k,), method.download(server, k), Payload.decode(states[k]), ("test",))

@@ -163,6 +163,69 @@ def resume(
     _show(done, quiet, as_json)
 
 
+Onnx = Annotated[bool, typer.Option("--onnx", help="Also as ONNX, checked with onnxruntime (extra `onnx`).")]
+
+
+@app.command()
+def personalise(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    data: Annotated[str, typer.Option(help="The newcomer's samples: a folder, or any other data set.")],
+    out: Annotated[Path | None, typer.Option(help="Write its model to this folder.")] = None,
+    onnx: Onnx = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """A personal model for a client that comes after training: what the server knows, and a handful of its own samples.
+
+    Examples:
+
+        fedloom personalise runs/pets --data my_pets --out my_model
+
+    Class folders are matched with the run's classes by name; samples in a folder `test` are only tested on.
+    """
+    from .deploy import export as write
+    from .deploy import personalise as make
+
+    if onnx and out is None:
+        raise FedloomError("--onnx needs a folder to write to: say --out.")
+    with _watch(1, quiet or as_json) as watch:
+        watch.begin("newcomer")
+        found = make(folder, data, progress=watch.encoding)
+    if out is not None:
+        write(found.predict, found.site, found.run.config, out, onnx=onnx)
+    if as_json:
+        print(json.dumps(found.described() | {"out": str(out) if out else None}, indent=1))
+    elif not quiet:
+        tested = (
+            f"test accuracy {100 * found.before:.1f} % as the server sends it, {100 * found.after:.1f} % after its own work"
+            if found.before is not None and found.after is not None
+            else "no test samples"
+        )
+        console.print(
+            f"{found.train} training samples, {found.seconds:.1f} s; {tested}", highlight=False, soft_wrap=True
+        )
+        if out is not None:
+            console.print(f"model: {out}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    client: Annotated[
+        int | None, typer.Option(help="A client's own model, by its number; else the common one.")
+    ] = None,
+    onnx: Onnx = False,
+) -> None:
+    """Write a trained model to a folder: model.safetensors and config.json, which `fedloom.deploy.load` reads."""
+    from .deploy import export as write
+    from .deploy import trained
+
+    predict, site, run = trained(folder, client)
+    written = write(predict, site, run.config, out, onnx=onnx)
+    console.print(f"model: {written}", highlight=False, soft_wrap=True)
+
+
 @app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method: its page, with its settings.")] = None,

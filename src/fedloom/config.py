@@ -30,7 +30,9 @@ class Execution(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    executor: str = "inplace"  # inplace (one process), pool (worker processes) or debug (names the step that failed)
+    executor: str = (
+        "inplace"  # inplace (one process), pool (workers), vmap (small heads together), debug (names the step)
+    )
     workers: Count = 2  # processes of the pool
     data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
 

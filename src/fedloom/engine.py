@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -50,7 +51,10 @@ class Engine:
     store: Store = field(default_factory=Store)
     round: int = 0
     server: Payload = field(default_factory=Payload)
+    _waited: float = 0.0  # seconds of this round that the server spent waiting for uploads
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})  # since the first round
+    # Seconds of this round by who worked; with worker processes the server waits while clients work.
+    spent: dict[str, float] = field(default_factory=dict)
     floats: dict[str, list[int]] = field(default_factory=dict)  # in this round, one entry per message, hellos apart
 
     def run(self, start: Checkpoint | None = None) -> None:
@@ -63,16 +67,33 @@ class Engine:
             self.round += 1
             self.server = self.server.replace(round=self.round)
             cohort, lost, work = self.schedule.cohort(self.round, site)
-            moved = dict(self.bytes)
+            moved, clock = dict(self.bytes), time.monotonic()
             self._welcome(cohort)
             self.floats = {"up": [], "down": []}
             due = self.schedule.evaluates(self.round)
             arrived = _Arrivals(self._table())
-            self.server = method.aggregate(self.server, self._work(cohort, lost, work, due, arrived))
+            self.spent = {"clients": time.monotonic() - clock}
+            clock = time.monotonic()
+            self.server = method.aggregate(self.server, self._timed(self._work(cohort, lost, work, due, arrived)))
+            self.spent["server"] = time.monotonic() - clock - self._waited
+            self.spent["clients"] += self._waited
             arrived.finish(method.name)
+            clock = time.monotonic()
             record = self._evaluate(cohort, lost, arrived, moved) if due else None
+            self.spent["evaluation"] = time.monotonic() - clock
             if any([callback.after_round(self, record) for callback in self.callbacks]):
                 return
+
+    def _timed(self, uploads: Iterator[tuple[int, Payload]]) -> Iterator[tuple[int, Payload]]:
+        """The same, noting how long the server waits for them: the rest of `aggregate` is the server's own work."""
+        self._waited = 0.0
+        while True:
+            clock = time.monotonic()
+            found = next(uploads, None)
+            self._waited += time.monotonic() - clock
+            if found is None:
+                return
+            yield found
 
     def _welcome(self, cohort: list[int]) -> None:
         """Newcomers introduce themselves."""
@@ -167,6 +188,8 @@ class Engine:
         record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
         record["validation"] = {"personal": held[method.stage], "common": held.get("common")}
         record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
+        if own := method.figures(self.server, site):
+            record["figures"] = {name: float(value) for name, value in own.items()}
         return record
 
     def _before(self) -> dict[str, np.ndarray]:

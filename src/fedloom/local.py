@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -85,6 +86,35 @@ def cross_entropy(batch: Batch) -> dict[str, Tensor]:
     return {"ce": F.cross_entropy(batch.logits, batch.y)}
 
 
+class Headed(nn.Module):
+    """A body with another head than its own; as a model is, but put together for the moment."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+@dataclass(frozen=True)
+class Network:
+    """A predictor that is a network: the resident body, with the model's head or another, shown `inputs(x)`."""
+
+    site: Site
+    head: nn.Module | None = None
+    inputs: Inputs | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.site.outputs(x, self.inputs, self.head).logits
+
+    @property
+    def module(self) -> nn.Module:
+        """From samples as the model wants them to logits."""
+        return self.site.model if self.head is None else Headed(self.site.model.body, self.head)
+
+
 @dataclass(frozen=True)
 class Fit:
     """What a call of `fit` did."""
@@ -122,6 +152,8 @@ class Site:
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
+        # An executor that trains heads ahead of `fit`: given the client, the head and its training, what came of it.
+        self.ahead: Callable[[Local, nn.Module, Training], Any] | None = None
         self._frozen = set(self.roles.names("frozen"))
         self._references: list[nn.Module] = []
 
@@ -179,22 +211,31 @@ class Site:
         x = self.federation.data.prepare(x)
         return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
 
-    def predictor(self, inputs: Inputs | None = None) -> Predictor:
-        """The resident model as it is now, as a predictor; it is shown `inputs(x)`. Valid until the next `load`."""
-        return lambda x: self.outputs(x, inputs).logits
+    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
+        """The resident model as it is now, as a predictor; it is shown `inputs(x)`. Valid until the next `load`.
+
+        With `head`, that module takes the place of the model's own head.
+        """
+        return Network(self, head, inputs)
 
     @torch.no_grad()
-    def outputs(self, x: Tensor, inputs: Inputs | None = None) -> Outputs:
+    def outputs(self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None) -> Outputs:
         """Features and logits of stored samples, in evaluation mode, in large batches."""
         self.model.eval()
+        head = self.model.head if head is None else head.eval()
         parts = []
         size = eval_batch(x.shape)
         for start in range(0, max(len(x), 1), size):
             part = self.prepare(x[start : start + size])
             features = self.model.body(inputs(part) if inputs else part)
-            parts.append((features, self.model.head(features)))
+            parts.append((features, head(features)))
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
+
+    def tests(self) -> tuple[Tensor, Tensor]:
+        """The resident body's features of all clients' test samples, each sample once, and their labels."""
+        index = torch.from_numpy(np.unique(np.concatenate([c.test for c in self.federation.clients])))
+        return self.outputs(self.federation.data.x[index]).features, self.federation.data.y[index]
 
     def _trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
         """Named parameters that may be trained: not frozen and, if `only` is given, inside one of its modules."""
@@ -265,9 +306,9 @@ class Local:
         """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
         return self.site.parameters(only)
 
-    def predictor(self, inputs: Inputs | None = None) -> Predictor:
-        """The resident model as it is now, as a predictor; it is shown `inputs(x)`."""
-        return self.site.predictor(inputs)
+    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
+        """The resident model as it is now, as a predictor, or its body with another head; it is shown `inputs(x)`."""
+        return self.site.predictor(inputs, head)
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """The client's samples of that part as the model wants them, and their labels, in order, many at a time."""
@@ -286,6 +327,7 @@ class Local:
         pull: tuple[Tree, float] | None = None,
         gradient: GradientHook | None = None,
         only: Iterable[nn.Module] | None = None,
+        head: nn.Module | None = None,
         refs: Mapping[str, Tree] | None = None,
         inputs: Inputs | None = None,
         watch: Iterable[nn.Module] = (),
@@ -298,7 +340,8 @@ class Local:
         `loss` maps a `Batch` to a scalar or to named parts that are summed. `pull=(anchor, mu)` adds the gradient of
         `mu/2 * |w - anchor|^2`. `gradient(step)` replaces the gradient `step.g` at weights `step.w`; it may ask for the
         gradient at other weights or on further batches, `step.at(w, batch)`. `only` restricts training to some modules;
-        the others stay as they are, in evaluation mode. `refs` names weights of models that see each batch too, in
+        the others stay as they are, in evaluation mode. `head` is a module of the client's own that is trained on the
+        resident body's features, in place of the model's head; nothing else is trained then. `refs` names weights of models that see each batch too, in
         evaluation mode and without gradient. The models are shown `inputs(x)` in place of a batch `x`. `watch` lists
         modules of the model; `batch.seen` holds what went into each and what came out. `stream` is the number of the
         stream of batches: by default how many calls came before it in this round, so two calls see different orders;
@@ -307,9 +350,18 @@ class Local:
         (`Method.terms`) is added in every call.
         """
         training = self.training.changed(**changes) if changes else self.training
-        site, model, data = self.site, self.site.model, self.site.federation.data
-        only, watched, also = None if only is None else list(only), list(watch), list(site.method.watched(model))
-        named = site._trainable(only)
+        site, data = self.site, self.site.federation.data
+        model = site.model if head is None else Headed(site.model.body, head)
+        only, watched, also = None if only is None else list(only), list(watch), list(site.method.watched(site.model))
+        if head is not None:
+            if only is not None:
+                raise FedloomError("`head` is trained alone: it goes without `only`.")
+            only = [head]
+            special = pull or gradient or refs or inputs or watched or training.augment or training.clip or label
+            plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.plugged)
+            if site.ahead and plain:
+                return self._handed(head, site.ahead(self, head, training), training)
+        named = site._trainable(only) if head is None else list(head.named_parameters())
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
         if pull and (missing := [n for n, _ in named if n not in pull[0]]):
@@ -321,6 +373,7 @@ class Local:
         number = len(self._fits) if stream is None else stream
         rng, shaken, further = (self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further"))
         optimizer, lr = training.make(params, self.round) if params else None, training.step_size(self.round)
+        planned = _planned(len(index), training, self.work)
         sums: dict[str, Tensor] = {}
         seen = steps = 0
         if training.augment and data.y.ndim > 1:
@@ -368,8 +421,11 @@ class Local:
             return Tree((n, g) for (n, _), g in zip(named, found, strict=True))
 
         with _trained(model, params, only, site._frozen) as norms:
-            for rows in _batches(len(index), training, self.work, rng):
+            for rows in _batches(len(index), training, planned, rng):
                 self.step = steps + 1
+                if training.cosine and optimizer is not None:
+                    for group in optimizer.param_groups:
+                        group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * steps / planned))
                 x, y = take(index[rows])
                 drawn = [(x, y, torch.get_rng_state())] if gradient else []
                 total, parts = measure(x, y)
@@ -389,6 +445,15 @@ class Local:
         losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
         return Fit(steps, lr, losses)
+
+    @torch.no_grad()
+    def _handed(self, head: nn.Module, done: Any, training: Training) -> Fit:
+        """A head that was trained together with other clients' takes its new weights."""
+        for name, parameter in head.named_parameters():
+            parameter.copy_(done.weights[name])
+        losses = {"ce": done.loss}
+        self._fits.append((done.seen, losses))
+        return Fit(done.steps, training.step_size(self.round), losses)
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
         """Features and logits of all the client's samples of that part, in evaluation mode, and their labels."""
@@ -495,17 +560,22 @@ def _see(references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
     return seen
 
 
-def _batches(n: int, training: Training, work: float, rng: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of each step's batch: epochs of shuffled data, the incomplete last batch kept unless told."""
-    if n == 0:
-        return
+def _per_epoch(n: int, training: Training) -> int:
+    """How many steps an epoch has: the incomplete last batch counts unless told otherwise."""
     full, rest = divmod(n, training.batch)
-    per_epoch = full + (1 if rest and not (training.drop_last and full) else 0)
-    planned = training.steps or training.epochs * per_epoch
-    left = max(1, part_of(planned, work))
+    return full + (1 if rest and not (training.drop_last and full) else 0)
+
+
+def _planned(n: int, training: Training, work: float) -> int:
+    """How many steps a client takes that manages that share of its work."""
+    return max(1, part_of(training.steps or training.epochs * _per_epoch(n, training), work)) if n else 0
+
+
+def _batches(n: int, training: Training, left: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Row numbers of each step's batch: epochs of shuffled data."""
     while left:
         order = torch.randperm(n, generator=rng)
-        for rows in order.split(training.batch)[: min(per_epoch, left)]:
+        for rows in order.split(training.batch)[: min(_per_epoch(n, training), left)]:
             yield rows
             left -= 1
 

@@ -55,6 +55,11 @@ class Method:
     # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
     alone: ClassVar[Mapping[str, Any] | None] = {}
     averages: ClassVar[bool] = False  # whether the server averages models and asks `weight` how much each counts
+    # What samples must be: anything the model takes, or features of a dual encoder, with class names that mean something.
+    world: ClassVar[Literal["any", "dual"]] = "any"
+    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros. None: a client
+    # that has sent nothing gets nothing of use.
+    by_client: ClassVar[tuple[str, ...] | None] = ("sizes",)
     origin: ClassVar[str | None] = None  # the file a user's own method came from
     plugged: ClassVar[tuple[type[Method], str] | None] = None  # of METHOD+PLUGIN: the class of METHOD, and PLUGIN
 
@@ -121,6 +126,15 @@ class Method:
 
     def common(self, server: Payload, site: Site) -> Predictor | None:
         """The one model for everybody, if the method has one."""
+        return None
+
+    def figures(self, server: Payload, site: Site) -> Mapping[str, float]:
+        """Numbers of the method's own about the server after a round; they go into that round's line of metrics."""
+        return {}
+
+    def promise(self) -> tuple[float, float] | None:
+        """Noise multiplier and delta of the Gaussian mechanism behind each class's vector in an upload; None: there is
+        no such promise of privacy. See `parts/privacy.py`."""
         return None
 
     def params(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +33,10 @@ from .method import Method, make
 from .metrics.cost import peak_memory_mb
 from .metrics.summary import summarise_run
 from .models import Task, build
+from .parts.privacy import account, accountant
 from .report import RunData, render
 from .rng import key
+from .schedule import Schedule
 from .state import Checkpoint, Store, sha256, write_atomic
 
 try:
@@ -111,6 +114,7 @@ class Recorder:
         now = time.monotonic()
         memory = round(peak_memory_mb(engine.executor.processes), 1)
         entry = {"round": engine.round, "seconds": round(now - self._clock, 4), "peak_rss_mb": memory}
+        entry["spent"] = {who: round(seconds, 4) for who, seconds in engine.spent.items()}
         self._clock = now
         self._append("timing", entry)
         if record is not None:
@@ -215,6 +219,8 @@ def execute(
     method = method or make(config.method, config.hyper)
     site = Site(method, federation, model or network(config, federation), config.training, config.seed)
     made.federation = federation.describe()
+    if method.promise():
+        accountant()  # refused now rather than when the run is over
     start = Checkpoint(server=first(site))
     # Nothing is written before this line: what is refused leaves no folder behind.
     with _alone(made.folder):
@@ -231,7 +237,7 @@ def execute(
                 Engine(site, executor, config.schedule, watchers, store).run(start)
             finally:
                 executor.close()
-        made.summary = summary(made, method)
+        made.summary = summary(made, method) | {"privacy": privacy(site, config.schedule, made.metrics)}
         if made.folder:
             title = f"{config.method} on {config.data}"
             write_atomic(made.folder / "summary.json", json.dumps(made.summary, indent=1).encode())
@@ -287,6 +293,23 @@ def _longer(there: Run, config: Config, rounds: int) -> Config:
     write_atomic(there.folder / "config.toml", longer.toml().encode())
     (there.folder / "summary.json").unlink(missing_ok=True)
     return longer
+
+
+@contextlib.contextmanager
+def saved(run: Run) -> Iterator[tuple[Checkpoint, Store]]:
+    """What a run's last checkpoint holds: the server, and the clients' states. Nothing in the folder is touched."""
+    source = run.folder / "checkpoint" if run.folder else None
+    with tempfile.TemporaryDirectory() as temporary:
+        # A store tidies up its folder; this one holds links only, so the run's own files stay as they are.
+        folder = Path(temporary) / "checkpoint"
+        if source is None or not source.is_dir():
+            raise FedloomError(f"{run.folder} has no checkpoint.")
+        shutil.copytree(source, folder, copy_function=lambda a, b: os.symlink(os.path.abspath(a), b))
+        store = Store(folder)
+        start = store.load()
+        if start.server is None:
+            raise FedloomError(f"{run.folder} has no checkpoint.")
+        yield start, store
 
 
 def deal(config: Config, progress: Progress | None = None) -> Federation:
@@ -347,6 +370,19 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
         "hash": config.hash(),
         "finished": True,
     }
+
+
+def privacy(site: Site, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What the method's promise of privacy comes to for each client, by the prototypes it sent; None without one."""
+    promise = site.method.promise()
+    if promise is None:
+        return None
+    sent = [0] * site.clients
+    for round in range(1, 1 + (metrics[-1]["round"] if metrics else 0)):
+        cohort, lost, _ = schedule.cohort(round, site)
+        for k in set(cohort) - lost:
+            sent[k] += int((site.federation.counts(k) > 0).sum())
+    return account(promise, sent)
 
 
 def versions() -> dict[str, str]:

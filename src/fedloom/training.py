@@ -20,6 +20,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",
     "lr_decay": 1.0,
+    "cosine": False,
     "momentum": 0.0,
     "dampening": 0.0,
     "nesterov": False,
@@ -41,6 +42,7 @@ class Training(BaseModel):
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # made anew in every round
     lr: Positive = 0.05  # the step size
     lr_decay: Positive = 1.0  # in round r the step size is lr * lr_decay ** (r - 1)
+    cosine: bool = False  # within a round the step size falls to 0 along a cosine
     batch: Count = 32  # samples in a step
     epochs: Count = 1  # passes over a client's data in a round
     steps: Count | None = None  # if given, this many steps instead of epochs

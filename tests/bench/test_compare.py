@@ -208,8 +208,8 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path) -> N
 
     def command(out: str) -> list[str]:
         return [sys.executable, "-m", "fedloom", "compare", "local", "fedavg", "--clients", "8", "--rounds", "4",
-                "--seeds", "0,1", "--set", "width=4", "--set", "features=16", "--executor", "inplace", "--quiet",
-                "--out", str(tmp_path / out)]  # fmt: skip
+                "--seeds", "0,1", "--set", "width=4", "--set", "features=16", "--set", "limit_train=30",
+                "--set", "limit_test=10", "--executor", "inplace", "--quiet", "--out", str(tmp_path / out)]  # fmt: skip
 
     killed = subprocess.Popen(command("killed"))
     for _ in range(6000):

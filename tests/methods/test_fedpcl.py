@@ -68,6 +68,19 @@ def test_2560_floats_go_up_for_ten_classes() -> None:
     assert "model" not in {name.split("/")[0] for name in up}
 
 
+def test_2560_floats_are_what_a_run_counts_on_the_wire() -> None:
+    made = fedloom.run("fedpcl", vectors([range(10)] * 3), model="projection", rounds=2, steps=2)
+    first, second = made.metrics
+    assert second["floats"] == {"up": 2560.0, "down": 2560.0 * (3 + 1)}  # down: everybody's sets and the common one
+    sample = Payload(
+        prototypes=torch.zeros(10, 256), classes=torch.arange(10), counts=torch.zeros(10, dtype=torch.int64)
+    )
+    assert second["bytes"]["up"] == 3 * len(sample.encode())
+    assert first["floats"]["up"] == 2560.0 and made.summary["floats"] == second["floats"]
+    avg = fedloom.run("fedavg", vectors([range(10)] * 3), model="projection", rounds=1, steps=1)
+    assert avg.summary["floats"]["up"] == 24 * 256 + 2560
+
+
 def test_the_first_round_only_computes_prototypes() -> None:
     engine = run(FedPCL(), [range(5), range(3, 8)], rounds=1)
     assert torch.equal(engine.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"])

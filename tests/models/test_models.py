@@ -1,8 +1,11 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedloom.errors import FedloomError
 from fedloom.models import Split, Task, build, names, options, register, split
 from fedloom.models.base import _BUILDERS
 
@@ -323,3 +326,15 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_BUILDERS, "own", own)
     assert build("own", VECTOR, scale=3).head.out_features == 3
     assert options("own") == {"scale": 2}
+
+
+def test_the_published_head_of_a_projection_is_limited() -> None:
+    torch.manual_seed(0)
+    model = build("projection", Task((12,), 5), head="official")
+    scores = model(torch.randn(50, 12))
+    lengths = scores.norm(dim=1)  # 0 where no score is positive
+    assert scores.min() >= 0 and lengths.max() > 0.99 and ((lengths - 1).abs().minimum(lengths) < 1e-5).all()
+    assert scores.softmax(1).max() < 1 / (1 + 4 / math.e) + 1e-6
+    assert sum(p.numel() for p in model.parameters()) == 256 * (12 + 5)
+    with pytest.raises(FedloomError, match="unknown head of projection 'offical'; did you mean 'official'"):
+        build("projection", Task((12,), 5), head="offical")

@@ -17,10 +17,11 @@ from torch import nn
 import fedloom
 from fedloom.errors import FedloomError
 from fedloom.models import split
+from fedloom.parts.decoupling import corrections, with_corrections
 from fedloom.report.figures import Chart, Heat
 from fedloom.report.gather import gather
 from fedloom.report.page import render
-from fedloom.report.views import _opened, class_maps, effective_rank, look, singular
+from fedloom.report.views import _opened, class_maps, effective_rank, look, part_maps, singular
 from fedloom.runs import Run
 
 SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "norm": True, "steps": 2}
@@ -63,6 +64,42 @@ def test_grad_cam_finds_what_decides() -> None:
     assert maps.shape == (1, 8, 8)
     assert torch.equal(maps[0] > 0.5, x[0, 0] > 0.5)
     assert not class_maps(network, x, torch.tensor([1])).any()  # nothing speaks for the other class
+
+
+def test_grad_cam_of_decoupled_parts() -> None:
+    """A mask that is 1 on the left and 0 on the right: f+ speaks there, f- here, and f* adds the correction."""
+    conv, head = nn.Conv2d(1, 1, 1, bias=False), nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        conv.weight.fill_(1.0)
+        head.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+    network = split(nn.Sequential(nn.Sequential(conv), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head))
+    options = {"hidden": 1, "depth": 2, "sigma": 0.1, "noise": "gumbel", "random": False, "use": "whole"}
+    assert part_maps(network, torch.ones(1, 1, 4, 8), torch.tensor([0])) == {}
+    with_corrections(network, (), 2, **options)
+    (point,) = corrections(network)
+    point.decoupler, point.corrector = _Sides(), nn.Identity()
+    maps = part_maps(network, torch.ones(1, 1, 4, 8), torch.tensor([0]))
+    assert list(maps) == ["f", "f+", "f-", "f*", "f~"]
+    left, right = ({n: round(float(m[0, 0, at]), 4) for n, m in maps.items()} for at in (0, 7))
+    assert left == {"f": 0.5, "f+": 0.5, "f-": 0, "f*": 0, "f~": 0.5}
+    assert right == {"f": 0.5, "f+": 0, "f-": 0.5, "f*": 1, "f~": 1}, "f- of 1 and a correction of 1"
+    seen = class_maps(network, torch.ones(1, 1, 4, 8), torch.tensor([0]))
+    assert (round(float(seen[0, 0, 0]), 4), float(seen[0, 0, 7])) == (0.5, 1), "of f~, not of the corrector's layer"
+
+
+class _Sides(nn.Module):
+    """Scores of a decoupler that finds the left half robust."""
+
+    def forward(self, f: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(f.shape[-1]) < f.shape[-1] // 2, 9.0, -9.0).expand_as(f)
+
+
+def test_decoupled_features_have_a_panel(tmp_path: Path) -> None:
+    made = fedloom.run("f2dc", "digits4", out=tmp_path / "f2dc", bottleneck=4, **SMALL)
+    views = look([made], QUIET)
+    (panel,) = views["Grad-CAM of decoupled features"]
+    assert isinstance(panel.figure, bytes) and "robust" in panel.heading
+    assert Image.open(io.BytesIO(panel.figure)).height > 6 * 88
 
 
 def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:

@@ -213,8 +213,11 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the tables, with their expected time.")] = False,
     scale: Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")] = "mini",
     only: Annotated[str | None, typer.Option(help="Run these methods only, separated by commas.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")] = None,
-    executor: Executor = "pool",
+    executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
     quiet: Quiet = False,
@@ -231,7 +234,7 @@ def reproduce(
     What differs from the paper (data, network, rounds) is stated in the table. Rows whose method or data are not here
     say so. Finished runs are used again, interrupted ones continued.
     """
-    from .reproduce import overview, recipe
+    from .reproduce import named, overview, recipe
     from .reproduce import reproduce as carry_out
 
     if list_ or table is None:
@@ -244,11 +247,13 @@ def reproduce(
         rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == found.name)
         minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
         about = minutes if scale == "mini" else "sized for a large machine"
-        console.print(f"{found.title}: scale {scale}, {about}", highlight=False)
+        console.print(f"{named(found, scale)}: scale {scale}, {about}", highlight=False)
     folder = out or Path("runs/reproduce") / f"{found.name}-{scale}"
-    execution = _given(executor=executor, workers=workers, data_root=data_root)
+    suits = "pool" if workers else found.executor
+    execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
     with _watch(1, quiet or as_json) as watch:
-        board = carry_out(table, scale, folder, watch, only.split(",") if only else (), execution)  # type: ignore[arg-type]
+        chosen = only.split(",") if only else ()
+        board = carry_out(table, scale, folder, watch, chosen, execution, encoder)  # type: ignore[arg-type]
     if as_json:
         print(json.dumps(board, indent=1))
     elif not quiet:
@@ -273,9 +278,9 @@ def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _show_table(board: Mapping[str, Any]) -> None:
-    from .reproduce import texts
+    from .reproduce import side_by_side, texts
 
-    for block in board["settings"]:
+    for block in side_by_side(board):
         shown = Table("method", "", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", show_edge=False,
                       pad_edge=False, padding=0)  # fmt: skip
         for heading in block["columns"]:

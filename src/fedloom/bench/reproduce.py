@@ -3,9 +3,12 @@
 A recipe is a TOML file in `tables/`. `[methods]` maps the printed rows to our methods, or to a method with settings of
 the row's own (`{ method = "fedpcl", hyper = { loss = "ce" } }`); `[paper_figures]` holds the printed lines.
 `[[settings]]` are the blocks of columns, each with one federation. A config is put together from `all` of the table and
-of the setting; at the scale `mini` those of `mini` come on top, and the row's own last. So `all` is the paper's
-setting, and whatever `mini` changes is listed in the table by itself. Figures are shares, shown in percent, but for the
-columns in `plain`. Nothing is filled in by hand: a cell is measured or says why it is not.
+of the setting; at the scale `mini` those of `mini` come on top, and the row's own last (those of its `mini` at that
+scale only). So `all` is the paper's setting, and whatever `mini` changes is listed in the table by itself.
+`[settings.of.METHOD]` holds what a setting gives to one method only; a row's `who` says whose figures it shows.
+Settings of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to
+bring. Figures are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is measured or says
+why it is not.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from torch import Tensor
@@ -26,9 +30,11 @@ from ..config import Config, build
 from ..data.sources import KNOWN, locate
 from ..errors import FedloomError, unknown
 from ..method import names as method_names
+from ..method import parsed, plugins
 from ..progress import Watch
 from ..state import Store, write_atomic
 from .compare import _at, _spread
+from .flops import flops_per_round
 from .grid import Cell, Dealer, carry_out
 
 Scale = Literal["mini", "full"]
@@ -47,6 +53,7 @@ class Setting:
     missing: dict[str, str]  # scale -> what it would need
     differs: list[str]
     rows: list[str]  # the rows that have figures here
+    of: dict[str, dict[str, Any]]  # method -> what is given to it alone
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,9 @@ class Recipe:
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     plain: list[str]  # columns that are no shares
     similar: str | None  # the row with whose prototypes those of the others are compared
+    costs: str | None  # the row whose time per round is 1: what a round costs is counted
+    executor: str  # what suits its runs, where the user says nothing
+    means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -74,7 +84,10 @@ class Recipe:
 
     def config(self, setting: Setting, scale: Scale, row: str, seed: int, execution: Mapping[str, Any]) -> Config:
         """A run of the table."""
-        given = _merged(setting.given[scale], self.rows[row])
+        own = {k: v for k, v in self.rows[row].items() if k != "who"}
+        small = own.pop("mini", {})
+        given = _merged(setting.given[scale], setting.of.get(self.method(row), {}))
+        given = _merged(_merged(given, own), small if scale == "mini" else {})
         return build({**given, "seed": seed, "execution": dict(execution)})
 
     def method(self, row: str) -> str:
@@ -110,8 +123,15 @@ def recipe(name: str) -> Recipe:
         shown = s.get("rows", list(rows))
         made.append(
             Setting(
-                s["name"], columns, s.get("who", "personal"), given, s.get("missing", {}), s.get("differs", []), shown
-            )
+                s["name"],
+                columns,
+                s.get("who", "personal"),
+                given,
+                s.get("missing", {}),
+                s.get("differs", []),
+                shown,
+                s.get("of", {}),
+            )  # fmt: skip
         )
     figures = {row: line.split() for row, line in body.get("paper_figures", {}).items()}
     width = sum(len(s.columns) for s in made)
@@ -131,6 +151,9 @@ def recipe(name: str) -> Recipe:
         figures,
         body.get("plain", []),
         body.get("similar"),
+        body.get("costs"),
+        body.get("executor", "pool"),
+        {row: line.split() for row, line in body.get("paper_means", {}).items()},
     )
 
 
@@ -141,9 +164,13 @@ def reproduce(
     watch: Watch,
     only: Sequence[str] = (),
     execution: Mapping[str, Any] | None = None,
+    encoder: str | None = None,
 ) -> dict[str, Any]:
-    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods."""
+    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods;
+    `encoder` takes the place of the recipe's."""
     table, execution = recipe(name), dict(execution or {})
+    for setting in table.settings if encoder else ():
+        setting.given[scale]["encoder"] = encoder
     reasons = {row: _why_not(table.method(row), only) for row in table.rows}
     there = {table.method(row) for row in table.rows}
     if strange := [m for m in only if m not in there]:
@@ -151,6 +178,8 @@ def reproduce(
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
+        if "{encoder}" in table.title and not setting.given[scale].get("encoder"):
+            lack = "not run: it needs CLIP's weights, say --encoder clip:PATH"
         rows = [row for row in setting.rows if reasons[row] is None] if lack is None else []
         setting.given[scale].update(given)
         plans.append(
@@ -158,26 +187,36 @@ def reproduce(
         )
         blocks.append(lack)
     watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
-    cells = carry_out([config for plan in plans for _, config in plan], out, watch, Dealer())
+    dealer = Dealer()
+    cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer)
     board: dict[str, Any] = {
-        "table": table.name, "title": table.title, "paper": table.paper, "measure": table.measure, "scale": scale,
+        "table": table.name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
         "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
+        "means": table.means,
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
-        named = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
+        pairs = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
         if table.similar:
-            compare_prototypes(named, table.similar)
-        board["settings"].append(_block(table, setting, scale, named, reasons, lack))
+            compare_prototypes(pairs, table.similar)
+        if table.costs:
+            count_costs(pairs, table.costs, dealer)
+        board["settings"].append(_block(table, setting, scale, pairs, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
     return board
 
 
 def _why_not(method: str, only: Sequence[str]) -> str | None:
-    if method not in method_names():
+    if not _here(method):
         return "not run: method not available"
     return "not run: left out" if only and method not in only else None
+
+
+def _here(method: str) -> bool:
+    """Whether a method and the plug-ins round it are known."""
+    base, around = parsed(method)
+    return base in method_names() and set(around) <= set(plugins())
 
 
 def _with_data(setting: Setting, scale: Scale, root: str | None) -> tuple[dict[str, Any], str | None]:
@@ -208,7 +247,8 @@ def _block(
     for row in setting.rows:
         own = [c for of, c in cells if of == row]
         failed = [f"failed for seed {c.config.seed}: {c.error}" for c in own if c.error]
-        values = [[_figure(c, setting, paths) for c in own if c.run] for paths in setting.columns.values()]
+        who = table.rows[row].get("who", setting.who)
+        values = [[_figure(c, who, paths) for c in own if c.run] for paths in setting.columns.values()]
         ours = [dict(zip(("mean", "std"), _spread(v), strict=True)) for v in values]
         rows.append(
             {
@@ -230,11 +270,19 @@ def _block(
     }
 
 
-def _figure(cell: Cell, setting: Setting, paths: Sequence[str]) -> float | None:
+def named(table: Recipe, scale: Scale) -> str:
+    """The table's title, with the encoder that was used."""
+    used = sorted({str(s.given[scale].get("encoder")) for s in table.settings if s.given[scale].get("encoder")})
+    return table.title.replace("{encoder}", ", ".join(used) or "none at hand")
+
+
+def _figure(cell: Cell, who: str, paths: Sequence[str]) -> float | None:
+    """One number of a run's summary; of a common model, from its own figures, where they have it."""
     assert cell.run is not None
     summary = cell.run.summary
-    where = summary["common"] if setting.who == "common" and summary.get("common") else summary
-    return next((v for path in paths if (v := _at(where, path)) is not None), None)
+    own = summary["common"] if who == "common" and summary.get("common") else {}
+    tried = ((part, path) for path in paths for part in (own, summary))
+    return next((v for part, path in tried if (v := _at(part, path)) is not None), None)
 
 
 def _described(clients: Sequence[Mapping[str, Any]]) -> str:
@@ -247,7 +295,7 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
 
     Where the paper's network is not to be had, `all` names another one, and the setting says so in words.
     """
-    row = next(row for row in setting.rows if table.method(row) in method_names())
+    row = next(row for row in setting.rows if _here(table.method(row)))
     ours, theirs = (_flat(table.config(setting, scale, row, 0, {})) for scale in ("mini", "full"))
     silent = ("model", "network.", "encoder") if "full" in setting.missing else ()
     changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
@@ -290,7 +338,7 @@ def markdown(board: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, board["seeds"]))
     lines = [f"# {board['title']}", "", f"{board['paper']}.", "", board["measure"], ""]
     lines.append(f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes.")
-    for block in board["settings"]:
+    for block in side_by_side(board):
         printed = any(set(row["paper"]) != {"-"} for row in block["rows"])
         who = ("ours", "paper") if printed else ("ours",)
         heads = [f"{c}, {w}" for c in block["columns"] for w in who]
@@ -304,6 +352,44 @@ def markdown(board: Mapping[str, Any]) -> str:
         if block["differs"]:
             lines += ["", "Differs from the paper:", *(f"- {d}" for d in block["differs"])]
     return "\n".join(lines) + "\n"
+
+
+def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Blocks of one name and the same rows as one, their columns beside each other and, where the paper has one, a
+    column of means."""
+    joined: dict[tuple[str, ...], dict[str, Any]] = {}
+    for block in board["settings"]:
+        name = (block["name"], *(row["row"] for row in block["rows"]))
+        blank = [{"mean": None, "std": None}] * len(block["columns"])
+        rows = [{**row, "ours": row["ours"] or blank, "any": bool(row["ours"])} for row in block["rows"]]
+        if name not in joined:
+            joined[name] = {**block, "rows": rows}
+            continue
+        whole = joined[name]
+        for row, more in zip(whole["rows"], rows, strict=True):
+            row["ours"], row["paper"] = [*row["ours"], *more["ours"]], [*row["paper"], *more["paper"]]
+            row["any"] = row["any"] or more["any"]
+            row["remark"] = "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
+        whole["columns"], whole["plain"] = [*whole["columns"], *block["columns"]], [*whole["plain"], *block["plain"]]
+        whole["data"] = "; ".join(dict.fromkeys(d for d in (whole["data"], block["data"]) if d)) or None
+        whole["differs"] = list(dict.fromkeys([*whole["differs"], *block["differs"]]))
+    for number, whole in enumerate(joined.values()):
+        for row in whole["rows"]:
+            row["ours"] = row["ours"] if row.pop("any") else None
+        if board.get("means"):
+            _with_mean(whole, {row: line[number] for row, line in board["means"].items()})
+    return list(joined.values())
+
+
+def _with_mean(block: dict[str, Any], printed: Mapping[str, str]) -> None:
+    """Adds a column: the mean over the columns that were measured, beside the paper's over all of its own."""
+    block["columns"], block["plain"] = [*block["columns"], "Mean"], [*block["plain"], False]
+    for row in block["rows"]:
+        row["paper"] = [*row["paper"], printed.get(row["row"], "-")]
+        if row["ours"]:
+            known = [f["mean"] for f in row["ours"] if f["mean"] is not None]
+            row["ours"] = [*row["ours"], {"mean": sum(known) / len(known) if known else None, "std": None}]
+    block["differs"] = [*block["differs"], "Mean: ours is over the columns measured here, the paper's over all its own"]
 
 
 def compare_prototypes(cells: Sequence[tuple[str, Cell]], to: str) -> None:
@@ -321,6 +407,31 @@ def compare_prototypes(cells: Sequence[tuple[str, Cell]], to: str) -> None:
             c.run.summary["similarity"] = dict(zip(domains, shares, strict=True))
 
 
+def count_costs(cells: Sequence[tuple[str, Cell]], to: str, dealer: Dealer) -> None:
+    """Put into each run's summary what a round costs: numbers and megabytes sent up by all clients, floating-point
+    operations of local training, and the time of a round without evaluation, relative to that of the row `to`."""
+    seconds = {(row, c.config.seed): _seconds(c) for row, c in cells if c.run}
+    for row, c in cells:
+        if c.run:
+            summary, own, base = c.run.summary, seconds[row, c.config.seed], seconds.get((to, c.config.seed))
+            flops = flops_per_round(c.run, dealer(c.config))
+            summary["cost"] = {
+                "upload": (summary["floats"] or {}).get("up", 0) * len(c.run.federation["clients"]) / 1e7,
+                "megabytes": summary["bytes"]["up"]["per_round"] / 1e6,
+                "flops": None if flops is None else flops / 1e10,
+                "seconds": own,
+                "ratio": own / base if own and base else None,
+            }
+
+
+def _seconds(cell: Cell) -> float | None:
+    """The median time of a round that was not evaluated."""
+    assert cell.run is not None
+    scored = {m["round"] for m in cell.run.metrics}
+    plain = [t["seconds"] for t in cell.run.timing if t["round"] not in scored]
+    return median(plain) if plain else None
+
+
 def _received(cell: Cell) -> Tensor:
     """Every client's prototypes at the end of a finished run."""
     server = Store(cell.folder / "checkpoint").load().server
@@ -333,12 +444,12 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
     found = []
     for name in tables():
         table = recipe(name)
-        able = [r for r in table.rows if table.method(r) in method_names()]
+        able = [r for r in table.rows if _here(table.method(r))]
         blocks = [s.name for s in table.settings if _with_data(s, "mini", root)[1] is None]
         found.append(
             {
                 "table": name,
-                "title": table.title,
+                "title": named(table, "mini"),
                 "minutes": table.minutes * len(able),
                 "rows": {"here": len(able), "all": len(table.rows)},
                 "settings": {"here": len(blocks), "all": len(table.settings)},

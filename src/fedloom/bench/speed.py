@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..engine import Engine
 from ..executors import Executor
 from ..executors.inplace import Inplace
 from ..executors.pool import Pool
-from ..local import Local, Site, _batches
+from ..local import Local, Site, _batches, _planned
 from ..method import make
 from ..metrics.cost import peak_memory_mb
 from ..models import Task, build
@@ -74,7 +74,8 @@ def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dic
         optimizer = torch.optim.SGD(model.parameters(), lr=place.training.lr)
         x = data.x[torch.from_numpy(client.train)].float().div_(255).sub_(0.5).div_(0.5)
         y = data.y[torch.from_numpy(client.train)]
-        for rows in _batches(len(y), place.training, 1.0, Local(place, k, round).rng("batches 0")):
+        steps = _planned(len(y), place.training, 1.0)
+        for rows in _batches(len(y), place.training, steps, Local(place, k, round).rng("batches 0")):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
@@ -90,7 +91,7 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
         say(f"this machine is busy (load {load:.1f}): the pool's figure will be too low; measure on a quiet one.")
     return {
         "overhead": overhead(40 if quick else 300, 2 if quick else 3, say),
-        "memory": memory(1 if quick else 3, say),
+        "memory": memory(("fedavg",) if quick else ("fedavg", "scaffold"), 1 if quick else 3, say),
     }
 
 
@@ -135,10 +136,10 @@ def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
     return figures
 
 
-def memory(rounds: int, say: Say) -> dict[str, Any]:
+def memory(methods: Sequence[str], rounds: int, say: Say) -> dict[str, Any]:
     """Peak memory, data excluded, with 100 and with 1000 clients, 50 participants a round; each in its own process."""
     figures: dict[str, Any] = {}
-    for method in ("fedavg", "scaffold"):
+    for method in methods:
         peaks = {n: _peak(method, n, rounds) for n in (100, 1000)}
         figures[method] = {"mb": peaks, "ratio": peaks[1000] / peaks[100]}
         say(f"peak memory of {method}, 50 participants a round, data excluded:")

@@ -163,6 +163,7 @@ class Federation:
             "description": self.description,
             "classes": list(self.data.classes),
             "domains": list(self.data.domains),
+            "shape": list(self.data.x.shape[1:]),
             "clients": clients,
         }
 

@@ -72,8 +72,8 @@ def image_noise(
     The noise is normal with deviation `scale`, Laplace with that scale, or exponential with that mean. Vectors of
     floats are neither scaled nor clipped.
     """
-    if kind not in _NOISES:
-        raise unknown("kind of noise", kind, _NOISES)
+    if kind not in NOISES:
+        raise unknown("kind of noise", kind, NOISES)
     if not 0 <= coefficient <= 1 or scale < 0:
         raise FedloomError(f"noise needs a coefficient from 0 to 1 and a scale of 0 or more: {coefficient}, {scale}.")
     if not isinstance(data.x, Tensor) or not (data.x.dtype == torch.uint8 or data.x.is_floating_point()):
@@ -84,10 +84,10 @@ def image_noise(
         part = x[rows]
         if x.dtype == torch.uint8:
             clean = part.to(torch.float32).div_(255)
-            noisy = clean.mul_(1 - coefficient).add_(_NOISES[kind](clean, g), alpha=scale)
+            noisy = clean.mul_(1 - coefficient).add_(NOISES[kind](clean, g), alpha=scale)
             x[rows] = noisy.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
         else:
-            x[rows] = part.mul_(1 - coefficient).add_(_NOISES[kind](part, g), alpha=scale)
+            x[rows] = part.mul_(1 - coefficient).add_(NOISES[kind](part, g), alpha=scale)
     return replace(data, x=x)
 
 
@@ -103,7 +103,8 @@ def _exponential(like: Tensor, g: torch.Generator) -> Tensor:
     return torch.empty_like(like).exponential_(generator=g)
 
 
-_NOISES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+# Noise of scale 1, shaped like a tensor.
+NOISES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "gaussian": _gaussian,
     "laplace": _laplace,
     "exponential": _exponential,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         IMAGE,
         TEXT,
         Cache,
+        Context,
         Dual,
         Encoder,
         Preprocess,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
 __all__ = [
-    "DUAL", "IMAGE", "TEXT", "Cache", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision", "dual",
+    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision", "dual",
     "encode", "features", "image", "images", "template_for", "text", "vit",
 ]  # fmt: skip
 

@@ -20,6 +20,15 @@ from .texts import TextEncoder
 DUAL = Registry("dual encoder")
 
 
+@dataclass(frozen=True)
+class Context:
+    """How a text encoder takes trained vectors in place of a template's words: `read(classes, context)`, with gradients
+    to `context` (any number of rows, `width` numbers each)."""
+
+    width: int
+    read: Callable[[Sequence[str], Tensor], Tensor]
+
+
 @dataclass(frozen=True, eq=False)
 class Dual:
     """An image and a text encoder with one space; `scale` turns cosines into logits and belongs to the pair."""
@@ -28,6 +37,7 @@ class Dual:
     image: Encoder
     text: TextEncoder
     scale_of: Callable[[], float]
+    context: Context | None = None  # for prompt learning; None: its text side takes no trained vectors
 
     @property
     def dim(self) -> int:
@@ -104,10 +114,33 @@ def clip(path: str) -> Dual:
         found: Tensor = model().get_text_features(**{k: inputs[k] for k in wanted}).pooler_output
         return found
 
+    def prompted(classes: Sequence[str], context: Tensor) -> Tensor:
+        # As CoOp: start token, context, class name, end. Fillers take the context's places among the tokens and a hook
+        # puts the vectors there, so that masks, positions and pooling are the model's own.
+        plain = tokenizer()([f"{c.replace('_', ' ')}." for c in classes], padding=True, return_tensors="pt")
+        n, ids = len(context), plain["input_ids"]
+        if ids.shape[1] + n > config.get("text_config", {}).get("max_position_embeddings", 77):
+            raise FedloomError(f"{n} context vectors and the class names are too long for {folder}.")
+        told = {"input_ids": torch.cat([ids[:, :1], ids[:, :1].expand(-1, n), ids[:, 1:]], dim=1)}
+        mask = plain["attention_mask"]
+        told["attention_mask"] = torch.cat([mask[:, :1].expand(-1, n), mask], dim=1)
+
+        def put(_module: nn.Module, _inputs: Any, vectors: Tensor) -> Tensor:
+            return torch.cat([vectors[:, :1], context.expand(len(ids), -1, -1), vectors[:, n + 1 :]], dim=1)
+
+        handle = model().text_model.embeddings.token_embedding.register_forward_hook(put)
+        try:
+            found: Tensor = model().get_text_features(**told).pooler_output
+        finally:
+            handle.remove()
+        return found
+
+    width = config.get("text_config", {}).get("hidden_size", 512)
     name = f"clip:{folder}"
     return Dual(
         name=name,
         image=Encoder(name, dim, size, lambda: Normalised(_ImageTower(model())), files, "joint space"),
         text=TextEncoder(name, dim, embed, files=files, settings="joint space"),
         scale_of=lambda: float(model().logit_scale.exp()),
+        context=Context(width, prompted) if kind == "clip" else None,
     )

@@ -9,14 +9,14 @@ from ..errors import FedloomError
 from .base import Encoder, Preprocess, Registry
 from .cache import Cache
 from .compute import encode, features
-from .duals import DUAL, Dual
+from .duals import DUAL, Context, Dual
 from .efficientnet import efficientnet_lite
 from .huggingface import Tokens, Vision, vision
 from .lite_clip import lite_clip
 from .texts import TEXT, TextEncoder, template_for
 
 __all__ = [
-    "DUAL", "IMAGE", "TEXT", "Cache", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision", "dual",
+    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision", "dual",
     "encode", "features", "image", "images", "template_for", "text", "vit",
 ]  # fmt: skip
 
@@ -49,6 +49,14 @@ def _vit_mini() -> Encoder:
 
 IMAGE.register("hf:")(vision)
 DUAL.register("lite-clip")(lite_clip)
+
+
+@DUAL.register("checks")
+def _checks() -> Dual:
+    """The made-up pair of `fedloom check`, for methods that need a dual encoder; of no other use."""
+    from ..checks import small_dual
+
+    return small_dual()
 
 
 @IMAGE.register("lite-clip")

@@ -26,13 +26,37 @@ TEMPLATES = {
     "flowers102": "a photo of a {}, a type of flower.",
     "dtd": "{} texture.",
     "oxford_pets": "a photo of a {}, a type of pet.",
+    "fgvc_aircraft": "a photo of a {}, a type of aircraft.",
+    "eurosat": "a centered satellite photo of {}.",
+    "food101": "a photo of {}, a type of food.",
+    "ucf101": "a photo of a person doing {}.",
+    "caltech101": "a photo of a {}.",
+    "stanford_cars": "a photo of a {}.",
+    "sun397": "a photo of a {}.",
 }
+# General templates for an ensemble: the short set that CoOp and Tip-Adapter use.
+ENSEMBLE = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
 TEMPLATE = "a photo of a {}."
 
 
 def template_for(data: str) -> str:
     """The template used for a data set."""
     return TEMPLATES.get(data, TEMPLATE)
+
+
+def filled(classes: Sequence[str], templates: Sequence[str]) -> list[list[str]]:
+    """For each class its name in each template; underscores in names become spaces."""
+    if bad := [t for t in templates if "{}" not in t]:
+        raise FedloomError(f"the template {bad[0]!r} has no {{}} for the class name.")
+    return [[t.replace("{}", c.replace("_", " ").strip()) for t in templates] for c in classes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +85,8 @@ class TextEncoder:
         templates = [templates] if isinstance(templates, str) else list(templates)
         if isinstance(classes, str) or not classes:
             raise FedloomError(f"text encoder {self.name} was asked for no class names: give a list of at least one.")
-        if bad := [t for t in templates if "{}" not in t]:
-            raise FedloomError(f"the template {bad[0]!r} has no {{}} for the class name.")
-        words = [c.replace("_", " ").strip() for c in classes]
-        found = [F.normalize(self.embed([t.replace("{}", w) for w in words]), dim=1) for t in templates]
+        said = filled(classes, templates)
+        found = [F.normalize(self.embed([own[i] for own in said]), dim=1) for i in range(len(templates))]
         return F.normalize(torch.stack(found).mean(0), dim=1)
 
 

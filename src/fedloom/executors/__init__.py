@@ -10,10 +10,12 @@ from ..memory import keep_freed_memory
 from .base import Executor, Result, Task, execute
 from .inplace import Debug, Inplace
 from .pool import Pool
+from .vmap import Vmap
 
 EXECUTORS: dict[str, Callable[[Site, int], Executor]] = {
     "inplace": lambda site, workers: Inplace(site),
     "pool": Pool,
+    "vmap": lambda site, workers: Vmap(site),
     "debug": lambda site, workers: Debug(site),
 }
 

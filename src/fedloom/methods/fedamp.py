@@ -33,6 +33,7 @@ from .fedavg import FedAvg
 class FedAMP(FedAvg):
     """Message passing: similar clients attract each other's models."""
 
+    by_client = None
     personalised = True
     averages = False
     neutral = ({"lam": 0.0, "self_share": 1.0}, "local")

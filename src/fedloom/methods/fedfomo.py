@@ -41,6 +41,7 @@ def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 class FedFomo(FedAvg):
     """Each client chooses whose models to mix."""
 
+    by_client = None
     personalised = True
     averages = False
     stage = "after"

@@ -9,7 +9,8 @@ A(y) -> all classes but y, tau -> `tau`. Use `--encoder ... --model projection`.
 L_g contrasts a feature with the global prototypes, L_p with every client's. Inference: the largest inner product with
 the client's own prototypes, among the classes it owns.
 Deviations: Eq. 6's second division by the number of owners is taken for a misprint (`average=literal` has it); losses
-are means over the batch; before anybody has prototypes there is no loss, so the first round only computes them.
+are means over the batch; before anybody has prototypes there is no loss, so the first round only computes them. Noise
+on what is sent (`perturb`) leaves the prototypes that the client predicts with as they are.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from ..local import Batch, Local, Predictor, Site
 from ..method import Method, Update, Uploads, method, sizes
+from ..parts.privacy import Perturbed
 from ..parts.prototype_contrast import Weights, anchored_supcon, padded, pooled, prototype_loss, supcon
 from ..parts.prototypes import class_means, distance_to_own
 from ..payload import Payload
@@ -30,11 +32,12 @@ from ..training import Positive
 
 
 @method("fedpcl")
-class FedPCL(Method):
+class FedPCL(Perturbed, Method):
     """Prototype-wise contrastive learning."""
 
     stage = "after"
     alone = None
+    by_client = ("sizes", "every", "owned")
     training: ClassVar = {"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001}
     presets: ClassVar = {
         "official": {"average": "mean", "loss": "official", "inference": "distance", "drop_last": True}
@@ -66,7 +69,8 @@ class FedPCL(Method):
         means, counts = self.prototypes(local)
         own = counts.nonzero().flatten()
         kept = Payload(model=local.tree("local"), prototypes=means, counts=counts)
-        return Update(Payload(prototypes=means[own], classes=own, counts=counts[own]), kept, down)
+        sent = self.perturbed(means[own], local)
+        return Update(Payload(prototypes=sent, classes=own, counts=counts[own]), kept, down)
 
     def parts(self, batch: Batch, down: Payload) -> dict[str, Tensor]:
         """The loss, by part. Prototypes are constants in it."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..local import Batch, Fit, Local, Predictor
 from ..method import Update, Uploads, method
+from ..parts.privacy import Perturbed
 from ..parts.prototypes import class_means, distance_to_own, nearest, table
 from ..payload import Payload
 from ..training import NotNegative
@@ -31,7 +32,7 @@ from .local import Alone
 
 
 @method("fedproto")
-class FedProto(Alone):
+class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
     neutral = ({"lam": 0.0, "predict": "head"}, "local")
@@ -47,8 +48,9 @@ class FedProto(Alone):
         self.train(down, state, local)
         seen, y = local.outputs()
         means, counts = class_means(seen.features, y, local.classes)
-        own = [c for c in range(local.classes) if counts[c]]
-        up = Payload(protos=Tree((str(c), means[c]) for c in own), counts=Tree((str(c), counts[c]) for c in own))
+        own = counts.nonzero().flatten()
+        named = dict(zip(map(str, own.tolist()), self.perturbed(means[own], local), strict=True))
+        up = Payload(protos=Tree(named), counts=Tree((c, counts[int(c)]) for c in named))
         return Update(upload=up, state=Payload(model=local.tree("local")), trained=down)
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:

@@ -19,6 +19,10 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
         "bytes": {way: {"total": n, "per_round": n / rounds if rounds else 0} for way, n in total.items()},
         "floats": metrics[-1].get("floats") if metrics else None,  # up and down, per client in the last round
         "seconds": round(sum(t["seconds"] for t in timing), 3),
+        "spent": {
+            who: round(sum(t["spent"].get(who, 0.0) for t in timing if "spent" in t), 3)
+            for who in ("clients", "server", "evaluation")
+        },
         "seconds_per_round": round(sum(t["seconds"] for t in timing) / rounds, 4) if rounds else None,
         "peak_rss_mb": round(max((t["peak_rss_mb"] for t in timing), default=0.0), 1),
     }
@@ -58,7 +62,15 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
         "before": {"accuracy_mean": pick("before", "accuracy_mean")},
         "after": {"accuracy_mean": pick("after", "accuracy_mean")},
         "common": common,
+        "figures": _own(metrics),
         **figures("personal"),
         **clustered,
         **cost,
     }
+
+
+def _own(metrics: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """The method's own figures: after the last round, and the least and the most of all rounds."""
+    names = dict.fromkeys(name for m in metrics for name in m.get("figures", ()))
+    seen = {name: [m["figures"][name] for m in metrics if name in m.get("figures", ())] for name in names}
+    return {name: {"last": v[-1], "least": min(v), "most": max(v)} for name, v in seen.items()}

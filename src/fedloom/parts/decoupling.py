@@ -124,7 +124,10 @@ def with_corrections(model: Any, points: Sequence[str], classes: int, **options:
         width, maps = outgoing(body, name, model.head)
         parent, _, own = name.rpartition(".")
         made = Correction(width, classes, maps=maps, **options).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        setattr(body.get_submodule(parent), own, nn.Sequential(inner, made))
+        if isinstance(inner, nn.Sequential):  # no tensor gets another name, so payloads stay as long as they were
+            inner.add_module("correction", made)
+        else:
+            setattr(body.get_submodule(parent), own, nn.Sequential(inner, made))
     model.body = body[0]
     return model
 

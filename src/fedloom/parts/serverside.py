@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,3 +29,33 @@ def descend(
             with torch.no_grad():
                 torch._foreach_add_(list(w.values()), gradient, alpha=-lr)
     return w.clone()
+
+
+def adamw(
+    weight: Tensor,
+    gradient: Callable[..., Tensor],
+    samples: Sequence[Tensor],
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    decay: float,
+    eps: float,
+    rng: torch.Generator,
+) -> Tensor:
+    """The weight after epochs of AdamW over samples (tensors of equal length), in batches.
+
+    `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small steps in a round;
+    without autograd they take a third of the time.
+    """
+    w = weight.clone()
+    mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
+    for _ in range(epochs):
+        order = torch.randperm(len(samples[0]), generator=rng)
+        for part in zip(*(t[order].split(batch) for t in samples), strict=True):
+            step += 1
+            torch._fused_adamw_(
+                [w], [gradient(w, *part)], [mean], [square], [], [step], lr=lr, beta1=0.9, beta2=0.999,
+                weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+    return w

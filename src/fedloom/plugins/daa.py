@@ -39,23 +39,23 @@ class DAA(Reweighting):
     def init(self, site: Site) -> Payload:
         counts = torch.zeros(site.clients, site.classes, dtype=torch.int64)
         q = self.domains_known or len(site.federation.data.domains)
-        return super().init(site).replace(class_counts=counts, q=q)
+        return super().init(site).replace(held=counts, q=q)
 
     def hello(self, local: Local) -> Payload:
         said = super().hello(local)
         return said.replace(class_counts=local.counts) if self.by_class else said
 
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
-        counts = server.tensor("class_counts").clone()
+        counts = server.tensor("held").clone()
         for k, hello in hellos.items():
             # Without counts by class the samples are spread evenly over classes: B_k = n_k / N for each.
             counts[k] = hello.tensor("class_counts") if self.by_class else int(hello.number("size"))
-        return super().join(server, hellos).replace(class_counts=counts)
+        return super().join(server, hellos).replace(held=counts)
 
     def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
         who = list(uploads)
         sizes, q = server.tensor("sizes")[who].double(), int(server.number("q"))
-        gap = discrepancy(server.tensor("class_counts")[who], q)
+        gap = discrepancy(server.tensor("held")[who], q)
         shares = torch.zeros(len(server.tensor("sizes")), dtype=torch.float64)
         shares[who] = domain_aware(sizes, gap, self.by_size, self.by_gap)
         return server.replace(shares=shares)

@@ -97,6 +97,7 @@ class Page:
             "Clients": self._clients(),
             "Data": self._data(),
             "Costs": self._grid(panels.costs(self.entries)),
+            "Privacy": self._privacy(),
             "Features": self._views(),
             "Runs": self._runs(),
             "Settings": self._settings(),
@@ -383,6 +384,37 @@ class Page:
         return "".join(
             f"<h3>{esc(heading)}</h3>{self._grid(found, 'two' if len(found) > 1 else '')}"
             for heading, found in self.views.items()
+        )
+
+    def _privacy(self) -> str:
+        """What each run promises to each client, if any run promises anything."""
+        rows, notes = "", ""
+        for entry in self.entries:
+            for run in entry.runs:
+                told = run.summary.get("privacy")
+                if not isinstance(told, Mapping):
+                    continue
+                spent = told["epsilon"]
+                rows += (
+                    f"<tr><th scope=row>{_key(entry)}{esc(entry.name)}</th><td>{esc(run.seed)}</td>"
+                    f"<td>{told['noise_multiplier']:.4g}</td><td>{told['delta']:g}</td><td>{min(spent):.4g}</td>"
+                    f"<td>{max(spent):.4g}</td></tr>"
+                )
+                each = "\n".join(
+                    f"client {k}: {n} prototypes sent, epsilon {e:.4g}"
+                    for k, (n, e) in enumerate(zip(told["releases"], spent, strict=True))
+                )
+                which = f"Each client of {entry.name}, seed {run.seed}"
+                notes += f"<details><summary>{esc(which)}</summary>{_code(each)}</details>"
+        if not rows:
+            return ""
+        heads = ("Method", "seed", "noise / sensitivity", "delta", "least epsilon", "greatest epsilon")
+        head = "".join(f"<th>{h}</th>" for h in heads)
+        return (
+            f"<div class='scroll frame'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+            "<p class=note>(epsilon, delta) of all prototypes that a client sent in the run, for an exchange of all "
+            "its inputs; which classes it has, and how many samples of each, is not hidden. An epsilon far above 10 "
+            f"promises next to nothing.</p>{notes}"
         )
 
     # -- runs and settings ----------------------------------------------------------------------------------------

@@ -10,13 +10,10 @@ import colorsys
 import io
 import json
 import math
-import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +28,10 @@ from ..data.federation import Federation
 from ..errors import FedloomError
 from ..local import Local, Predictor, Site
 from ..method import make
+from ..parts.decoupling import Correction, Use, corrections
 from ..payload import Payload
 from ..rng import key, numpy_rng
-from ..runs import Run, deal, encoded, network
+from ..runs import Run, deal, encoded, network, saved
 from ..state import Store
 from .drawing import SYMBOLS, colour
 from .figures import Axis, Chart, Heat, Mark
@@ -118,6 +116,8 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
                         found.setdefault(heading, []).append(panel)
                     if (tiles := grad_cam(one)) is not None:
                         looks.append((entry, tiles))
+                        if tiles.parts:
+                            found.setdefault("Grad-CAM of decoupled features", []).append(_decoupled(one, tiles))
             except FedloomError as error:
                 warnings.warn(f"no feature views of {entry.name}: {error}", stacklevel=2)
             bar.advance(task)
@@ -126,9 +126,11 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
         caption = (
             "Where each method's personal model looks in test images of a client of each domain: Grad-CAM of the "
             "predicted class, by the score that the model's head gives it, at the last convolution whose map is larger "
-            "than a point; warm colours raise the score. Below each image its class, or what it was taken for."
+            "than a point (or behind F2DC's modules); warm colours raise the score. Below each image its class, or "
+            "what it was taken for."
         )
-        found["Grad-CAM"] = [Panel("grad-cam", "What the models look at", caption, _sheet(same))]
+        sheet = _sheet([(entry.name, tiles) for entry, tiles in same])
+        found["Grad-CAM"] = [Panel("grad-cam", "What the models look at", caption, sheet)]
     return found
 
 
@@ -145,18 +147,8 @@ def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Op
         known[name] = encoded(config, deal(config))
     method = make(config.method, config.hyper)
     site = Site(method, known[name], network(config, known[name]), config.training, config.seed)
-    assert run.folder is not None
-    with tempfile.TemporaryDirectory() as temporary:
-        # A store tidies up its folder; this one holds links only, so the run's own files stay as they are.
-        folder = Path(temporary) / "checkpoint"
-        source = run.folder / "checkpoint"
-        if not source.is_dir():
-            raise FedloomError(f"{run.folder} has no checkpoint.")
-        shutil.copytree(source, folder, copy_function=lambda a, b: os.symlink(os.path.abspath(a), b))
-        store = Store(folder)
-        start = store.load()
-        if start.server is None:
-            raise FedloomError(f"{run.folder} has no checkpoint.")
+    with saved(run) as (start, store):
+        assert start.server is not None
         site.load()
         yield Opened(entry, run, site, start.server, start.round, store)
 
@@ -336,6 +328,7 @@ class Tiles:
     maps: list[np.ndarray]  # height x width, from 0 to 1
     truth: list[str]
     said: list[str]
+    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)  # maps of what `dfdc` makes of a feature map
 
 
 def grad_cam(one: Opened) -> Tiles | None:
@@ -357,6 +350,8 @@ def grad_cam(one: Opened) -> Tiles | None:
         x, y = data.x[rows], data.y[rows]
         said = one.predictor(k)(x).argmax(1)  # as the method predicts, which need not be with the model's head
         maps = class_maps(one.site.model, data.prepare(x), said)
+        for part, seen in part_maps(one.site.model, data.prepare(x), said).items():
+            tiles.parts.setdefault(part, []).extend(seen.numpy())
         for i, row in enumerate(rows.tolist()):
             tiles.samples.append((k, row))
             tiles.domains.append(domain if domain != "None" else f"client {k}")
@@ -376,15 +371,47 @@ def class_maps(model: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
     """Grad-CAM of a class for each image of a batch: N x height x width, from 0 to 1.
 
     Selvaraju et al., "Grad-CAM: visual explanations from deep networks via gradient-based localization", ICCV 2017: the
-    channels of a convolution weighted by the mean gradient of the class score, summed, negative parts left out.
+    channels of a convolution weighted by the mean gradient of the class score, summed, negative parts left out. Where
+    F2DC's modules stand in the body, the map behind the last of them takes the convolution's place.
     """
-    caught: list[Tensor] = []
+    _, _, activation, weights = _weighted(model, x, classes)
+    heat = (weights * activation).sum(1, keepdim=True).clamp_min(0)
+    heat = heat / heat.amax((2, 3), keepdim=True).clamp_min(1e-12)
+    return F.interpolate(heat, size=x.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
 
-    def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-        caught.append(output)
+
+PARTS: dict[Use, str] = {"plain": "f", "robust": "f+", "related": "f-", "corrected": "f*", "whole": "f~"}
+
+
+def part_maps(model: nn.Module, x: Tensor, classes: Tensor) -> dict[str, Tensor]:
+    """Grad-CAM of f, f+, f-, f* and f~ at the last of F2DC's modules; nothing where there are none, or no maps.
+
+    All are weighted by the gradient at f~, what the classifier sees. So the maps of f+ and f* add up to that of f~, but
+    for negative parts; an image's maps have one scale.
+    """
+    if not corrections(model):
+        return {}
+    module, given, _, weights = _weighted(model, x, classes)
+    if not isinstance(module, Correction):
+        return {}
+    with torch.no_grad():
+        parts = module.parts(given)
+        heats = {PARTS[name]: (weights * parts[name]).sum(1, keepdim=True).clamp_min(0) for name in PARTS}
+        top = torch.stack([h.amax((2, 3), keepdim=True) for h in heats.values()]).amax(0).clamp_min(1e-12)
+    size = x.shape[-2:]
+    return {n: F.interpolate(h / top, size=size, mode="bilinear", align_corners=False)[:, 0] for n, h in heats.items()}
+
+
+def _weighted(model: nn.Module, x: Tensor, classes: Tensor) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """The module that Grad-CAM looks at, what goes into it, what comes out, and the weights of its channels."""
+    caught: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.ndim == 4:
+            caught.append((module, inputs[0], output))
 
     body: Any = model.body
-    handles = [m.register_forward_hook(keep) for m in body.modules() if isinstance(m, nn.Conv2d)]
+    handles = [m.register_forward_hook(keep) for m in body.modules() if isinstance(m, nn.Conv2d | Correction)]
     model.eval()
     try:
         # A frozen body has no gradients of its own: let them flow from the input.
@@ -392,21 +419,31 @@ def class_maps(model: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
     finally:
         for handle in handles:
             handle.remove()
-    maps = [m for m in caught if m.shape[-1] * m.shape[-2] > 1] or caught
-    activation = maps[-1]
+    large = [c for c in caught if c[2].shape[-1] * c[2].shape[-2] > 1] or caught
+    module, given, activation = ([c for c in large if isinstance(c[0], Correction)] or large)[-1]
     (gradient,) = torch.autograd.grad(scores.gather(1, classes[:, None]).sum(), activation)
-    heat = (gradient.mean((2, 3), keepdim=True) * activation).sum(1, keepdim=True).clamp_min(0).detach()
-    heat = heat / heat.amax((2, 3), keepdim=True).clamp_min(1e-12)
-    return F.interpolate(heat, size=x.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+    return module, given.detach(), activation.detach(), gradient.mean((2, 3), keepdim=True)
 
 
-def _sheet(looks: Sequence[tuple[Entry, Tiles]]) -> bytes:
-    """A row of images, then a row for each method."""
+def _decoupled(one: Opened, tiles: Tiles) -> Panel:
+    """A row of images, and one for each part that F2DC's modules make of their features."""
+    heading = f"{one.entry.name}: what is robust, what is corrected"
+    caption = (
+        "Grad-CAM of the predicted class for the feature map as it was (f), its robust part (f+), the part that "
+        "depends on the domain (f-), that part corrected (f*), and what the classifier sees, f~ = f+ + f*. All are weighted by "
+        "the gradient at f~; the maps of an image have one scale."
+    )
+    rows = [(name, replace(tiles, maps=maps)) for name, maps in tiles.parts.items()]
+    return Panel(f"decoupled-{_slug(one)}", heading, caption, _sheet(rows))
+
+
+def _sheet(looks: Sequence[tuple[str, Tiles]]) -> bytes:
+    """A row of images, then a row for each method or part, by name."""
     from PIL import Image, ImageDraw, ImageFont
 
     first = looks[0][1]
     large, small = ImageFont.load_default(15), ImageFont.load_default(12)
-    left = 20 + max(math.ceil(large.getlength(e.name)) for e, _ in looks)
+    left = 20 + max(math.ceil(large.getlength(name)) for name, _ in looks)
     left = max(left, 70)
     row, gap, head = TILE + 24, 6, 26
     image = Image.new("RGB", (left + len(first.images) * (TILE + gap), head + row * (len(looks) + 1)), "#ffffff")
@@ -417,7 +454,7 @@ def _sheet(looks: Sequence[tuple[Entry, Tiles]]) -> bytes:
             middle = left + (start + j) / 2 * (TILE + gap) - gap / 2
             draw.text((middle, 12), first.domains[start], fill="#17202a", font=large, anchor="mm")
             start = j
-    rows: list[tuple[str, Tiles | None]] = [("input", None), *((e.name, t) for e, t in looks)]
+    rows: list[tuple[str, Tiles | None]] = [("input", None), *looks]
     for i, (name, tiles) in enumerate(rows):
         y = head + i * row
         draw.text((left - 10, y + TILE / 2), name, fill="#17202a", font=large, anchor="rm")

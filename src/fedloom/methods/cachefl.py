@@ -1,0 +1,40 @@
+"""CacheFL: one cache for all, trained by clients and averaged.
+
+Yi et al., "CacheFL: privacy-preserving and efficient federated cache model fine-tuning for vision-language models",
+2025.
+
+Travels: the keys down and up, one per class; the text rows down, once. Kept by the client: the text rows.
+Symbols: F -> `keys` of the head, alpha, beta -> `alpha`, `beta`. Prediction: the common cache beside the text logits.
+Deviations: the paper's first keys are features of images that a text-to-image model draws. There is none here: keys
+start at the text rows, one per class (copies of a key would stay copies). No code and no settings were at hand: those of
+Tip-Adapter-F are used, with epochs and batches as FedPACT has them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from ..local import Site
+from ..method import method
+from ..parts.heads import CacheHead
+from ..parts.textual import Averaged
+from ..payload import Payload
+from ..training import NotNegative, Positive
+
+
+@method("cachefl")
+class CacheFL(Averaged):
+    """A common cache."""
+
+    neutral = ({"alpha": 0.0}, "zeroshot")
+    training: ClassVar = {
+        "optimizer": "adamw", "lr": 0.001, "eps": 1e-4, "weight_decay": 0.01, "batch": 16, "epochs": 20,
+    }  # fmt: skip
+    alpha: NotNegative = 1.17  # weight of the cache
+    beta: Positive = 1.0  # its sharpness
+
+    def first(self, site: Site, texts: Payload) -> nn.Module:
+        text = texts.tensor("text")
+        return CacheHead(text, text, alpha=self.alpha, beta=self.beta, scale=texts.number("scale"))

@@ -1,0 +1,54 @@
+"""ECALP: labels flow over a graph of class texts, a client's few images and its test images in their order.
+
+Li et al., "Efficient and context-aware label propagation for zero-/few-shot training-free adaptation of
+vision-language model", ICLR 2025.
+
+Travels: the text rows down, once; nothing up. Kept by the client: the text rows.
+Symbols: k_t, k_i, k_f -> `nearest_texts`, `nearest_images`, `nearest_shots`, gamma -> `gamma`, alpha -> `share`.
+Prediction is transductive: it depends on the client's other test images and on their order, and so its accuracy is not
+quite comparable with that of methods that see one image at a time.
+Deviations: federated here means "by every client for itself". A test image enters the graph once (released: twice), and
+a negative cosine counts as 0.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..local import Local, Predictor
+from ..method import Update, method
+from ..parts.propagation import propagate
+from ..parts.textual import Textual, read, unit_features
+from ..payload import Payload
+from ..training import Count, Positive
+
+
+@method("ecalp")
+class ECALP(Textual):
+    """Context-aware label propagation."""
+
+    nearest_texts: Count = 3
+    nearest_images: Count = 8
+    nearest_shots: Count = 8
+    gamma: Positive = 10.0  # power of the similarities
+    share: Positive = 1.0  # of what flows in, against an image's first label
+    flows: Count = 3  # how often labels move on
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        return Update(Payload(), read(down, state))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        shots, y = unit_features(local)
+        text = read(down, state).tensor("text")
+
+        @torch.no_grad()
+        def predict(x: Tensor) -> Tensor:
+            tests = F.normalize(local.site.outputs(x).features, dim=1)
+            return propagate(
+                tests, text, shots, y, nearest_texts=self.nearest_texts, nearest_images=self.nearest_images,
+                nearest_shots=self.nearest_shots, gamma=self.gamma, share=self.share, steps=self.flows,
+            )  # fmt: skip
+
+        return predict

@@ -1,0 +1,50 @@
+"""FedCLIP: a small attention adapter on frozen features, trained by clients and averaged.
+
+Lu, Hu, Wang, Xie, "FedCLIP: fast generalization and personalization for CLIP in federated learning", IEEE Data Eng.
+Bull. 2023.
+
+Travels: the adapter down and up; the text rows down, once. Kept by the client: the text rows.
+Symbols: A -> `layers` of the head; the adapted feature is A(v) * v, scaled to length one.
+The loss is symmetric contrast within a batch, every image with its own class's text; all clients weigh the same.
+Deviations: images of one class in a batch are negatives of each other, as in the released code; `loss=ce`, ours, is
+cross-entropy over the class texts instead.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..local import Batch, Local, Site, cross_entropy
+from ..method import method
+from ..parts.heads import AdapterHead
+from ..parts.textual import Averaged
+from ..payload import Payload
+
+
+@method("fedclip")
+class FedCLIP(Averaged):
+    """A common adapter."""
+
+    training: ClassVar = {
+        "optimizer": "adam", "lr": 5e-5, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.2, "batch": 32,
+    }  # fmt: skip
+    loss: Literal["contrast", "ce"] = "contrast"  # within the batch as released, or over all class texts
+
+    def first(self, site: Site, texts: Payload) -> nn.Module:
+        return AdapterHead(texts.tensor("text"), texts.number("scale"))
+
+    def train(self, head: nn.Module, down: Payload, local: Local) -> None:
+        local.fit(contrast if self.loss == "contrast" else cross_entropy, head=head)
+
+    def weight(self, server: Payload, k: int) -> float:
+        return 1.0
+
+
+def contrast(batch: Batch) -> dict[str, Tensor]:
+    """The mean of both directions' cross-entropy in the square of a batch's images and their own classes' texts."""
+    square, own = batch.logits[:, batch.y], torch.arange(len(batch.y))
+    return {"contrast": (F.cross_entropy(square, own) + F.cross_entropy(square.T, own)) / 2}

@@ -1,0 +1,49 @@
+"""FedPGA (a reconstruction): a common cache that starts at the clients' pooled class prototypes and stays near them.
+
+Liu, Huang, "Federated prototype guided adaption for vision-language models", ICASSP 2025.
+
+This is a reconstruction: neither code nor text of the paper was at hand, only that it is a federated cache guided by
+class prototypes and evaluated as one common model. Its figures say nothing certain about the published method.
+
+Travels: first class means and counts up; then the keys down and up, one per class; the text rows down, once.
+Symbols (ours): F -> `keys` of the head, mu -> `mu`: the client's loss is CE + mu/2 |F - received F|^2. Prediction as `cachefl`.
+Deviations: everything beyond the sentence above; `mu=0` is CacheFL started from prototypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import nn
+
+from ..local import Local, Site
+from ..method import method
+from ..parts.textual import no_means, own_means, pool_means, prototypes
+from ..payload import Payload
+from ..training import NotNegative
+from ..tree import Tree
+from .cachefl import CacheFL
+
+
+@method("fedpga")
+class FedPGA(CacheFL):
+    """A common cache guided by prototypes."""
+
+    mu: NotNegative = 0.1  # pull towards the received keys
+
+    def init(self, site: Site) -> Payload:
+        server = super().init(site)
+        return Payload(server, **no_means(server.tensor("text")))
+
+    def hello(self, local: Local) -> Payload:
+        return own_means(local)
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        server = pool_means(super().join(server, hellos), hellos)
+        if server.tensor("told").any():  # newcomers get the cache as it has become
+            return server
+        return server.replace(head=Tree({"keys": F.normalize(prototypes(server), dim=1)}))
+
+    def train(self, head: nn.Module, down: Payload, local: Local) -> None:
+        local.fit(head=head, pull=(down.tree("head"), self.mu))

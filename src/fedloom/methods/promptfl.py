@@ -1,0 +1,57 @@
+"""PromptFL: context vectors in front of the class names, trained by clients and averaged.
+
+Guo, Guo, Wang, Tang, Xu, "PromptFL: let federated participants cooperatively learn prompts instead of models", IEEE
+TMC 2023; the prompts are CoOp's.
+
+Travels: the context down and up, and nothing else. Kept by the client: nothing; it has the text encoder.
+Symbols: v_1 .. v_M -> `context` of the head, M -> `tokens`. The loss is cross-entropy of s v . t_c; its gradient goes
+through the frozen text encoder. All clients weigh the same. Needs `--encoder clip:PATH`.
+Deviations: the context alone is averaged; the released code averages references to one and the same model. CoOp's
+cosine schedule runs within a round.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from ..encoders import Dual, dual
+from ..errors import FedloomError
+from ..local import Site
+from ..method import method
+from ..parts.heads import PromptHead
+from ..parts.textual import Averaged
+from ..payload import Payload
+from ..training import Count
+
+
+@method("promptfl")
+class PromptFL(Averaged):
+    """A common prompt."""
+
+    training: ClassVar = {"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5}
+    tokens: Count = 16  # context vectors
+
+    def first(self, site: Site, texts: Payload) -> nn.Module:
+        pair = _pair(str(site.federation.data.encoder))
+        if pair.context is None:
+            raise FedloomError(
+                f"promptfl trains through the text encoder, and {pair.name}'s takes no trained vectors: use clip:PATH."
+            )
+        context = 0.02 * torch.randn(self.tokens, pair.context.width)
+        return PromptHead(context, site.federation.data.classes, pair.context, texts.number("scale"))
+
+    def init(self, site: Site) -> Payload:
+        return super().init(site).replace(text=torch.zeros(0))  # a client reads the class names itself
+
+    def weight(self, server: Payload, k: int) -> float:
+        return 1.0
+
+
+@lru_cache(maxsize=1)
+def _pair(name: str) -> Dual:
+    """The dual encoder, loaded once in a process."""
+    return dual(name)

@@ -1,0 +1,41 @@
+"""Tip-Adapter: each client's few images as a cache beside the zero-shot classifier; nothing is trained.
+
+Zhang et al., "Tip-Adapter: training-free adaption of CLIP for few-shot classification", ECCV 2022.
+
+Travels: the text rows down, once; nothing up. Kept by the client: the text rows; the cache is made of its own data.
+Symbols: F_train -> keys, the client's unit features; L_train -> their classes; alpha, beta -> `alpha`, `beta`.
+Deviations: federated here means "by every client for itself", as in the paper of FedPACT. Keys are features of the
+images as they are, not means over ten augmented ones; alpha and beta are not searched for on validation data.
+"""
+
+from __future__ import annotations
+
+from ..local import Local, Predictor
+from ..method import Update, method
+from ..parts.heads import CacheHead
+from ..parts.textual import Textual, read, unit_features
+from ..payload import Payload
+from ..training import NotNegative, Positive
+
+
+@method("tip-adapter")
+class TipAdapter(Textual):
+    """A cache of the client's own features."""
+
+    neutral = ({"alpha": 0.0}, "zeroshot")
+    alpha: NotNegative = 1.17  # weight of the cache
+    beta: Positive = 1.0  # its sharpness
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        return Update(Payload(), read(down, state))
+
+    def cache(self, down: Payload, state: Payload, local: Local) -> CacheHead:
+        """The cache of all the client's training samples."""
+        keys, y = unit_features(local)
+        kept = read(down, state)
+        return CacheHead(
+            keys, kept.tensor("text"), owners=y, alpha=self.alpha, beta=self.beta, scale=kept.number("scale")
+        )
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        return local.predictor(head=self.cache(down, state, local))

@@ -1,0 +1,44 @@
+"""Tip-Adapter-F: Tip-Adapter whose keys are fine-tuned, by every client for itself and once.
+
+Zhang et al., "Tip-Adapter: training-free adaption of CLIP for few-shot classification", ECCV 2022.
+
+Travels: the text rows down, once; nothing up. Kept by the client: the text rows and its keys.
+Symbols: as `tip-adapter`. AdamW, step size 0.001 along a cosine, 20 epochs, batches of 256, in the first round a client
+takes part in; later rounds change nothing.
+Deviations: as `tip-adapter`. Keys are not scaled to length one again after training, as in the released code; the last
+epoch counts, while the released code takes the best one on the test set.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from ..local import Local, Predictor
+from ..method import Update, method
+from ..parts.textual import read
+from ..payload import Payload
+from .tip_adapter import TipAdapter
+
+
+@method("tip-adapter-f")
+class TipAdapterF(TipAdapter):
+    """A cache whose keys are trained."""
+
+    training: ClassVar = {
+        "optimizer": "adamw", "lr": 0.001, "eps": 1e-4, "weight_decay": 0.01, "cosine": True, "batch": 256, "epochs": 20,
+    }  # fmt: skip
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        if state:
+            return Update(Payload(), state)
+        cache = self.cache(down, state, local)
+        local.fit(head=cache)
+        return Update(Payload(), read(down, state).replace(keys=cache.keys.detach()))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        cache = self.cache(down, state, local)
+        if state:
+            cache.keys = torch.nn.Parameter(state.tensor("keys"))
+        return local.predictor(head=cache)

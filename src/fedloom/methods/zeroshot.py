@@ -1,0 +1,35 @@
+"""Zero-shot: a vision-language model's own classifier, nothing trained.
+
+Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021.
+
+Travels: the text rows down, once; nothing up. Kept by the client: the text rows.
+Symbols: t_c -> rows of `text`, s -> `scale`; logits are s v . t_c. `prompts` says which templates are averaged.
+Deviations: none.
+"""
+
+from __future__ import annotations
+
+from ..local import Local, Predictor, Site
+from ..method import Update, method
+from ..parts.heads import TextHead
+from ..parts.textual import Textual, read
+from ..payload import Payload
+
+
+@method("zeroshot")
+class ZeroShot(Textual):
+    """The text rows as they are."""
+
+    personalised = False
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        return Update(Payload(), read(down, state))
+
+    def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
+        local.load()
+        kept = read(down, state)
+        return local.predictor(head=TextHead(kept.tensor("text"), kept.number("scale")))
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        site.load()
+        return site.predictor(head=TextHead(server.tensor("text"), server.number("scale")))

@@ -1,0 +1,102 @@
+"""Classifiers on unit features: text rows, a cache of keys beside them, an adapter in front of them, trained prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..encoders import Context
+
+
+class TextHead(nn.Module):
+    """`scale * f . h_c` for every class's row h_c; f is the feature scaled to length one."""
+
+    text: Tensor
+
+    def __init__(self, text: Tensor, scale: float) -> None:
+        super().__init__()
+        self.scale = float(scale)
+        self.register_buffer("text", text)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * F.normalize(features, dim=1) @ self.text.T
+
+
+class CacheHead(TextHead):
+    """Adds `alpha * sum of exp(-beta (1 - f . k)) over a class's keys k` to the text logits: Tip-Adapter's cache.
+
+    `keys` are what is trained: the keys themselves or, with a `start`, what is added to it. With `unit` the keys are
+    scaled to length one on use. `owners` says which class each key is of; without it key n is of class n.
+    """
+
+    start: Tensor | None
+    values: Tensor | None
+
+    def __init__(
+        self,
+        keys: Tensor,
+        text: Tensor,
+        *,
+        alpha: float,
+        beta: float,
+        scale: float,
+        start: Tensor | None = None,
+        owners: Tensor | None = None,
+        unit: bool = False,
+    ) -> None:
+        super().__init__(text, scale)
+        self.alpha, self.beta, self.unit = float(alpha), float(beta), unit
+        self.keys = nn.Parameter(keys.clone())
+        self.register_buffer("start", start)
+        # With the number of classes said: a client that lacks the highest class would else get a narrower matrix.
+        self.register_buffer("values", None if owners is None else F.one_hot(owners, len(text)).to(text.dtype))
+
+    @property
+    def rows(self) -> Tensor:
+        """The keys as they are used."""
+        return scaled(self.keys if self.start is None else self.start + self.keys, self.unit)
+
+    def forward(self, features: Tensor) -> Tensor:
+        f = F.normalize(features, dim=1)
+        near = torch.exp(-self.beta * (1 - f @ self.rows.T))
+        return self.alpha * (near if self.values is None else near @ self.values) + self.scale * f @ self.text.T
+
+
+class AdapterHead(TextHead):
+    """Text logits of `f * A(f)`, scaled to length one, with attention A over the dimensions of f (FedCLIP).
+
+    A is two layers with a tanh between them and a softmax over dimensions behind.
+    """
+
+    def __init__(self, text: Tensor, scale: float) -> None:
+        super().__init__(text, scale)
+        width = text.shape[1]
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        f = F.normalize(features, dim=1)
+        return super().forward(f * self.layers(f))
+
+
+class PromptHead(nn.Module):
+    """Text logits whose rows are read anew, from trained context vectors in front of each class name (CoOp)."""
+
+    def __init__(self, context: Tensor, classes: Sequence[str], reader: Context, scale: float) -> None:
+        super().__init__()
+        self.context = nn.Parameter(context.clone())
+        self.classes, self.reader, self.scale = list(classes), reader, float(scale)
+
+    def text(self) -> Tensor:
+        """One unit row per class."""
+        return F.normalize(self.reader.read(self.classes, self.context), dim=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * F.normalize(features, dim=1) @ self.text().T
+
+
+def scaled(matrix: Tensor, unit: bool) -> Tensor:
+    """The matrix with rows of length one, or as it is."""
+    return F.normalize(matrix, dim=1) if unit else matrix

@@ -1,0 +1,253 @@
+"""FedPACT: what its paper states, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedloom import checks
+from fedloom.config import build
+from fedloom.data.federation import Client, Dataset, Federation
+from fedloom.engine import Engine, first
+from fedloom.executors.inplace import Inplace
+from fedloom.local import Local, Site
+from fedloom.methods.fedpact import FedPACT
+from fedloom.parts.textual import pool_means, prototypes
+from fedloom.payload import Payload
+from fedloom.schedule import Schedule
+
+Place = Callable[..., Site]
+
+
+def started(site: Site) -> Payload:
+    """The server once everybody has said hello."""
+    server = first(site)
+    hellos = {
+        k: site.method.hello(Local(site, k, 1)) for k in range(site.clients) if len(site.federation.clients[k].train)
+    }
+    return site.method.join(server, hellos).replace(round=1)
+
+
+def run(site: Site, rounds: int = 2, **schedule: object) -> Engine:
+    executor = Inplace(site)
+    engine = Engine(site, executor, Schedule(rounds=rounds, **schedule))
+    engine.run()
+    executor.close()
+    return engine
+
+
+def test_global_prototypes_are_the_means_of_pooled_samples() -> None:
+    """Counts 3 and 1: .75 of the one and .25 of the other; a class that nobody has stands at its text row."""
+    text = torch.eye(2, 3)
+    server = Payload(text=text, sums=torch.zeros(2, 3), counts=torch.zeros(2, dtype=torch.int64))
+    a, b = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 6.0, 7.0])
+    hellos = {
+        0: Payload(means=torch.stack([a, torch.zeros(3)]), counts=torch.tensor([3, 0])),
+        1: Payload(means=torch.stack([b, torch.zeros(3)]), counts=torch.tensor([1, 0])),
+    }
+    found = prototypes(pool_means(server, hellos))
+    assert torch.equal(found[0], 0.75 * a + 0.25 * b) and torch.equal(found[1], text[1])
+
+
+def test_they_equal_the_means_over_all_training_samples(place: Place) -> None:
+    site = place(FedPACT())
+    server = started(site)
+    data = site.federation.data
+    rows = torch.from_numpy(np.concatenate([c.train for c in site.federation.clients]))
+    for c in range(3):
+        own = rows[data.y[rows] == c]
+        assert torch.allclose(prototypes(server)[c], F.normalize(data.x[own], dim=1).mean(0), atol=1e-6)
+
+
+def test_a_cache_and_a_head_travel_and_nothing_else(place: Place) -> None:
+    """N x C floats each way in every round after the first, measured; class means once before."""
+    method = FedPACT(server_epochs=1)
+    site = place(method)
+    engine = run(site, rounds=2)
+    floats = 4 * site.classes * site.width
+    for k in range(site.clients):
+        down = method.download(engine.server, k)
+        assert sorted(down) == ["head", "scale"] and floats <= down.nbytes <= floats + 200
+        update = method.client(down, engine.store.get(k), Local(site, k, 3))
+        assert list(update.upload) == ["cache"] and floats <= update.upload.nbytes <= floats + 200
+    hello = method.hello(Local(site, 0, 1))
+    assert sorted(hello) == ["counts", "means", "size"]
+
+
+@pytest.mark.parametrize("classes,width,floats", [(10, 1024, 10_240), (397, 512, 203_264)])
+def test_the_papers_numbers_of_floats(classes: int, width: int, floats: int) -> None:
+    head = Payload(head=torch.zeros(classes, width))
+    assert 4 * floats < head.nbytes < 4 * floats + 200
+
+
+def test_without_weight_personal_is_common(place: Place) -> None:
+    method = FedPACT(alpha=0.0, server_epochs=3)
+    site = place(method, lr=0.01)
+    server = run(site).server
+    x = site.federation.data.x[:9]
+    common = method.common(server, site)
+    assert common is not None
+    for k in range(site.clients):
+        state = Payload(start=prototypes(server), residual=torch.zeros(4, 64))
+        assert torch.equal(method.personal(method.download(server, k), state, Local(site, k, 1))(x), common(x))
+
+
+def test_the_first_cache_is_the_global_prototypes_and_the_text_is_what_the_encoder_says(place: Place) -> None:
+    method = FedPACT()
+    site = place(method)
+    server = started(site)
+    down = method.download(server, 2)
+    assert torch.equal(down.tensor("head"), F.normalize(server.tensor("text"), dim=1))
+    cache = method.cache(down, Payload())
+    assert torch.allclose(cache.rows, F.normalize(prototypes(server), dim=1))
+    assert cache.scale == 10.0 and method.common(server, site)(site.federation.data.x[:5]).shape == (5, 4)
+
+
+def test_a_client_trains_its_cache_and_goes_on_from_it(place: Place) -> None:
+    method = FedPACT(server_epochs=0)
+    site = place(method, lr=0.01)
+    server = started(site)
+    down = method.download(server, 1)
+    one = method.client(down, Payload(), Local(site, 1, 1))
+    assert one.state.tensor("residual").abs().sum() > 0 and torch.equal(one.state.tensor("start"), prototypes(server))
+    assert torch.allclose(one.upload.tensor("cache").norm(dim=1), torch.ones(4))
+    two = method.client(Payload(head=down.tensor("head"), scale=10.0), one.state, Local(site, 1, 2))
+    assert torch.equal(two.state.tensor("start"), one.state.tensor("start"))
+    assert not torch.equal(two.state.tensor("residual"), one.state.tensor("residual"))
+
+
+def test_the_printed_variant_has_rows_of_any_length_and_scale_one(place: Place) -> None:
+    given = build({"method": "fedpact", "preset": "printed", "model": "linear"})
+    assert given.hyper["unit"] is False and given.hyper["scale"] == 1.0 and given.training.weight_decay == 0.0
+    method = FedPACT(**given.hyper)
+    site = place(method, lr=0.05, weight_decay=0.0)
+    engine = run(site)
+    server = engine.server
+    assert torch.equal(method.head(server), server.tensor("text") + server.tensor("residual"))
+    assert not torch.allclose(server.tensor("caches")[0].norm(dim=1), torch.ones(4), atol=1e-3)
+    assert method.download(server, 0).number("scale") == 1.0
+
+
+def test_the_server_lowers_its_loss_and_raises_margins(place: Place) -> None:
+    method = FedPACT(text="hash", server_epochs=30, server_lr=0.01)  # text that says nothing, to begin with
+    site = place(method)
+    server = run(site).server
+    figures = method.figures(server, site)
+    plain = method.figures(server.replace(residual=torch.zeros(4, 64)), site)
+    assert figures["margin"] > plain["margin"] + 0.3 and plain["margin_improved"] == 0.0
+    assert figures["margin_improved"] > 0.5
+    assert set(figures) == {"alignment_least", "alignment_mean", "margin", "margin_improved"}
+
+
+def test_without_server_epochs_the_head_stays(place: Place) -> None:
+    site = place(FedPACT(server_epochs=0))
+    server = run(site).server
+    assert torch.equal(server.tensor("residual"), torch.zeros(4, 64)) and server.tensor("told").all()
+
+
+def test_sizes_weigh_clients_and_equal_clients_do_not_matter(place: Place) -> None:
+    """With identical caches pi drops out: whatever the sizes, the head is the same."""
+    method = FedPACT(server_epochs=5, server_lr=0.01)
+    site = place(method)
+    server = started(site)
+    cache = F.normalize(torch.randn(4, 64, generator=torch.Generator().manual_seed(0)), dim=1)
+    alike = server.replace(caches=cache.repeat(4, 1, 1), told=torch.ones(4, dtype=torch.bool))
+    full = FedPACT(server_epochs=5, server_lr=0.01, server_batch=16)  # all 16 prototypes in a step
+    heads = [
+        full.align(alike.replace(sizes=torch.tensor(sizes))).tensor("residual")
+        for sizes in ([1, 1, 1, 1], [9, 1, 4, 2])
+    ]
+    assert torch.allclose(*heads, atol=1e-6) and heads[0].abs().sum() > 0
+
+
+def test_an_absent_class_is_trained_from_its_text_or_left_out(place: Place) -> None:
+    site = place(FedPACT())
+    assert (started(site).tensor("counts") == 0).tolist() == [False, False, False, True]
+    sizes = []
+
+    class Counting(FedPACT):
+        def align(self, server: Payload) -> Payload:
+            found = super().align(server)
+            sizes.append(found.tensor("residual")[3].abs().sum().item())
+            return found
+
+    for orphans in ("text", "skip"):
+        run(place(Counting(orphans=orphans, server_epochs=2, server_lr=0.01, lam=0.0)), rounds=1)
+    assert sizes[0] > 0 and sizes[1] > 0  # left out as a target, its row is still pushed away by others
+
+
+def few(shots: int, classes: int = 3, width: int = 8) -> Federation:
+    """Two clients with disjoint classes, one of them without test samples; and a third class that nobody has."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], shots + 2)
+    x = np.eye(width)[y] + 0.1 * rng.normal(size=(len(y), width))
+    data = Dataset(
+        "few", torch.tensor(x, dtype=torch.float32), torch.tensor(y), torch.zeros(len(y), dtype=torch.int64),
+        torch.zeros(len(y), dtype=torch.bool), ("zero", "one", "two")[:classes], ("all",), encoder="checks",
+    )  # fmt: skip
+    none, half = np.arange(0), shots + 2
+    clients = (
+        Client(np.arange(shots), none, np.arange(shots, half)),
+        Client(np.arange(half, half + shots), none, none),
+        Client(none, none, np.arange(half + shots, 2 * half)),
+    )
+    return Federation(data, clients)
+
+
+@pytest.mark.parametrize("shots", [1, 4])
+def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int) -> None:
+    world = few(shots)
+    method = FedPACT(text="hash", server_epochs=5, server_lr=0.01)
+    from torch import nn
+
+    from fedloom.models import Split
+    from fedloom.training import Training
+
+    site = Site(method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.training), seed=0)
+    engine = run(site)
+    record = engine._evaluate([0, 1], set(), _arrivals(engine), {"up": 0, "down": 0})
+    assert record["clients"]["before"][1] is None and record["clients"]["before"][0] is not None
+    assert record["personal"]["accuracy_mean"] == np.mean([a for a in record["clients"]["before"] if a is not None])
+    down = method.download(engine.server, 2)  # never took part: it uses the prototypes it would be sent
+    assert torch.equal(down.tensor("prototypes"), prototypes(engine.server))
+    assert torch.isfinite(engine.server.tensor("residual")).all()
+
+
+def _arrivals(engine: Engine) -> object:
+    from fedloom.engine import _Arrivals
+
+    return _Arrivals(engine._table())
+
+
+def test_time_on_the_server_is_counted_apart(place: Place) -> None:
+    site = place(FedPACT(server_epochs=200))
+    busy = run(site, rounds=1).spent
+    idle = run(place(FedPACT(server_epochs=0)), rounds=1).spent
+    assert set(busy) == {"clients", "server", "evaluation"}
+    assert busy["server"] > 5 * idle["server"] > 0 and busy["clients"] > 0
+
+
+def test_the_figures_are_in_the_metrics_and_in_the_summary(place: Place) -> None:
+    from fedloom.metrics.summary import summarise_run
+
+    seen = checks.trace(FedPACT(server_epochs=2))
+    assert all(set(m["figures"]) >= {"alignment_least", "margin"} for m in seen.metrics)
+    timing = [{"seconds": 1.0, "peak_rss_mb": 1.0, "spent": {"clients": 0.5, "server": 0.25, "evaluation": 0.1}}] * 3
+    told = summarise_run(seen.metrics, timing)
+    values = [m["figures"]["alignment_least"] for m in seen.metrics]
+    assert told["figures"]["alignment_least"] == {"last": values[-1], "least": min(values), "most": max(values)}
+    assert told["spent"] == {"clients": 1.5, "server": 0.75, "evaluation": 0.3}
+
+
+def test_a_network_without_an_encoder_is_refused() -> None:
+    method = FedPACT()
+    ready = checks.place(method)
+    bare = replace(ready.federation, data=replace(ready.federation.data, encoder=None))
+    site = Site(method, bare, ready.given, ready.training, seed=0)
+    with pytest.raises(ValueError, match="needs features of a dual encoder"):
+        first(site)
