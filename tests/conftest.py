@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -104,6 +105,31 @@ def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
 
     monkeypatch.setattr(F, "cross_entropy", parabola)
     return Parabolas
+
+
+@pytest.fixture(scope="session")
+def tiny_vit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The folder of a small ViT with random weights; options change its config. For 32x32 images by default."""
+    transformers = pytest.importorskip("transformers", reason="the extra 'encoders' is not installed")
+    root, made = tmp_path_factory.mktemp("vits"), {}
+
+    def save(**options: int) -> Path:
+        small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+        config = {**small, "image_size": 32, "patch_size": 8, **options}
+        token = json.dumps(config)
+        if token not in made:
+            made[token] = root / str(len(made))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                transformers.ViTModel(transformers.ViTConfig(**config), add_pooling_layer=False).save_pretrained(
+                    made[token]
+                )
+            side = {"height": config["image_size"], "width": config["image_size"]}
+            told = {"size": side, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
+            (made[token] / "preprocessor_config.json").write_text(json.dumps(told))
+        return made[token]
+
+    return save
 
 
 @pytest.fixture

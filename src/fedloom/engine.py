@@ -15,6 +15,7 @@ from .errors import FedloomError
 from .executors import Executor, Result, Task
 from .local import Site, weighted
 from .metrics.accuracy import accuracies, summarise
+from .metrics.clustering import clustering_accuracy
 from .metrics.segmentation import overlap
 from .payload import Payload
 from .schedule import Schedule
@@ -176,6 +177,8 @@ class Engine:
             "bytes_total": dict(self.bytes),
             "floats": {way: float(np.mean(counts)) if counts else 0.0 for way, counts in self.floats.items()},
         }
+        if (groups := method.groups(self.server)) is not None:
+            record["clustering"] = clustering_accuracy(groups, domains)
         figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
         held = {stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean") for stage, s in scores.items()}
         if site.federation.data.kind == "segmentation":

@@ -105,6 +105,13 @@ class Method:
         """How much client k's upload counts, in methods whose server averages."""
         raise NotImplementedError
 
+    def groups(self, server: Payload) -> Sequence[int] | None:
+        """Which group of clients each one is taken to belong to (negative: none), in methods that find groups.
+
+        Evaluation compares them with the clients' domains, which no method knows.
+        """
+        return None
+
     def watched(self, model: Any) -> Sequence[nn.Module]:
         """Modules that `terms` wants to see at work; by default none."""
         return ()

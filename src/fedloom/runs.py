@@ -340,7 +340,7 @@ def encoded(config: Config, federation: Federation, progress: Progress | None = 
 def network(config: Config, federation: Federation) -> nn.Module:
     """The model that a config describes, with first weights that depend on the seed only."""
     data = federation.data
-    task = Task(tuple(data.x.shape[1:]), len(data.classes), data.vocabulary)
+    task = Task(tuple(data.x.shape[1:]), len(data.classes), data.vocabulary, data.encoder, data.mean, data.std)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "init"))
         return build(config.model, task, **config.network)

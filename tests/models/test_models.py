@@ -13,6 +13,7 @@ torch.set_num_threads(1)
 
 NAMES = ("cnn", "fasttext", "linear", "mlp", "projection", "resnet10", "resnet18")  # one feature vector per sample
 MAPS = ("unet",)  # one per pixel; see test_unet
+FROZEN = ("vpt",)  # with a frozen ViT; see test_vpt
 IMAGE = Task((3, 32, 32), 10)
 VECTOR = Task((5000,), 2)
 TEXT = Task((20,), 4, vocabulary=50)
@@ -30,7 +31,7 @@ def batch(task: Task, size: int = 4) -> Tensor:
 
 
 def test_registry() -> None:
-    assert names() == (*NAMES, *MAPS)
+    assert names() == (*NAMES, *MAPS, *FROZEN)
     assert len(NAMES) == len(TASKS) == 7
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
     assert options("resnet10") == {"width": 64}
@@ -321,7 +322,7 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
         register("cnn")(own)
     with pytest.raises(ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"):
         register("bare")(bare)
-    assert names() == (*NAMES, *MAPS)
+    assert names() == (*NAMES, *MAPS, *FROZEN)
     monkeypatch.setitem(_BUILDERS, "own", own)
     assert build("own", VECTOR, scale=3).head.out_features == 3
     assert options("own") == {"scale": 2}

@@ -102,6 +102,14 @@ def test_decoupled_features_have_a_panel(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(panel.figure)).height > 6 * 88
 
 
+def test_prompts_by_domain_have_a_panel(tmp_path: Path) -> None:
+    made = fedloom.run("fedgcr", "digits4", out=tmp_path / "fedgcr", **SMALL)
+    (panel,) = look([made], QUIET)["Type-specific prompts of test samples (t-SNE)"]
+    assert isinstance(panel.figure, Chart)
+    assert sorted(m.name for m in panel.figure.marks) == sorted({c["domain"] for c in made.federation["clients"]})
+    assert len({m.ink for m in panel.figure.marks}) == 4 and all(m.x for m in panel.figure.marks)
+
+
 def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:
     alone = gather([runs[0].data()])[0]
     with _opened(alone, runs[0], {}) as one:

@@ -26,6 +26,7 @@ from ..models import Split
 from ..roles import Roles
 from ..schedule import Schedule
 from ..training import Training
+from .prompts import first_pass
 
 PROBED = ("pacs", "office31", "flowers102", "dtd", "oxford_pets")
 ZERO_SHOT = ("cifar10", "oxford_pets", "flowers102", "dtd", "pacs")
@@ -42,7 +43,7 @@ def measure(
     progress: Progress | None = None,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """The figures asked for: `probe`, `zero-shot`, `lite-clip`, `cache`, or `all`; for `limit` see `probe`."""
+    """The figures asked for: `probe`, `zero-shot`, `lite-clip`, `cache`, `prompts` or `all`. `limit`: see `probe`."""
     parts: dict[str, Callable[[], Any]] = {
         "probe": lambda: {
             name: {e: probe(name, e, root, say, progress, limit) for e in encoders or ENCODERS}
@@ -51,6 +52,7 @@ def measure(
         "zero-shot": lambda: {name: zero_shot(name, root, say, progress) for name in data or ZERO_SHOT},
         "lite-clip": lambda: choices(root, say, progress),
         "cache": lambda: cached_rounds(data[0] if data else "pacs", encoders or ENCODERS[:3], root, say, progress),
+        "prompts": lambda: first_pass(data[0] if data else "digits4", "vit-mini", root, say, progress),
     }
     if what not in (*parts, "all"):
         raise unknown("measurement", what, (*parts, "all"))

@@ -41,6 +41,17 @@ class Preprocess:
                 "an encoder takes images of bytes (samples, channels, height, width), "
                 f"these are {kind} of shape {tuple(images.shape)}."
             )
+        x = self.cut(images)
+        mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
+        return x.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+    def from_floats(self, images: Tensor) -> Tensor:
+        """The same for images from 0 to 1, N x channels x height x width; gradients reach them."""
+        mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
+        return (self.cut(images) - mean) / std
+
+    def cut(self, images: Tensor) -> Tensor:
+        """The images with three channels and the right size, their numbers as they were."""
         x = to_rgb(images)
         height, width = x.shape[2:]
         scale = None if self.edge is None else self.edge / min(height, width)
@@ -52,8 +63,7 @@ class Preprocess:
             raise FedloomError(f"images of {width}x{height} pixels leave no {self.size}x{self.size} centre to cut out.")
         top, left = (target[0] - self.size) // 2, (target[1] - self.size) // 2
         x = x[:, :, top : top + self.size, left : left + self.size]
-        mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
-        return x.to(torch.float32).div_(255).sub_(mean).div_(std)
+        return x
 
 
 @dataclass(frozen=True, eq=False)

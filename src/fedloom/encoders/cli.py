@@ -1,4 +1,4 @@
-"""The commands about encoders: `encoders`, `encode`, `cache` and `bench encoders`."""
+"""The commands about encoders: `encoders`, `encode`, `cache`, `pretrain` and `bench encoders`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 console = Console()
 cache_app = typer.Typer(help="Features kept on disk.", no_args_is_help=True)
+pretrain_app = typer.Typer(help="Train an encoder of one's own.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
@@ -24,6 +25,7 @@ def register(app: typer.Typer, bench: typer.Typer) -> None:
     app.command("encoders")(encoders)
     app.command("encode")(encode)
     app.add_typer(cache_app, name="cache")
+    app.add_typer(pretrain_app, name="pretrain")
     bench.command("encoders")(bench_encoders)
 
 
@@ -138,9 +140,75 @@ def cache_clear(
     console.print(f"removed {len(gone)} entries, {sum(e.bytes for e in gone) / 1e6:.1f} MB.", highlight=False)
 
 
+@pretrain_app.callback()
+def _pretrain() -> None:
+    pass  # with a callback, a single command keeps its name
+
+
+@pretrain_app.command("vit")
+def pretrain_vit(
+    images: Annotated[
+        str, typer.Option(help="A folder of folders by class, a folder of images without labels, or a data set's name.")
+    ],
+    out: Annotated[str, typer.Option(help="Folder for the network; use it as hf:FOLDER.")],
+    teacher: Annotated[str, typer.Option(help="The encoder to learn from.")] = "efficientnet-lite0",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="size, patch, width, layers, heads, epochs, batch, lr, seed ...", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    data_root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small ViT to give what a frozen encoder gives, and the images' labels where there are any.
+
+    Example:
+
+        fedloom pretrain vit --images photos --teacher efficientnet-lite0 --out my-vit --set epochs=8
+
+        fedloom run fedgcr --model vpt --encoder hf:my-vit --set pixels=true
+
+    A training that was interrupted goes on with the same command.
+    """
+    from pathlib import Path
+
+    from ..config import parse_set
+    from . import image
+    from .pretrain import pretrain, settings
+
+    student, start = settings(parse_set(set_ or [])), time.perf_counter()
+    with _bar() as bar:
+        seen, done = bar.add_task("images", total=None), bar.add_task("steps", total=None)
+        figures = pretrain(
+            images,
+            image(teacher),
+            Path(out),
+            student,
+            root=data_root,
+            reading=lambda now, total: bar.update(seen, completed=now, total=total),
+            training=lambda now, total: bar.update(done, completed=now, total=total),
+        )
+    figures["seconds"] = round(time.perf_counter() - start, 1)
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    told = [f"{name} {figures[name]:.3f}" for name in ("cosine", "accuracy") if figures[name] is not None]
+    console.print(
+        f"{out}: {figures['steps']} steps{', found ready' if figures['reused'] else ''}; on held-out images "
+        f"{', '.join(told) or 'nothing, for there are none'}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def bench_encoders(
     what: Annotated[
-        str, typer.Option(help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), or all.")
+        str,
+        typer.Option(
+            help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), prompts (FedGCR's first "
+            "pass cached or not), or all."
+        ),
     ] = "all",
     data: Annotated[str, typer.Option(help="Data sets, commas between them.")] = "",
     encoder: Annotated[str, typer.Option(help="Image encoders for probes and cache, commas between them.")] = "",

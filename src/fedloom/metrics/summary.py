@@ -50,6 +50,9 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
         names = metrics[-1][who]["domains"]
         return {"domains": {d: pick(who, "domains", d) for d in names}} | {s: pick(who, s) for s in SPREADS}
 
+    clustered = {}
+    if any("clustering" in m for m in metrics):
+        clustered = {"clustering": {n: record.get("clustering") if record else None for n, record in chosen.items()}}
     common = None
     if metrics[-1]["common"]:
         common = {"accuracy": pick("common", "accuracy_mean"), **figures("common")}
@@ -61,6 +64,7 @@ def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -
         "common": common,
         "figures": _own(metrics),
         **figures("personal"),
+        **clustered,
         **cost,
     }
 

@@ -50,12 +50,16 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 class Task:
     """What a model must fit: the shape of one sample, the number of classes and, for tokens, the vocabulary size.
 
-    `vocabulary` counts every token id, the padding id 0 included.
+    `vocabulary` counts every token id, the padding id 0 included. `encoder` names the frozen encoders that made the
+    samples; `mean` and `std` are what images were normalised with.
     """
 
     shape: tuple[int, ...]
     classes: int
     vocabulary: int | None = None
+    encoder: str | None = None
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:

@@ -305,6 +305,11 @@ def _common(run: RunData, _: object) -> Value:
     return first(number(run.summary, "common", "accuracy", "last"), number(run.last, "common", "accuracy_mean"))
 
 
+def _clustering(run: RunData, _: object) -> Value:
+    """Whether a method that finds groups of clients finds their domains."""
+    return first(number(run.summary, "clustering", "last"), number(run.last, "clustering"))
+
+
 def _seconds(run: RunData, _: object) -> Value:
     spent = [s for t in run.timing if (s := number(t, "seconds")) is not None]
     return first(number(run.summary, "seconds"), sum(spent) if spent else None)
@@ -330,6 +335,7 @@ COLUMNS = (
     Column("domain_std", "Fairness", "Domain std", "points", _figure("domain_std"), higher=False),
     Column("sigma_type", "Fairness", f"{SIGMA} type", "points", _figure("sigma_type"), higher=False, minor=True),
     Column("sigma_client", "Fairness", f"{SIGMA} client", "points", _figure("sigma_client"), higher=False, minor=True),
+    Column("clustering", "Fairness", "Clients by type", "%", _clustering, minor=True),
     Column("bytes_up_per_round", "Cost", "Up", "MB/round", lambda r, _: r.sent("up"), megabytes, False),
     Column("bytes_down_per_round", "Cost", "Down", "MB/round", lambda r, _: r.sent("down"), megabytes, False),
     Column("rounds_to_target", "Cost", "To target", "rounds", _only_told, amount, False),

@@ -27,6 +27,7 @@ from ..data.federation import Federation
 from ..errors import FedloomError
 from ..local import Local, Predictor, Site
 from ..method import make
+from ..parts.customising import Customised
 from ..parts.decoupling import Correction, Use, corrections
 from ..payload import Payload
 from ..rng import key, numpy_rng
@@ -66,8 +67,8 @@ class Opened:
         local = Local(self.site, k, self.round)
         return method.personal(method.download(self.server, k), self.store.get(k), local)
 
-    def features(self, k: int, split: str, most: int) -> tuple[Tensor, Tensor]:
-        """What the body of client `k`'s model makes of up to `most` of its samples, and their labels."""
+    def features(self, k: int, split: str, most: int, of: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        """What the body (or another part) of client `k`'s model makes of up to `most` of its samples; their labels."""
         x, y = self.federation.samples(k, split)
         if len(y) > most:
             chosen = numpy_rng(self.site.seed, "views", split, k).permutation(len(y))[:most]
@@ -75,7 +76,8 @@ class Opened:
             x, y = x[rows], y[rows]
         caught: list[Tensor] = []
         predict = self.predictor(k)
-        handle = self.site.model.body.register_forward_hook(lambda _m, _i, out: caught.append(out.detach()))
+        part = of or self.site.model.body
+        handle = part.register_forward_hook(lambda _m, _i, out: caught.append(out.detach()))
         try:
             if len(y):
                 predict(x)
@@ -165,11 +167,15 @@ def _features(one: Opened) -> dict[str, Panel]:
     few = max(1, POINTS // len(held))
     shown = {k: one.features(k, "test", few) for k in held}
     own = {k: one.features(k, "train", SAMPLES) for k in held}
-    return {
+    found = {
         "Features of test samples (t-SNE)": embedding(one, shown),
         "Spectrum of the features": spectrum(one, own),
         "Similarity of clients": similarity(one, own),
     }
+    for part in (m for m in one.site.model.modules() if isinstance(m, Customised)):
+        prompts = {k: one.features(k, "test", few, part.net) for k in held}
+        found["Type-specific prompts of test samples (t-SNE)"] = by_domain(one, prompts)
+    return found
 
 
 Samples = dict[int, tuple[Tensor, Tensor]]
@@ -220,6 +226,30 @@ def embedding(one: Opened, shown: Samples) -> Panel:
         "little."
     )
     return Panel(f"tsne-{_slug(one)}", heading, caption, chart)
+
+
+def by_domain(one: Opened, shown: Samples) -> Panel:
+    """t-SNE of FedGC's prompts: colour is the domain."""
+    from sklearn.manifold import TSNE
+
+    h = torch.cat([f for f, _ in shown.values()]).numpy()
+    owner = [str(one.federation.clients[k].domain) for k, (_, labels) in shown.items() for _ in labels]
+    if len(h) < 8:
+        raise FedloomError("too few test samples for a t-SNE.")
+    seed = key(one.site.seed, "views", "prompts") % 2**32
+    flat = TSNE(perplexity=min(30.0, (len(h) - 1) / 4), init="pca", random_state=seed).fit_transform(h)
+    marks = []
+    for i, d in enumerate(dict.fromkeys(owner)):
+        across, up = ([float(at[axis]) for at, own in zip(flat, owner, strict=True) if own == d] for axis in (0, 1))
+        symbol = SYMBOLS[i % len(SYMBOLS)]
+        marks.append(Mark("dots", across, up, name=d, ink=colour(i), symbol=symbol, size=2.8, opacity=0.75, tips=[d]))
+    heading = f"{one.entry.name}: prompts by domain"
+    chart = Chart(heading, marks, Axis(), Axis(), width=540, height=400, square=True, legend=True)
+    caption = (
+        f"What GC-Net makes of {len(h)} test samples of {len(shown)} clients; colour and marker are the domain, which "
+        "the method is never told. Distances between far groups mean little."
+    )
+    return Panel(f"prompts-{_slug(one)}", heading, caption, chart)
 
 
 def singular(features: Tensor) -> Tensor:

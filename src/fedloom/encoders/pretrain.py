@@ -1,0 +1,250 @@
+"""A small ViT of one's own: trained to give what a frozen encoder gives, and the images' labels where there are any.
+
+The teacher sees every image once, as it is, through the feature cache. The student is trained on augmented images so
+that a linear map of its class token meets the teacher's standardised features: 2 (1 - cos) + 0.5 mean squared error,
+and 0.5 times the cross-entropy of a linear classifier where images come in folders by class. Both maps are dropped.
+What is left is a Hugging Face folder, for `--encoder hf:DIR` and `--set vit=hf:DIR`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, UnidentifiedImageError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ..data.federation import Dataset
+from ..data.images import SUFFIXES, mod10
+from ..data.sources import Progress, Source, load
+from ..data.transforms import augment
+from ..errors import FedloomError, explain
+from ..rng import key, torch_rng
+from ..state import write_atomic
+from ..training import Count, NotNegative, Positive, Share
+from .base import Encoder, Preprocess
+from .cache import Cache, content
+from .compute import features
+from .huggingface import import_transformers
+
+
+class Student(BaseModel):
+    """What is trained, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Count = 64  # side of the images, in pixels
+    patch: Count = 8  # side of a patch
+    width: Count = 192  # numbers of a token
+    layers: Count = 6  # how many
+    heads: Count = 3  # of attention
+    epochs: Count = 8  # passes over the images
+    batch: Count = 128  # images in a step
+    lr: Positive = 1e-3  # the largest step size; it rises at first and falls to 0 as a cosine
+    warmup: Share = 0.05  # share of all steps in which it rises
+    weight_decay: NotNegative = 0.05  # of AdamW
+    label_weight: NotNegative = 0.5  # of the labels' cross-entropy
+    seed: int = 0  # everything random comes from it
+    save_every: Count = 200  # steps between two saves; changes no result
+
+
+def settings(changes: Mapping[str, Any]) -> Student:
+    """Settings that are checked; anything wrong is named."""
+    try:
+        made = Student.model_validate(dict(changes))
+    except ValidationError as error:
+        raise FedloomError(f"pretrain: {explain(error)}") from None
+    if made.size % made.patch or made.width % made.heads:
+        raise FedloomError("pretrain: size must be a multiple of patch, and width one of heads.")
+    return made
+
+
+def pretrain(
+    images: str,
+    teacher: Encoder,
+    out: Path,
+    student: Student | None = None,
+    *,
+    root: str | None = None,
+    cache: Cache | None = None,
+    reading: Progress | None = None,
+    training: Progress | None = None,
+) -> dict[str, Any]:
+    """Train a ViT and leave it in `out`; an interrupted training goes on, a finished one is only reported.
+
+    `images` is a data set's name, or a folder: of folders by class, or of images without labels. Gives the figures on
+    held-out images: the mean cosine with the teacher's features and, with labels, the accuracy.
+    """
+    student = student or Student()
+    # Twice the student's size: the teacher sees more than the student, as it would of original images.
+    data = read(images, 2 * student.size, root, reading)
+    assert isinstance(data.x, Tensor)
+    wanted = {
+        "teacher": teacher.hash, "images": content(data.x), **student.model_dump(mode="json", exclude={"save_every"})
+    }  # fmt: skip
+    if (out / "pretraining.json").exists():
+        there = json.loads((out / "pretraining.json").read_bytes())
+        if there["settings"] == wanted:
+            return {**there["figures"], "steps": there["steps"], "reused": True}
+        raise FedloomError(f"{out} holds another network; choose another folder.")
+    taught = features(data.x, teacher, cache=cache, data=data.name, progress=reading)
+    work = Work(data, taught, student)
+    work.resume(out / "training", wanted)
+    while work.step < work.steps:
+        work.advance()
+        if training:
+            training(work.step, work.steps)
+        if work.step % student.save_every == 0:
+            work.save(out / "training", wanted)
+    figures = work.figures()
+    work.export(out, {"settings": wanted, "figures": figures, "steps": work.step, "teacher": teacher.name})
+    shutil.rmtree(out / "training", ignore_errors=True)
+    return {**figures, "steps": work.step, "reused": False}
+
+
+def read(images: str, size: int, root: str | None, progress: Progress | None) -> Dataset:
+    """A data set by name or path, or the images that lie in a folder as one class."""
+    folder = Path(images)
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES) if folder.is_dir() else []
+    if not files:
+        found = load(images, Source(size=size), root=root, progress=progress)
+        if found.kind != "image" or not isinstance(found.x, Tensor):
+            raise FedloomError(f"pretrain needs images; {found.name} has none.")
+        return found
+    x = np.empty((len(files), 3, size, size), dtype=np.uint8)
+    for i, file in enumerate(files):
+        try:
+            with Image.open(file) as opened:
+                small = opened.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        except (OSError, UnidentifiedImageError):
+            raise FedloomError(f"{file} cannot be read as an image.") from None
+        x[i] = np.asarray(small).transpose(2, 0, 1)
+        if progress:
+            progress(i + 1, len(files))
+    none = torch.zeros(len(files), dtype=torch.int64)
+    return Dataset(folder.name, torch.from_numpy(x), none, none, mod10(len(files)), ("any",), (folder.name,))
+
+
+class Work:
+    """A training in progress: the student, its two maps, the optimiser, and how many steps were taken."""
+
+    def __init__(self, data: Dataset, taught: Tensor, student: Student) -> None:
+        transformers = import_transformers()
+        self.data, self.student, self.step = data, student, 0
+        self.rows, self.held = ((data.test == held).nonzero().flatten() for held in (False, True))
+        if not len(self.rows):
+            raise FedloomError(f"pretrain needs training images; {data.name} has none.")
+        mean, std = taught[self.rows].mean(0), taught[self.rows].std(0, correction=0)
+        self.taught = (taught - mean) / std.clamp(min=1e-6)
+        self.per_epoch = math.ceil(len(self.rows) / student.batch)
+        self.steps = student.epochs * self.per_epoch
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(student.seed, "pretrain", "init"))
+            shape = {"image_size": student.size, "patch_size": student.patch, "hidden_size": student.width}
+            depth = {"num_hidden_layers": student.layers, "num_attention_heads": student.heads}
+            config = transformers.ViTConfig(**shape, **depth, intermediate_size=4 * student.width)
+            parts = {
+                "vit": transformers.ViTModel(config, add_pooling_layer=False),
+                "project": nn.Linear(student.width, taught.shape[1]),
+            }
+            if len(data.classes) > 1:
+                parts["classify"] = nn.Linear(student.width, len(data.classes))
+        self.parts = nn.ModuleDict(parts)
+        self.preprocess = Preprocess(student.size)
+        self.optimizer = torch.optim.AdamW(
+            self.parts.parameters(), student.lr, weight_decay=student.weight_decay, foreach=True
+        )
+
+    def token(self, images: Tensor) -> Tensor:
+        """The student's class token."""
+        last: Tensor = self.parts["vit"](self.preprocess(images)).last_hidden_state
+        return last[:, 0]
+
+    def advance(self) -> None:
+        """One step. What it draws depends on its number alone, so that a training may stop anywhere."""
+        s, (epoch, place) = self.student, divmod(self.step, self.per_epoch)
+        order = torch.randperm(len(self.rows), generator=torch_rng(s.seed, "pretrain", "order", epoch))
+        rows = self.rows[order[place * s.batch : (place + 1) * s.batch]]
+        shaken = augment(self.data.x[rows], ("crop", "flip"), torch_rng(s.seed, "pretrain", "augment", self.step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.parts.train()
+        token = self.token(shaken)
+        guess, target = self.parts["project"](token), self.taught[rows]
+        loss = 2 * (1 - F.cosine_similarity(guess, target)).mean() + 0.5 * F.mse_loss(guess, target)
+        if "classify" in self.parts:
+            classes = self.parts["classify"](token)
+            loss = loss + s.label_weight * F.cross_entropy(classes, self.data.y[rows], label_smoothing=0.1)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+
+    def rate(self) -> float:
+        """The step size of the next step."""
+        rising = math.ceil(self.student.warmup * self.steps)
+        if self.step < rising:
+            return self.student.lr * (self.step + 1) / rising
+        return self.student.lr * 0.5 * (1 + math.cos(math.pi * (self.step - rising) / max(1, self.steps - rising)))
+
+    @torch.no_grad()
+    def figures(self) -> dict[str, float | None]:
+        """How near the student comes on held-out images; None where nothing is held out or there are no labels."""
+        self.parts.eval()
+        near, right = 0.0, 0
+        for rows in self.held.split(self.student.batch) if len(self.held) else ():
+            token = self.token(self.data.x[rows])
+            near += float(F.cosine_similarity(self.parts["project"](token), self.taught[rows]).sum())
+            if "classify" in self.parts:
+                right += int((self.parts["classify"](token).argmax(1) == self.data.y[rows]).sum())
+        held = len(self.held)
+        labelled = held and "classify" in self.parts
+        return {"cosine": near / held if held else None, "accuracy": right / held if labelled else None}
+
+    # -- on disk ------------------------------------------------------------------------------------------------
+    def save(self, folder: Path, wanted: Mapping[str, Any]) -> None:
+        """Note everything that the next step needs."""
+        tensors = {f"parts/{n}": t for n, t in self.parts.state_dict().items()}
+        for i, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer/{i}/{n}": t for n, t in moments.items()}
+        about = {"step": str(self.step), "settings": json.dumps(wanted)}
+        write_atomic(folder / "state.safetensors", save({n: t.contiguous() for n, t in tensors.items()}, about))
+
+    def resume(self, folder: Path, wanted: Mapping[str, Any]) -> None:
+        """Go on from what was noted, if anything was."""
+        file = folder / "state.safetensors"
+        if not file.exists():
+            return
+        with safe_open(file, "pt") as found:
+            about = found.metadata()
+            if json.loads(about["settings"]) != dict(wanted):
+                raise FedloomError(f"{folder.parent} holds a training with other settings; choose another folder.")
+            tensors = {n: found.get_tensor(n) for n in found.keys()}  # noqa: SIM118 - no mapping
+        self.step = int(about["step"])
+        self.parts.load_state_dict({n.removeprefix("parts/"): t for n, t in tensors.items() if n.startswith("parts/")})
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer/"):
+                _, i, what = name.split("/")
+                moments.setdefault(int(i), {})[what] = tensor
+        self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
+
+    def export(self, out: Path, about: Mapping[str, Any]) -> None:
+        """The student as a Hugging Face folder; the note that says it is finished comes last."""
+        out.mkdir(parents=True, exist_ok=True)
+        vit: Any = self.parts["vit"]
+        vit.eval().save_pretrained(out)
+        side = {"height": self.student.size, "width": self.student.size}
+        told = {"size": side, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
+        write_atomic(out / "preprocessor_config.json", json.dumps(told, indent=1).encode())
+        write_atomic(out / "pretraining.json", json.dumps(about, indent=1).encode())

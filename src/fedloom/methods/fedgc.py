@@ -1,0 +1,25 @@
+"""FedGC: FedGCR's network and losses, with clients weighted by their sizes.
+
+Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct client types via group
+customization and reweighting", AAAI 2024: the ablation without FedGR.
+
+Travels, symbols and deviations: as FedGCR. Its clusters serve the group customisation loss only; with q = -1 a client's
+loss and its group's are raised to the power 0.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..method import method
+from .fedgcr import FedGCR
+
+
+@method("fedgc")
+class FedGC(FedGCR):
+    """FedAvg with prompts by image and clusters of clients."""
+
+    neutral = None
+    group_q: Annotated[float, Field(allow_inf_nan=False)] = -1.0  # q: -1 is by size

@@ -1,0 +1,100 @@
+"""FedGCR: a prompt for every image from a small network, clusters of clients, and weights that favour the badly served.
+
+Cheng, Yeh, Chen, Pastor, Chen, "FedGCR: Achieving performance and fairness for federated learning with distinct client
+types via group customization and reweighting", AAAI 2024.
+
+FedAvg with `plugins/fedgr.py` (clusters and weights; told there) and FedGC's network (`parts/customising.py`): GC-Net
+turns the features z1 of the image alone into h, the prompts of the second pass are p_j + h. Use `--model vpt`, with
+`--encoder vit-mini --set pixels=true` the first pass comes from the cache.
+Travels: prompts, GC-Net, head; up the mean loss and h~; down the cluster centres and the client's own cluster.
+Kept by the client: its last model, `previous`, and its last h~, `prompt`.
+Symbols: lambda_1, lambda_2 -> `lam_gc`, `lam_ra`, tau -> `tau`, psi, p -> `net`, `prompts` of the body, phi -> `head`,
+h~ -> `type_point`, H_i -> row `type` of `type_centres`, z, z_0, z_prev -> `features` of batch, received, previous.
+Deviations: losses use cosines, as the authors' code does (`similarity=dot`: as printed). A client that is in no cluster
+yet trains on CE alone. Models that take no prompts get h added to their features. `official` is the authors' code
+but for its optimiser (three step sizes, moments kept between rounds) and its z_0, which is a round old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..local import Batch, Fit, Local, cross_entropy
+from ..method import Update, method
+from ..parts.customising import Similarity, alignment, customised, customiser, group_contrast, mean_prompt
+from ..payload import Payload
+from ..plugins.fedgr import FedGR
+from ..training import Count, NotNegative, Positive
+from .fedavg import FedAvg
+
+
+@method("fedgcr")
+class FedGCR(FedGR, FedAvg):
+    """FedAvg with prompts by image, clusters of clients and group reweighting."""
+
+    alone = None  # GC-Net is there with a single client too
+    neutral: ClassVar[Any] = ({"group_q": -1.0}, "fedgc")
+    training: ClassVar = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01, "batch": 64}
+    presets: ClassVar = {
+        "official": {
+            "lam_gc": 0.05, "lam_gc_end": 0.1, "lam_ra": 0.05, "tau_ra": 1.0, "group_gamma": 0.9, "group_lag": 0,
+            "group_mean": "size", "coarse_losses": True, "described": "received", "prompt_batches": 3,
+            "mixed_prompts": True, "first_plain": True,
+        }
+    }  # fmt: skip
+    tau: Positive = 0.5  # temperature of both losses
+    tau_ra: Positive | None = None  # that of the alignment, if it is another
+    lam_gc: NotNegative = 0.5  # weight of the group customisation loss
+    lam_gc_end: NotNegative | None = None  # if given, that weight moves to this one
+    lam_gc_rounds: Count = 50  # in so many rounds
+    lam_ra: NotNegative = 0.1  # weight of the representation alignment loss
+    similarity: Similarity = "cosine"  # cosine or dot
+    prompt_batches: Count | None = None  # h~ is of so many batches; by default of all samples
+    mixed_prompts: bool = False  # h of other samples of a batch, in training
+    first_plain: bool = False  # without clusters, CE of a pass with the common prompts alone is added
+
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        return customised(super().extend(model, classes), self.mixed_prompts)
+
+    def download(self, server: Payload, k: int) -> Payload:
+        own, down = int(server.tensor("type_labels")[k]), super().download(server, k)
+        return down if own < 0 else down.replace(type=own, type_centres=server.tensor("type_centres"))
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        update = super().client(down, state, local)
+        kept = update.state.replace(previous=update.trained.tree("model"), prompt=update.upload.tensor("type_point"))
+        return replace(update, state=kept)
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        part, received = customiser(local.model), down.tree("model")
+        done = min(1.0, local.round / self.lam_gc_rounds)
+        weight = self.lam_gc if self.lam_gc_end is None else self.lam_gc + (self.lam_gc_end - self.lam_gc) * done
+
+        def first(batch: Batch) -> dict[str, Tensor]:
+            if not self.first_plain:
+                return cross_entropy(batch)
+            plain = local.model.head(part.body(batch.x))
+            return cross_entropy(batch) | {"plain": F.cross_entropy(plain, batch.y)}
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            h, seen = batch.seen[0].output, batch.refs
+            own, previous = int(down.number("type")), state.tensor("prompt")
+            group = group_contrast(h, down.tensor("type_centres"), own, previous, self.tau, self.similarity)
+            parts = cross_entropy(batch) | {"group": weight * group}
+            if self.lam_ra:
+                z, known = batch.features, (seen["received"].features, seen["previous"].features)
+                parts["align"] = self.lam_ra * alignment(z, *known, self.tau_ra or self.tau, self.similarity)
+            return parts
+
+        if "type" not in down:
+            return local.fit(first)
+        refs = {"received": received, "previous": state.tree("previous")} if self.lam_ra else None
+        return local.fit(loss, refs=refs, watch=[part.net])
+
+    def point(self, local: Local) -> Tensor:
+        return mean_prompt(local, None if self.prompt_batches is None else self.prompt_batches * local.training.batch)

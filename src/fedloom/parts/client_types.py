@@ -1,0 +1,86 @@
+"""Types of clients that nobody labels: clusters of what clients say about themselves, and weights that heed them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .finch import finch
+from .prototypes import class_means
+
+Clusterer = Literal["gmm", "kmeans", "finch"]
+Covariance = Literal["full", "diag", "spherical", "tied"]
+
+
+def cluster(points: Tensor, count: int, by: Clusterer, seed: int, covariance: Covariance = "full") -> Tensor:
+    """Labels 0, 1 ... of the points in `count` clusters, or in as many as there are different points.
+
+    A cluster that ends up empty is left out. FINCH finds its own numbers of clusters: taken is the coarsest partition
+    with at least `count`, whose nearest clusters are then joined one pair at a time.
+    """
+    rows = points.double().numpy()
+    _, inverse = np.unique(rows, axis=0, return_inverse=True)
+    different = int(inverse.max()) + 1
+    if count > different:
+        said = f"there are {different} different clients to cluster, so {count} types become {different}."
+        warnings.warn(said, stacklevel=2)
+    if count >= different:
+        labels = inverse.reshape(-1)
+    elif by == "finch":
+        labels = _joined(rows, count)
+    else:
+        labels = _fitted(rows, count, by, seed % 2**32, covariance)
+    return torch.from_numpy(np.unique(labels, return_inverse=True)[1].reshape(-1)).long()
+
+
+def _fitted(rows: np.ndarray, count: int, by: Clusterer, seed: int, covariance: Covariance) -> np.ndarray:
+    from sklearn.cluster import KMeans  # here, for these take a while to import
+    from sklearn.mixture import GaussianMixture
+
+    if by == "kmeans":
+        return np.asarray(KMeans(count, n_init=10, random_state=seed).fit_predict(rows))
+    return np.asarray(GaussianMixture(count, covariance_type=covariance, random_state=seed).fit_predict(rows))
+
+
+def _joined(rows: np.ndarray, count: int) -> np.ndarray:
+    finer = [labels for labels in finch(rows) if labels.max() + 1 >= count]
+    labels = finer[-1] if finer else np.arange(len(rows))
+    while (found := int(labels.max()) + 1) > count:
+        means = np.stack([rows[labels == c].mean(0) for c in range(found)])
+        means = means / np.linalg.norm(means, axis=1, keepdims=True).clip(1e-12)
+        near = np.where(np.eye(found, dtype=bool), -np.inf, means @ means.T)
+        a, b = sorted(np.unravel_index(near.argmax(), near.shape))
+        labels = np.where(labels == b, a, labels)
+        labels = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    return labels
+
+
+def centres(points: Tensor, labels: Tensor) -> Tensor:
+    """The mean of each cluster."""
+    return class_means(points, labels, int(labels.max()) + 1)[0]
+
+
+def schedule(round: int, delta: float, gamma: float, lag: int = 1) -> float:
+    """beta = delta (1 - gamma^(round - lag)): how much the group counts beside the client, from round 1 on."""
+    return delta * (1.0 - gamma ** (round - lag))
+
+
+def group_losses(losses: Tensor, labels: Tensor, sizes: Tensor | None = None) -> Tensor:
+    """For each client the mean loss of its group, plain or weighted by `sizes`."""
+    weights = torch.ones_like(losses) if sizes is None else sizes.double()
+    total, count = (
+        torch.zeros(int(labels.max()) + 1, dtype=torch.float64).index_add_(0, labels, v)
+        for v in (weights * losses, weights)
+    )
+    return (total / count)[labels]
+
+
+def fair_weights(sizes: Tensor, losses: Tensor, group: Tensor, beta: float, q: float) -> Tensor:
+    """n_k (L_k^(1-beta) G_k^beta)^(q+1) for each client, with its group's loss G; in proportion, not summing to 1."""
+    own, group = (v.double().clamp(min=1e-12) for v in (losses, group))
+    raised = (1 - beta) * own.log() + beta * group.log()
+    return sizes.double() * ((q + 1) * (raised - raised.max())).exp()

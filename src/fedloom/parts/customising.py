@@ -1,0 +1,92 @@
+"""FedGC's network: a second, small network turns what an image looks like into a prompt of its own; and its losses."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import FedloomError
+from ..local import Local
+from ..models.vpt import Prompted
+from .prototypes import class_means
+
+Similarity = Literal["cosine", "dot"]
+
+
+class Customised(nn.Module):
+    """A body whose prompts are moved by h = GC-Net(features of the image alone); gradients do not reach those features.
+
+    A body that takes no prompts gets h added to its features, and those features are what GC-Net sees. `mixed` deals
+    the h of a batch out in training as the authors' code does: prompt j of sample b is moved by that of sample
+    (n b + j) mod batch.
+    """
+
+    def __init__(self, body: nn.Module, width: int, mixed: bool = False) -> None:
+        super().__init__()
+        self.body, self.mixed = body, mixed
+        self.net = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+
+    def prompt(self, x: Tensor) -> Tensor:
+        """The type-specific prompt h of each sample."""
+        h: Tensor = self.net(self.body.first(x) if isinstance(self.body, Prompted) else self.body(x).detach())
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.body, Prompted):
+            features: Tensor = self.body(x)
+            return features + self.net(features.detach())
+        h, n = self.prompt(x), len(self.body.prompts)
+        mixed = h.repeat(n, 1).reshape(len(h), n, -1) if self.mixed and self.training else h[:, None]
+        moved: Tensor = self.body(x, mixed)
+        return moved
+
+
+def customised(model: Any, mixed: bool) -> nn.Module:
+    """The model with GC-Net in its body."""
+    if not isinstance(model.head, nn.Linear):
+        raise FedloomError("GC-Net needs a model with one vector of features per sample and a linear head.")
+    model.body = Customised(model.body, model.head.in_features, mixed)
+    return model
+
+
+def customiser(model: nn.Module) -> Customised:
+    """The part of a model that has GC-Net in it."""
+    return next(m for m in model.modules() if isinstance(m, Customised))
+
+
+def group_contrast(
+    h: Tensor, centres: Tensor, own: int, previous: Tensor, tau: float, similarity: Similarity = "cosine"
+) -> Tensor:
+    """-log of the share of the own group's centre among all centres and the client's previous h, as a mean."""
+    scores = alike(h, torch.cat([centres, previous[None]]), similarity) / tau
+    return (scores.logsumexp(1) - scores[:, own]).mean()
+
+
+def alignment(z: Tensor, received: Tensor, previous: Tensor, tau: float, similarity: Similarity = "cosine") -> Tensor:
+    """-log of the share of the received model's features against those of the client's previous model, as a mean."""
+    if similarity == "cosine":
+        z, received, previous = (F.normalize(v, dim=1) for v in (z, received, previous))
+    return F.softplus((z * (previous - received)).sum(1) / tau).mean()
+
+
+def alike(a: Tensor, b: Tensor, similarity: Similarity) -> Tensor:
+    """Inner products, or cosines, of the rows of `a` with those of `b`."""
+    return F.normalize(a, dim=1) @ F.normalize(b, dim=1).T if similarity == "cosine" else a @ b.T
+
+
+def balanced(features: Tensor, y: Tensor, classes: int) -> Tensor:
+    """The mean over the classes that are there of their mean features."""
+    means, counts = class_means(features, y, classes)
+    return means[counts > 0].mean(0)
+
+
+@torch.no_grad()
+def mean_prompt(local: Local, most: int | None = None) -> Tensor:
+    """The resident model's h, balanced over classes, of all of the client's training samples or the first `most`."""
+    part = customiser(local.model.eval())
+    found = [(part.prompt(x), y) for x, y in local.chunks()]
+    h, y = (torch.cat(parts)[:most] for parts in zip(*found, strict=True))
+    return balanced(h, y, local.classes)
