@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedloom[
 
 from fedloom import checks
 from fedloom.engine import Engine
+from fedloom.executors.flower.app import write_certificates
 from fedloom.executors.flower.client import Home, client_app
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.server import Arrivals, Book, Flower, Roster, gather
@@ -61,7 +68,7 @@ class World:
 
     def run(self, **schedule: Any) -> checks.Trace:
         """Run the method over the grid."""
-        self.roster = Roster(self.grid, self.book)
+        self.roster = Roster(self.grid, self.book, self.settings.timeout)
         gather(self.roster, self.settings)
         site = Site(self.method, blank(self.book.sites), checks.network(), self.training, seed=7)
         self.executor = Flower(site, self.roster, self.settings)
@@ -96,3 +103,130 @@ def world(tmp_path: Path) -> Callable[..., World]:
         return World(method, tmp_path, **options)
 
     return make
+
+
+class Deployment:
+    """SuperLink and SuperNodes as processes on this machine, with TLS and node authentication; all end with it."""
+
+    def __init__(self, root: Path, simulation: bool = False) -> None:
+        self.root, self.simulation = root, simulation
+        self.bin = Path(sys.executable).parent
+        self.port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.env = {
+            **os.environ,
+            "FLWR_HOME": str(root / "flwr"),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+        }
+        (root / "flwr").mkdir(parents=True)
+        address = f'address = "127.0.0.1:{self.port}"'
+        how = "insecure = true" if simulation else f'root-certificates = "{root / "certs" / "ca.crt"}"'
+        (root / "flwr" / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}\n{how}\n')
+        if not simulation:
+            write_certificates(root / "certs", 4, ["127.0.0.1", "localhost"])
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """A process in a group of its own, its words in NAME.log."""
+        with open(self.root / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                [str(self.bin / command[0]), *command[1:]],
+                env=self.env,
+                cwd=self.root,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        return process
+
+    def link(self, name: str = "superlink") -> subprocess.Popen[bytes]:
+        """The server, ready to be talked to."""
+        certs = self.root / "certs"
+        secure = ["--ssl-ca-certfile", str(certs / "ca.crt"), "--ssl-certfile", str(certs / "server.crt"),
+                  "--ssl-keyfile", str(certs / "server.key"), "--enable-supernode-auth"]  # fmt: skip
+        process = self.start(
+            name, "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database",
+            str(self.root / "state.db"), "--disable-runtime-dependency-installation",
+            *(["--insecure", "--simulation"] if self.simulation else secure),
+        )  # fmt: skip
+        self.until(lambda: _listens(self.port), 60, "the SuperLink")
+        return process
+
+    def register(self, *sites: int) -> None:
+        """Let these sites' keys in."""
+        for k in sites:
+            self.flwr("supernode", "register", str(self.root / "certs" / f"site-{k}.pub"), "here")
+
+    def node(self, k: int, config: str = "", key: int | None = None, name: str | None = None, plain: bool = False) -> Any:
+        """Site k."""
+        certs = self.root / "certs"
+        secure = ["--root-certificates", str(certs / "ca.crt"),
+                  "--auth-supernode-private-key", str(certs / f"site-{k if key is None else key}")]  # fmt: skip
+        node_config = f'partition-id={k} num-partitions=3 state="{self.root / f"site-{k}"}" {config}'
+        return self.start(
+            name or f"site-{k}", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port",
+            str(free_port()), "--node-config", node_config, *(["--insecure"] if plain else secure),
+        )  # fmt: skip
+
+    def flwr(self, *command: str) -> str:
+        """A command of Flower's, and what it prints."""
+        done = subprocess.run(
+            [str(self.bin / "flwr"), *command], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, app: Path, *options: str, name: str = "run") -> subprocess.Popen[bytes]:
+        """`flwr run`, with its log."""
+        return self.start(name, "flwr", "run", str(app), "here", "--stream", *options)
+
+    def said(self, name: str) -> str:
+        return (self.root / f"{name}.log").read_text(errors="replace")
+
+    def until(self, true: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Wait until something is so."""
+        end = time.monotonic() + seconds
+        while not (found := true()):
+            assert time.monotonic() < end, f"{what}: waited {seconds} s\n" + "\n".join(
+                f"--- {n}\n{self.said(n)[-3000:]}" for n in self.processes
+            )
+            time.sleep(0.1)
+        return found
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process and all it has started."""
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=20)
+
+    def close(self) -> None:
+        for name in list(self.processes):
+            self.kill(name)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+    made: list[Deployment] = []
+
+    def make(**options: Any) -> Deployment:
+        made.append(Deployment(tmp_path / f"deployment-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

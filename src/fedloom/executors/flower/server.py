@@ -31,7 +31,6 @@ from .wire import DESCRIBE, TYPES, Order, ordered, read_result, write_task
 
 log = logging.getLogger("flwr")
 WINDOW = 100  # messages under way at a time, so that memory does not grow with the number of clients
-NODE_TIMEOUT = 60.0  # seconds that a site has to say what it is
 
 
 class TooFew(FedloomError):
@@ -86,14 +85,15 @@ class Book:
 class Roster:
     """Which node is which client. Nodes come and go; a client is known by the number it gives."""
 
-    def __init__(self, grid: Grid, book: Book) -> None:
-        self.grid, self.book = grid, book
+    def __init__(self, grid: Grid, book: Book, timeout: float) -> None:
+        self.grid, self.book, self.timeout = grid, book, timeout
         self.nodes: dict[int, int] = {}  # client -> node
         self._asked: set[int] = set()
         self._present: set[int] = set()
 
-    def refresh(self, timeout: float = NODE_TIMEOUT) -> dict[int, Description]:
+    def refresh(self) -> dict[int, Description]:
         """See who is there, and ask newcomers what they are. Returns those that are new or have changed."""
+        timeout = self.timeout
         self._present = set(self.grid.get_node_ids())
         self._asked &= self._present  # who went away is asked again when it comes back: it may have changed
         new = [n for n in self._present if n not in self._asked]
@@ -102,16 +102,16 @@ class Roster:
         pending = dict(zip(self.grid.push_messages(messages), new, strict=True)) if messages else {}
         for number, reply in _replies(self.grid, pending, timeout):
             node = pending[number]
-            self._asked.add(node)
             try:
+                if reply.has_error():  # Flower's own, such as a message that ran out of time: ask again another time
+                    raise FedloomError(reply.error.reason or f"error {reply.error.code}")
+                self._asked.add(node)
                 self._enter(node, reply, changed)
             except FedloomError as error:
-                log.warning("node %s is not one of us: %s", node, error)
+                log.warning("node %s is not let in: %s", node, error)
         return changed
 
     def _enter(self, node: int, reply: Message, changed: dict[int, Description]) -> None:
-        if reply.has_error():
-            raise FedloomError(reply.error.reason or "it failed and did not say why")
         if refusal := reply.content.config_records.get("refusal"):
             raise FedloomError(str(refusal.get("why")))
         site = Description.decode(str((reply.content.config_records.get("site") or {}).get("about")))
@@ -319,7 +319,7 @@ def serve(
     folder = Path(settings.out).expanduser()
     for left in reversed(range(settings.tries)):
         book = Book.open(folder, config.hash())
-        roster = Roster(grid, book)
+        roster = Roster(grid, book, settings.timeout)
         gather(roster, settings)
         federation = blank(book.sites)
         site = (place or _place)(config, federation)
