@@ -22,6 +22,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedloom[flower]'")
 
 from fedloom import checks
+from fedloom.config import build
 from fedloom.engine import Engine
 from fedloom.executors.flower.app import write_certificates
 from fedloom.executors.flower.client import Home, client_app
@@ -39,6 +40,14 @@ from fedloom.state import Checkpoint, Store
 from fedloom.training import Training
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start SuperLinks take minutes of processor time: only on request."""
+    if os.environ.get("FEDLOOM_FEDERATION") != "1":
+        for item in items:
+            if item.get_closest_marker("federation"):
+                item.add_marker(pytest.mark.skip(reason="starts a real federation: set FEDLOOM_FEDERATION=1"))
+
+
 @dataclass
 class World:
     """Four clients, each with its own data and its own folder, and a server that has neither."""
@@ -48,15 +57,17 @@ class World:
     settings: Settings = field(default_factory=lambda: Settings(timeout=5, wait=0, limit_mb=5))
     fault: Callable[[Any], str | None] | None = None
     schedule: dict[str, Any] = field(default_factory=dict)
+    mods: tuple[Any, ...] = ()
+    book: Book | None = None
 
     def __post_init__(self) -> None:
         self.training = Training(**{**self.method.training, "batch": 8})
         self.federation = checks.federation()
         self.homes = {k: self.home(k) for k in range(len(self.federation))}
-        self.app = client_app(lambda context: self.homes[int(context.node_config["partition-id"])])
+        self.app = client_app(lambda context: self.homes[int(context.node_config["partition-id"])], self.mods)
         nodes = {100 + k: {"partition-id": k} for k in self.homes}
         self.grid = InProcessGrid(self.app, nodes, fault=self.fault)
-        self.book = Book.open(None, "test")
+        self.book = self.book or Book.open(None, "test")
         self.seen = checks.Trace()
         self.store = Store(self.root / "server" if self.schedule.pop("saved", False) else None)
         if self.store.folder:
@@ -73,7 +84,7 @@ class World:
         site = Site(self.method, blank(self.book.sites), checks.network(), self.training, seed=7)
         self.executor = Flower(site, self.roster, self.settings)
         rounds = Schedule(**{"rounds": checks.ROUNDS, **self.schedule, **schedule})
-        watchers = [self, self.seen, Arrivals(self.roster, Run(None), site)]
+        watchers = [self, self.seen, Arrivals(self.roster, Run(build({})), site)]
         engine = Engine(site, self.executor, rounds, watchers, self.store)
         try:
             engine.run(self.store.load() if self.store.folder else None)

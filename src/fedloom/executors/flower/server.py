@@ -127,9 +127,9 @@ class Roster:
         node = self.nodes.get(client)
         return node if node in self._present else None
 
-    def forget(self, client: int) -> None:
-        """Ask a client's node again what it is."""
-        self._asked.discard(self.nodes.pop(client, -1))
+    def missed(self, client: int) -> None:
+        """A client did not answer in time: it is not asked again in this round, which would cost as long again."""
+        self._present.discard(self.nodes.get(client, -1))
 
     def there(self) -> list[int]:
         """The clients that are there."""
@@ -212,6 +212,7 @@ class Flower:
                 late = flights.pop(number)
                 done[late.number] = None
                 entry["silent"].append(late.task.clients[0])
+                self.roster.missed(late.task.clients[0])
             pause = 0.05 if came else min(1.0, pause * 1.5)
             if flights and not came:
                 time.sleep(pause)
