@@ -32,8 +32,8 @@ def test_three_sites_with_tls_and_keys(deployment, tmp_path: Path) -> None:
     here.node(0, name="plain", plain=True)
     for method in ("fedavg", "fedpcl"):
         out = tmp_path / f"run-{method}"
-        run = here.run(app(tmp_path / method, out, method, wait=120, timeout=120), name=method)
-        here.until(lambda run=run: run.poll() is not None, 400, method)
+        run = here.run(app(tmp_path / method, out, method, wait=300, timeout=300), name=method)
+        here.until(lambda run=run: run.poll() is not None, 900, method)
         there = fedloom.Run.load(out)
         assert there.finished, here.said(method)
         answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
