@@ -28,7 +28,9 @@ def init(
     set_: Set = None,
     federation: Annotated[
         list[str] | None,
-        typer.Option("--federation", help="A setting of the federation, `key=value`: `timeout=60`.", metavar="KEY=VALUE"),
+        typer.Option(
+            "--federation", help="A setting of the federation, `key=value`: `timeout=60`.", metavar="KEY=VALUE"
+        ),
     ] = None,
 ) -> None:
     """Write a Flower app that runs a method: a pyproject.toml with every setting of the run.
@@ -66,7 +68,7 @@ def certs(
         list[str] | None, typer.Option(help="Name or address of the server, as often as needed. Default: this machine.")
     ] = None,
 ) -> None:
-    """Make a certificate authority, a server certificate and node keys, to try a federation with TLS. For tests only."""
+    """Make a certificate authority, a server certificate and node keys, to try a federation with TLS. For tests."""
     from .executors.flower.app import write_certificates
 
     for path in write_certificates(folder, sites, host or ["localhost", "127.0.0.1", "::1"]):

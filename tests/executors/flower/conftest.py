@@ -135,7 +135,9 @@ class Deployment:
         (root / "flwr").mkdir(parents=True)
         address = f'address = "127.0.0.1:{self.port}"'
         how = "insecure = true" if simulation else f'root-certificates = "{root / "certs" / "ca.crt"}"'
-        (root / "flwr" / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}\n{how}\n')
+        (root / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}\n{how}\n'
+        )
         if not simulation:
             write_certificates(root / "certs", 4, ["127.0.0.1", "localhost"])
 
@@ -171,7 +173,9 @@ class Deployment:
         for k in sites:
             self.flwr("supernode", "register", str(self.root / "certs" / f"site-{k}.pub"), "here")
 
-    def node(self, k: int, config: str = "", key: int | None = None, name: str | None = None, plain: bool = False) -> Any:
+    def node(
+        self, k: int, config: str = "", key: int | None = None, name: str | None = None, plain: bool = False
+    ) -> Any:
         """Site k."""
         certs = self.root / "certs"
         secure = ["--root-certificates", str(certs / "ca.crt"),

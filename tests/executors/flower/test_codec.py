@@ -38,9 +38,14 @@ def test_floats_that_are_no_numbers_come_back_bit_by_bit() -> None:
     assert (again["x"], again["y"]) == (float("-inf"), 1e-320)
 
 
-names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1).filter(lambda n: n != "__metadata__")
-scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cs"])
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1).filter(
+    lambda n: n != "__metadata__"
+)
+scalars = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]))
 )
 
 
@@ -53,7 +58,7 @@ def test_scalars_keep_value_and_type(items: dict) -> None:
 
 
 def test_too_large_a_number_is_named() -> None:
-    with pytest.raises(FedloomError, match="'n' = .* 64 bits"):
+    with pytest.raises(FedloomError, match=r"'n' = .* 64 bits"):
         to_records(Payload(n=2**63))
 
 

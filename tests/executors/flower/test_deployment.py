@@ -28,7 +28,7 @@ def test_three_sites_with_tls_and_keys(deployment, tmp_path: Path) -> None:
     for k in range(3):
         here.node(k)
     # Two that must not get in: one whose key nobody registered, one that speaks plain HTTP.
-    stranger = here.node(3, name="stranger")
+    here.node(3, name="stranger")
     here.node(0, name="plain", plain=True)
     for method in ("fedavg", "fedpcl"):
         out = tmp_path / f"run-{method}"

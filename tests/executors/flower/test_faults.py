@@ -70,7 +70,7 @@ HUGE = 2 * 2**30
 FAULTS = {
     "NaN": (array("head.bias", numpy(lambda a: a * np.float32("nan"))), "a NaN or infinity in 'model/head.bias'"),
     "infinite": (array("head.bias", numpy(lambda a: a + np.float32("inf"))), "NaN or infinity"),
-    "wrong shape": (array("head.bias", numpy(lambda a: np.append(a, a))), r"'model/head.bias' of shape \(8,\), not \(4,\)"),
+    "wrong shape": (array("head.bias", numpy(lambda a: np.append(a, a))), r"'model/head.bias' of shape \(8,\), not"),
     "wrong type": (array("head.bias", numpy(lambda a: a.astype(np.float64))), "as float64, not float32"),
     "another name": (renamed, "'model/other', which fedavg does not send"),
     "a name missing": (without, "uploaded no 'model/body.0.bias'"),
@@ -234,7 +234,9 @@ def test_a_site_that_does_not_fit_is_named(world) -> None:
     home = here.homes[2]
     data = replace(home.site.federation.data, classes=("zero", "one", "two", "three"))
     home.site.federation = replace(alone(here.federation, 2), data=data)
-    with pytest.raises(FedloomError, match=r"site 2 does not fit the others: as classes it has zero, one, two, three, 3"):
+    with pytest.raises(
+        FedloomError, match=r"site 2 does not fit the others: as classes it has zero, one, two, three, 3"
+    ):
         here.run()
 
 
@@ -243,7 +245,10 @@ def test_who_answered_is_written_down(world, tmp_path) -> None:
     here.book = Book.open(tmp_path, "test")
     here.run()
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert [(e["round"], e["kind"]) for e in lines] == [(1, "hello"), *((r, k) for r in (1, 2, 3) for k in ("client", "before"))]
+    assert [(e["round"], e["kind"]) for e in lines] == [
+        (1, "hello"),
+        *((r, k) for r in (1, 2, 3) for k in ("client", "before")),
+    ]
     assert all(sorted(e["answered"]) == [0, 1, 2, 3] and e["attempt"] == 1 for e in lines)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from ...config import Config
 from ...errors import FedloomError
@@ -109,7 +110,7 @@ def write_certificates(folder: Path, sites: int, hosts: Iterable[str]) -> list[P
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     shown = (
         certificate("fedloom test server", server)
-        .add_extension(x509.SubjectAlternativeName([_host(x509, h) for h in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(issuer, critical=False)
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -126,10 +127,10 @@ def write_certificates(folder: Path, sites: int, hosts: Iterable[str]) -> list[P
     return written
 
 
-def _host(x509: object, name: str) -> object:
-    from cryptography import x509 as x
+def _host(name: str) -> Any:
+    from cryptography import x509
 
     try:
-        return x.IPAddress(ipaddress.ip_address(name))
+        return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        return x.DNSName(name)
+        return x509.DNSName(name)

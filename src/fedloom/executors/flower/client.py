@@ -91,7 +91,9 @@ def from_config(context: Context) -> Home:
     client = int(node["partition-id"])
     run = json.dumps(dict(context.run_config), sort_keys=True)
     own = str(node.get("data", ""))
-    config, settings, site, federation = _workplace(run, own, str(node.get("domain", "")), str(node.get("data-root", "")))
+    config, settings, site, federation = _workplace(
+        run, own, str(node.get("domain", "")), str(node.get("data-root", ""))
+    )
     if own:
         federation = _among(federation, client, config)
     if not 0 <= client < len(federation):

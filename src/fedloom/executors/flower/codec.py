@@ -35,7 +35,7 @@ def to_records(payload: Payload) -> tuple[ArrayRecord, ConfigRecord]:
             raise FedloomError(f"{name!r} = {value} does not fit into 64 bits, which a message has for whole numbers.")
         else:
             scalars[name] = value
-    return ArrayRecord(arrays), ConfigRecord(scalars)  # type: ignore[arg-type]
+    return ArrayRecord(arrays), ConfigRecord(scalars)
 
 
 def from_records(arrays: ArrayRecord, scalars: ConfigRecord) -> Payload:
@@ -77,7 +77,9 @@ def _tensor(name: str, array: Array) -> Tensor:
         if array.stype == BITS:
             if len(array.data) != wanted:
                 raise ValueError(f"{len(array.data)} bytes")
-            return torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(shape) if wanted else _empty(shape, dtype)
+            return (
+                torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(shape) if wanted else _empty(shape, dtype)
+            )
         if array.stype != NUMPY:
             raise ValueError(f"written as {array.stype!r}")
         if not wanted <= len(array.data) <= wanted + 4096:  # the header that NumPy puts before them is short

@@ -77,9 +77,20 @@ class Book:
         if self.folder:
             with open(self.folder / "answers.jsonl", "a") as file:
                 file.write(json.dumps(entry) + "\n")
-        missing = {**entry["refused"], **dict.fromkeys(entry["silent"], "silent"), **dict.fromkeys(entry["absent"], "absent")}
+        missing = {
+            **entry["refused"],
+            **dict.fromkeys(entry["silent"], "silent"),
+            **dict.fromkeys(entry["absent"], "absent"),
+        }
         said = "".join(f"; site {k}: {why}" for k, why in missing.items())
-        log.info("round %s, %s: %s of %s answered%s", entry["round"], entry["kind"], len(entry["answered"]), entry["asked"], said)
+        log.info(
+            "round %s, %s: %s of %s answered%s",
+            entry["round"],
+            entry["kind"],
+            len(entry["answered"]),
+            entry["asked"],
+            said,
+        )
 
 
 class Roster:
@@ -163,7 +174,7 @@ class _Flight:
 
 
 class Flower:
-    """An executor whose clients are Flower nodes. Results of those that do not answer in time, or wrongly, are missing."""
+    """An executor whose clients are Flower nodes. There is no result of one that does not answer in time, or wrongly."""
 
     remote = True
 
@@ -313,9 +324,7 @@ def gather(roster: Roster, settings: Settings) -> None:
     book.save()
 
 
-def serve(
-    grid: Grid, config: Config, settings: Settings, place: Callable[[Config, Any], Site] | None = None
-) -> Run:
+def serve(grid: Grid, config: Config, settings: Settings, place: Callable[[Config, Any], Site] | None = None) -> Run:
     """Run a config over a grid: wait for the sites, then round after round; go on where an earlier start stopped."""
     folder = Path(settings.out).expanduser()
     for left in reversed(range(settings.tries)):
@@ -334,7 +343,9 @@ def serve(
             )
         except TooFew as error:
             if not left:
-                raise FedloomError(f"{error} It was tried {settings.tries} times; the last checkpoint is intact.") from None
+                raise FedloomError(
+                    f"{error} It was tried {settings.tries} times; the last checkpoint is intact."
+                ) from None
             log.warning("%s It is done again.", error)
     raise AssertionError("unreachable")
 
@@ -353,4 +364,7 @@ def main(grid: Grid, context: Context) -> None:
     config, settings = parse(context.run_config)
     made = serve(grid, config, settings)
     record = made.metrics[-1] if made.metrics else {}
-    log.info("finished: %s", json.dumps({"rounds": record.get("round"), "personal": record.get("personal"), "folder": str(made.folder)}))
+    log.info(
+        "finished: %s",
+        json.dumps({"rounds": record.get("round"), "personal": record.get("personal"), "folder": str(made.folder)}),
+    )

@@ -1,11 +1,11 @@
-"""What a site says of itself before the first round, and the federation that the server makes of it, without samples."""
+"""What a site says of itself before the first round, and the federation without samples that the server makes of it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,12 @@ class Description:
     def decode(text: str) -> Description:
         """The description that `encode` turned into this text."""
         try:
-            body = json.loads(text)
-            found = Description(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})
+            body: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
+            found = Description(**body)
             if not 0 <= found.client < found.clients or min(found.train, found.validation, found.test) < 0:
                 raise ValueError("numbers that cannot be")
             return found
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise FedloomError(f"a site's description of itself cannot be read: {error}") from None
 
 
@@ -93,7 +93,8 @@ def disagreement(known: Mapping[int, Description], site: Description) -> str | N
     for name, what in AGREED.items():
         said = Counter(getattr(d, name) for d in known.values() if d.client != site.client)
         if said and getattr(site, name) not in said:
-            return f"site {site.client} has as {what} {_shown(getattr(site, name))}, others have {_shown(max(said, key=said.__getitem__))}"
+            usual = said.most_common(1)[0][0]
+            return f"site {site.client} has as {what} {_shown(getattr(site, name))}, others have {_shown(usual)}"
     return None
 
 
@@ -138,14 +139,16 @@ def blank(sites: Mapping[int, Description]) -> Federation:
         vocabulary=some.vocabulary,
         encoder=some.encoder,
     )
-    rows = np.arange(classes)
-    clients = [
-        Client(*(np.resize(rows, getattr(sites[k], s)) for s in SPLITS), sites[k].domain)
-        if k in sites
-        else Client(NONE, NONE, NONE)
-        for k in range(some.clients)
-    ]
+    empty = Client(NONE, NONE, NONE)
+    clients = [dealt(np.arange(classes), sites[k]) if k in sites else empty for k in range(some.clients)]
     return Federation(data, tuple(clients))
+
+
+def dealt(rows: np.ndarray, like: Description | Client) -> Client:
+    """A client with as many samples in each part as `like`, which are these rows over and over."""
+    sizes = [n if isinstance(n := getattr(like, s), int) else len(n) for s in SPLITS]
+    train, validation, test = (np.resize(rows, n) for n in sizes)
+    return Client(train, validation, test, like.domain)
 
 
 def listed(sites: Mapping[int, Description], partition: str) -> dict[str, Any]:
@@ -161,6 +164,3 @@ def listed(sites: Mapping[int, Description], partition: str) -> dict[str, Any]:
         "domains": sorted({d.domain for d in sites.values() if d.domain}),
         "clients": [{n: known.get(k, nothing)[n] for n in ("domain", *SPLITS)} for k in range(some.clients)],
     }
-
-
-assert {*AGREED} <= {f.name for f in fields(Description)}

@@ -71,7 +71,7 @@ def read_order(content: RecordDict) -> Order:
     """The order in a message."""
     record = content.config_records.get("order")
     try:
-        return Order(**dict(record or {}))  # type: ignore[arg-type]
+        return Order(**dict(record or {}))
     except TypeError:
         raise FedloomError("the message holds no order that this version of fedloom can read.") from None
 
@@ -91,9 +91,7 @@ def write_result(order: Order, result: Result) -> RecordDict:
     metrics: dict[str, Any] = {f"score/{split}": rows[0].tolist() for split, rows in result.scores.items()}
     metrics |= {f"loss/{part}": float(value) for part, value in result.losses.items()}
     receipt = ConfigRecord({"experiment": order.experiment, "client": order.client, "round": order.round})
-    return RecordDict(
-        {"payload": arrays, "scalars": scalars, "metrics": MetricRecord(metrics), "receipt": receipt}
-    )
+    return RecordDict({"payload": arrays, "scalars": scalars, "metrics": MetricRecord(metrics), "receipt": receipt})
 
 
 def write_refusal(why: str) -> RecordDict:
