@@ -99,6 +99,7 @@ class Roster:
     def __init__(self, grid: Grid, book: Book, timeout: float) -> None:
         self.grid, self.book, self.timeout = grid, book, timeout
         self.nodes: dict[int, int] = {}  # client -> node
+        self.refused: dict[int, str] = {}  # node -> why it is not one of the sites
         self._asked: set[int] = set()
         self._present: set[int] = set()
 
@@ -119,6 +120,7 @@ class Roster:
                 self._asked.add(node)
                 self._enter(node, reply, changed)
             except FedloomError as error:
+                self.refused[node] = str(error)
                 log.warning("node %s is not let in: %s", node, error)
         return changed
 
@@ -174,7 +176,7 @@ class _Flight:
 
 
 class Flower:
-    """An executor whose clients are Flower nodes. There is no result of one that does not answer in time, or wrongly."""
+    """An executor whose clients are Flower nodes. One that does not answer in time, or answers wrongly, has no result."""
 
     remote = True
 
@@ -319,7 +321,8 @@ def gather(roster: Roster, settings: Settings) -> None:
         if len(roster.there()) >= wanted:
             break
         if time.monotonic() >= end:
-            raise FedloomError(f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.")
+            why = "".join(f" Node {node} was not let in: {why}" for node, why in roster.refused.items())
+            raise FedloomError(f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.{why}")
         time.sleep(min(1.0, settings.wait / 10))
     book.save()
 
