@@ -168,6 +168,16 @@ class Deployment:
         self.until(lambda: _listens(self.port), 60, "the SuperLink")
         return process
 
+    def ray(self) -> int:
+        """A Ray of our own that listens on this machine only; its port."""
+        port = free_port()
+        self.start(
+            "ray", "ray", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2",
+            "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={self.root / 'ray'}", "--block",
+        )  # fmt: skip
+        self.until(lambda: "Ray runtime started" in self.said("ray"), 120, "Ray")
+        return port
+
     def register(self, *sites: int) -> None:
         """Let these sites' keys in."""
         for k in sites:

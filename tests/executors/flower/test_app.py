@@ -60,12 +60,14 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
 
 def test_commands(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(cli, ["flower", "init", "app", "fedpcl", "--clients", "5", "--set", "tau=0.1", "--federation", "timeout=9"])  # fmt: skip
+    what = ["app", "fedpcl", "--clients", "5", "--set", "tau=0.1", "--federation", "timeout=9"]
+    done = CliRunner().invoke(cli, ["flower", "init", *what])
     assert done.exit_code == 0, done.output
     config, settings = parse(_keys(tmp_path / "app" / "pyproject.toml"))
     assert (config.method, config.clients, config.hyper["tau"], settings.timeout) == ("fedpcl", 5, 0.1, 9)
     assert settings.out == str(tmp_path / "runs" / "app")
-    done = CliRunner().invoke(cli, ["flower", "certs", "certs", "--sites", "2", "--host", "10.0.0.1", "--host", "fed.org"])  # fmt: skip
+    hosts = ["--host", "10.0.0.1", "--host", "fed.org"]
+    done = CliRunner().invoke(cli, ["flower", "certs", "certs", "--sites", "2", *hosts])
     assert done.exit_code == 0, done.output
     assert sorted(p.name for p in (tmp_path / "certs").iterdir()) == [
         "ca.crt", "ca.key", "server.crt", "server.key", "site-0", "site-0.pub", "site-1", "site-1.pub",
@@ -192,7 +194,7 @@ def test_agreed_classes_may_be_more_than_a_site_has(tmp_path: Path) -> None:
     home = client.from_config(SimpleNamespace(node_config=nodes[1], run_config=grid.run_config))
     assert home.site.federation.counts(1).tolist()[0] == 0 and len(home.site.federation.clients[0].train) == 0
     grid, settings = federation(tmp_path, config, nodes, classes="cat, dog", out=str(tmp_path / "other"))
-    with pytest.raises(FedloomError, match="1 of 2 sites came.* unknown class among those agreed 'fish'"):
+    with pytest.raises(FedloomError, match=r"1 of 2 sites came.* unknown class among those agreed 'fish'"):
         server.serve(grid, config, settings)
 
 
@@ -217,7 +219,7 @@ def test_a_round_with_too_few_uploads_is_done_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "federation-log.json").read_text())["attempt"] == 2
     grid.fault = lambda m: "lost" if m.metadata.message_type == "train" else None
     never = short.model_copy(update={"out": str(tmp_path / "never"), "timeout": 0.05})
-    with pytest.raises(FedloomError, match="round 1 had 0 of the 3 uploads it needs. It was tried 2 times"):
+    with pytest.raises(FedloomError, match=r"round 1 had 0 of the 3 uploads it needs. It was tried 2 times"):
         server.serve(grid, config, never)
 
 

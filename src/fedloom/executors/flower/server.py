@@ -176,7 +176,7 @@ class _Flight:
 
 
 class Flower:
-    """An executor whose clients are Flower nodes. One that does not answer in time, or answers wrongly, has no result."""
+    """An executor whose clients are Flower nodes. One that does not answer in time, or wrongly, has no result."""
 
     remote = True
 
