@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -123,6 +125,7 @@ class Deployment:
         self.root, self.simulation = root, simulation
         self.bin = Path(sys.executable).parent
         self.port = free_port()
+        self.short = ""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.env = {
             **os.environ,
@@ -171,9 +174,10 @@ class Deployment:
     def ray(self) -> int:
         """A Ray of our own that listens on this machine only; its port."""
         port = free_port()
+        self.short = tempfile.mkdtemp(prefix="ray-")  # names of sockets may not be long
         self.start(
             "ray", "ray", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2",
-            "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={self.root / 'ray'}", "--block",
+            "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={self.short}", "--block",
         )  # fmt: skip
         self.until(lambda: "Ray runtime started" in self.said("ray"), 120, "Ray")
         return port
@@ -231,6 +235,8 @@ class Deployment:
     def close(self) -> None:
         for name in list(self.processes):
             self.kill(name)
+        if self.short:
+            shutil.rmtree(self.short, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -234,3 +234,21 @@ def test_a_site_says_what_it_lacks(tmp_path: Path) -> None:
     alone = flat(build({"method": "fedavg", "model": "mlp", "data": "own"}, {"rounds": 1}), Settings())
     with pytest.raises(FedloomError, match="set clients"):
         client.from_config(SimpleNamespace(node_config=own, run_config=alone))
+
+
+def test_flowers_local_differential_privacy_works_where_the_docs_say_so(tmp_path: Path) -> None:
+    from flwr.clientapp.mod import LocalDpMod
+
+    config = build({"method": "fedavg", "clients": 2, "model": "mlp", "partition": "iid"}, {"hidden": [8], "rounds": 1})
+    grid, settings = federation(tmp_path, config, {k: {"partition-id": k} for k in range(2)})
+    plain = server.serve(grid, config, settings)
+    noisy = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=10.0, delta=1e-5)
+    grid.app = client.client_app(mods=[noisy])
+    made = server.serve(grid, config, settings.model_copy(update={"out": str(tmp_path / "noisy")}))
+    (entry,) = [
+        e
+        for e in map(json.loads, (tmp_path / "noisy" / "answers.jsonl").read_text().splitlines())
+        if e["kind"] == "client"
+    ]
+    assert entry["answered"] == [0, 1] and not entry["refused"]
+    assert made.metrics[-1]["clients"] != plain.metrics[-1]["clients"]
