@@ -1,6 +1,7 @@
 """A real federation on this machine: SuperLink and SuperNodes as processes, TLS and node authentication."""
 
 import json
+import statistics
 import time
 from pathlib import Path
 
@@ -164,23 +165,45 @@ def test_faults(deployment, tmp_path: Path) -> None:
         assert held.equal(expected.get(k)) and not held.equal(Payload()), f"site {k}"
 
 
-def test_simulation_with_twenty_nodes(deployment, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
-    here = deployment(simulation=True)
-    out = tmp_path / "run"
-    changes = {**SMALL, "rounds": 2, "eval_every": 2, "limit_train": 8}
-    config = build({"method": "fedpcl", "clients": 20, "partition": "iid"}, changes)
-    settings = Settings(out=str(out), state=str(tmp_path / "state"), wait=600, timeout=600)
-    folder = write_app(tmp_path / "app", config, settings).parent
+def simulate(here, folder: Path, out: Path) -> float:
+    """Run an app on twenty simulated nodes, two at a time; the seconds it took."""
     # Ray binds the machine's own address unless it is told not to: Flower's simulation joins this one instead.
-    port = here.ray()
-    here.env["RAY_ADDRESS"] = f"127.0.0.1:{port}"
+    here.env["RAY_ADDRESS"] = f"127.0.0.1:{here.ray()}"
     here.link()
     start = time.monotonic()
-    size = "num-supernodes=20 client-resources-num-cpus=1"
-    here.run(folder, "--federation-config", size)
+    here.run(folder, "--federation-config", "num-supernodes=20 client-resources-num-cpus=1")
     here.until(lambda: (out / "summary.json").exists(), 900, "the simulation")
-    print(f"\ntwenty nodes, two rounds of fedpcl: {time.monotonic() - start:.0f} s")
+    return time.monotonic() - start
+
+
+def twenty(tmp_path: Path, method: str, changes: dict) -> tuple[Path, Path]:
+    """An app for twenty clients, and the folder of its run."""
+    config = build({"method": method, "clients": 20, "partition": "iid"}, changes)
+    settings = Settings(out=str(tmp_path / "run"), state=str(tmp_path / "state"), wait=600, timeout=600)
+    return write_app(tmp_path / "app", config, settings).parent, tmp_path / "run"
+
+
+def test_simulation_with_twenty_nodes(deployment, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
+    changes = {**SMALL, "rounds": 2, "eval_every": 2, "limit_train": 8}
+    folder, out = twenty(tmp_path, "fedpcl", changes)
+    seconds = simulate(deployment(simulation=True), folder, out)
+    print(f"\ntwenty nodes, two rounds of fedpcl: {seconds:.0f} s")
     alone = fedloom.run("fedpcl", partition="iid", clients=20, **changes)
     assert fedloom.Run.load(out).clients == pytest.approx(alone.clients, abs=1e-5)
     assert [len(e["answered"]) for e in answers(out)] == [20, 20]
+
+
+def test_overhead_against_the_pool(deployment, tmp_path: Path) -> None:
+    """Seconds of a round without evaluation: a simulation with two workers, and our own pool of two."""
+    pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
+    changes = {"rounds": 6, "eval_every": 6}
+    folder, out = twenty(tmp_path, "fedavg", changes)
+    simulate(deployment(simulation=True), folder, out)
+    pool = fedloom.run("fedavg", partition="iid", clients=20, executor="pool", workers=2, **changes)
+    mine, theirs = ([t["seconds"] for t in run.timing[1:-1]] for run in (pool, fedloom.Run.load(out)))
+    ratio = statistics.median(theirs) / statistics.median(mine)
+    print(
+        f"\nseconds per round: pool {statistics.median(mine):.2f}, simulation {statistics.median(theirs):.2f}, {ratio:.2f}"
+    )
+    assert len(mine) == len(theirs) == 4 and ratio < 3, "the figure depends on the machine's load; this is a bound"
