@@ -1,6 +1,7 @@
 """What a federation has to put up with. The measure is always a run in which the faulty client was simply lost."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -78,6 +79,7 @@ FAULTS = {
     "2 GB": (array("head.bias", lambda old: Array("float32", (HUGE // 4,), "numpy.ndarray", bytes(HUGE))), "2147.5 MB"),
     "a lie": (array("head.bias", lambda old: Array("float32", (4,), "numpy.ndarray", b"nonsense" * 5)), "but is not"),
     "a scalar": (lambda r: r.content["scalars"].update(size=float("nan")), "= nan"),
+    "a loss": (lambda r: r.content["metrics"].update({"loss/ce": float("nan")}), "its ce is nan"),
     "another round": (receipt, "not one to client 1 in round 2"),
     "impossible score": (lambda r: r.content["metrics"].update({"score/test": [13, 12]}), "13 of 12"),
     "no content": (lambda r: setattr(r, "content", RecordDict()), "not one to client"),
@@ -259,3 +261,12 @@ def test_only_a_version_is_kept_at_the_server(world) -> None:
     assert all(dict(here.store.get(k)) == {"attempt": 1, "round": 3} for k in range(4))
     assert all(isinstance(v, torch.Tensor) for k in range(4) for v in here.state(k).values())
     assert sum(len(here.state(k)) for k in range(4)) > 0
+
+
+def test_a_newcomer_that_says_nothing_holds_nobody_up(world) -> None:
+    here = world(make("fedavg"), settings=Settings(timeout=60, wait=0, sites=3, limit_mb=5))
+    here.grid.fault = lambda m: "lost" if m.metadata.dst_node_id == 100 else None
+    start = time.monotonic()
+    seen = here.run()
+    assert len(seen.metrics) == 3 and here.roster.there() == [1, 2, 3]
+    assert time.monotonic() - start < 30, "it was waited for"

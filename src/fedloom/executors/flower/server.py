@@ -101,27 +101,37 @@ class Roster:
         self.nodes: dict[int, int] = {}  # client -> node
         self.refused: dict[int, str] = {}  # node -> why it is not one of the sites
         self._asked: set[int] = set()
+        self._pending: dict[str, tuple[int, float]] = {}  # message -> the node that was asked, and until when
         self._present: set[int] = set()
 
     def refresh(self) -> dict[int, Description]:
-        """See who is there, and ask newcomers what they are. Returns those that are new or have changed."""
-        timeout = self.timeout
+        """See who is there, ask newcomers what they are, and note what has been answered. Nobody is waited for.
+
+        Returns the sites that are new or have changed.
+        """
         self._present = set(self.grid.get_node_ids())
         self._asked &= self._present  # who went away is asked again when it comes back: it may have changed
-        new = [n for n in self._present if n not in self._asked]
-        messages = [Message(RecordDict({"ask": ConfigRecord({})}), n, DESCRIBE, ttl=timeout) for n in new]
+        asked = self._asked | {node for node, _ in self._pending.values()}
+        new = [node for node in self._present if node not in asked]
+        messages = [Message(RecordDict({"ask": ConfigRecord({})}), n, DESCRIBE, ttl=self.timeout) for n in new]
+        due = time.monotonic() + self.timeout
+        if messages:
+            self._pending |= {i: (n, due) for i, n in zip(self.grid.push_messages(messages), new, strict=True) if i}
         changed: dict[int, Description] = {}
-        pending = dict(zip(self.grid.push_messages(messages), new, strict=True)) if messages else {}
-        for number, reply in _replies(self.grid, pending, timeout):
-            node = pending[number]
+        for reply in self.grid.pull_messages(list(self._pending)) if self._pending else ():
+            # An error that Flower itself reports comes from nobody in particular: only this number tells whose it is.
+            node, _ = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+            if node is None:
+                continue
             try:
-                if reply.has_error():  # Flower's own, such as a message that ran out of time: ask again another time
+                if reply.has_error():  # a message that ran out of time, say: ask again another time
                     raise FedloomError(reply.error.reason or f"error {reply.error.code}")
                 self._asked.add(node)
                 self._enter(node, reply, changed)
             except FedloomError as error:
                 self.refused[node] = str(error)
                 log.warning("node %s is not let in: %s", node, error)
+        self._pending = {i: (n, end) for i, (n, end) in self._pending.items() if end > time.monotonic()}
         return changed
 
     def _enter(self, node: int, reply: Message, changed: dict[int, Description]) -> None:
@@ -147,24 +157,6 @@ class Roster:
     def there(self) -> list[int]:
         """The clients that are there."""
         return sorted(k for k in self.nodes if self.node(k) is not None)
-
-
-def _replies(grid: Grid, pending: dict[str, Any], timeout: float) -> Iterator[tuple[str, Message]]:
-    """Replies as they come, with the number of the message they answer, until all are there or time is up."""
-    waiting, end, pause = set(pending), time.monotonic() + timeout, 0.05
-    while waiting:
-        came = list(grid.pull_messages(list(waiting)))
-        for reply in came:
-            # An error that Flower itself reports comes from nobody in particular: only this number tells whose it is.
-            number = reply.metadata.reply_to_message_id
-            if number in waiting:
-                waiting.discard(number)
-                yield number, reply
-        if time.monotonic() >= end:
-            return
-        if waiting and not came:
-            time.sleep(pause)
-            pause = min(1.0, pause * 1.5)
 
 
 @dataclass
@@ -323,7 +315,7 @@ def gather(roster: Roster, settings: Settings) -> None:
         if time.monotonic() >= end:
             why = "".join(f" Node {node} was not let in: {why}" for node, why in roster.refused.items())
             raise FedloomError(f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.{why}")
-        time.sleep(min(1.0, settings.wait / 10))
+        time.sleep(min(0.2, settings.wait))
     book.save()
 
 

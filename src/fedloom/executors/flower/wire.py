@@ -7,6 +7,7 @@ the order names the version of it that is meant.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -117,6 +118,8 @@ def read_result(content: RecordDict, order: Order) -> Result:
         if kind == "score" and what in order.splits.split() and isinstance(value, list):
             scores[what] = torch.tensor([value])
         elif kind == "loss" and isinstance(value, float):
+            if not math.isfinite(value):
+                raise FedloomError(f"the reply says that its {what} is {value}")
             losses[what] = value
         else:
             raise FedloomError(f"the reply has a metric {name!r} that was not asked for")
