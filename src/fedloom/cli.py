@@ -17,6 +17,7 @@ from rich.table import Table
 from .data.cli import app as data_app
 from .encoders.cli import register as register_encoders
 from .errors import FedloomError
+from .flower_cli import app as flower_app
 from .options import (
     AsJson,
     BadFile,
@@ -69,6 +70,7 @@ def _options(
 bench_app = typer.Typer(help="Standing measurements.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.add_typer(flower_app, name="flower")
 app.command()(report_cli.report)
 app.command()(report_cli.dash)
 register_encoders(app, bench_app)

@@ -68,16 +68,17 @@ class Engine:
             self.server = self.server.replace(round=self.round)
             cohort, lost, work = self.schedule.cohort(self.round, site)
             moved, clock = dict(self.bytes), time.monotonic()
-            self._welcome(cohort)
+            present = self._welcome(cohort)
             self.floats = {"up": [], "down": []}
             due = self.schedule.evaluates(self.round)
             arrived = _Arrivals(self._table())
             self.spent = {"clients": time.monotonic() - clock}
             clock = time.monotonic()
-            self.server = method.aggregate(self.server, self._timed(self._work(cohort, lost, work, due, arrived)))
+            self.server = method.aggregate(self.server, self._timed(self._work(present, lost, work, due, arrived)))
             self.spent["server"] = time.monotonic() - clock - self._waited
             self.spent["clients"] += self._waited
             arrived.finish(method.name)
+            lost = set(cohort) - set(np.flatnonzero(arrived.trained).tolist())
             clock = time.monotonic()
             record = self._evaluate(cohort, lost, arrived, moved) if due else None
             self.spent["evaluation"] = time.monotonic() - clock
@@ -95,17 +96,16 @@ class Engine:
                 return
             yield found
 
-    def _welcome(self, cohort: list[int]) -> None:
-        """Newcomers introduce themselves."""
-        known = self.server.tensor("known")
+    def _welcome(self, cohort: list[int]) -> list[int]:
+        """Newcomers introduce themselves. Returns who of the cohort is known then: a client elsewhere may be silent."""
+        known = self.server.tensor("known").clone()
         new = [k for k in cohort if not known[k]]
-        if not new:
-            return
-        results = self.executor.run(Task("hello", self.round, (k,)) for k in new)
+        results = self.executor.run(Task("hello", self.round, (k,)) for k in new) if new else ()
         hellos = {r.clients[0]: self._received(r) for r in results}
-        known = known.clone()
-        known[new] = True
-        self.server = self.site.method.join(self.server, hellos).replace(known=known)
+        if hellos:
+            known[list(hellos)] = True
+            self.server = self.site.method.join(self.server, hellos).replace(known=known)
+        return [k for k in cohort if known[k]]
 
     def _work(
         self, cohort: list[int], lost: set[int], work: Mapping[int, float], due: bool, arrived: _Arrivals
@@ -205,6 +205,8 @@ class Engine:
         """The common model on every client's samples; clients with the same samples are scored once."""
         if self.site.method.common(self.server, self.site) is None:
             return None
+        if self.executor.remote:  # the server's memory stays with the server, which may say more than a download
+            return None if self.site.method.personalised else self._before()
         scores = {}
         for split in SCORED:
             first: dict[bytes, int] = {}

@@ -221,23 +221,44 @@ def execute(
     made.federation = federation.describe()
     if method.promise():
         accountant()  # refused now rather than when the run is over
-    start = Checkpoint(server=first(site))
+    workers = config.execution.workers
+    return carry_out(
+        made,
+        site,
+        lambda: executors.make(config.execution.executor, site, workers),
+        picture=lambda: drawn(images),
+        callbacks=callbacks,
+        fresh=fresh,
+    )
+
+
+def carry_out(
+    made: Run,
+    site: Site,
+    executor: Callable[[], executors.Executor],
+    *,
+    picture: Callable[[], bytes] | None = None,
+    callbacks: Sequence[Callback] = (),
+    fresh: bool = False,
+) -> Run:
+    """Go through a run's rounds from its last checkpoint, and sum it up; `picture` shows its samples."""
+    config, start = made.config, Checkpoint(server=first(site))
     # Nothing is written before this line: what is refused leaves no folder behind.
     with _alone(made.folder):
-        store = _open(made, images, fresh)
+        store = _open(made, picture, fresh)
         saved = store.load()
         if made.folder and saved.server is not None:
             start = saved
             _unchanged(made.folder, start, config)
         _rewind(made, saved)
         if not config.schedule.exhausted(made.metrics):
-            executor = executors.make(config.execution.executor, site, config.execution.workers)
+            runner = executor()
             try:
                 watchers = [Recorder(made), *callbacks]
-                Engine(site, executor, config.schedule, watchers, store).run(start)
+                Engine(site, runner, config.schedule, watchers, store).run(start)
             finally:
-                executor.close()
-        made.summary = summary(made, method) | {"privacy": privacy(site, config.schedule, made.metrics)}
+                runner.close()
+        made.summary = summary(made, site.method) | {"privacy": privacy(site, config.schedule, made.metrics)}
         if made.folder:
             title = f"{config.method} on {config.data}"
             write_atomic(made.folder / "summary.json", json.dumps(made.summary, indent=1).encode())
@@ -250,7 +271,7 @@ def _begun(folder: Path) -> bool:
     return (folder / "config.toml").exists() and any((folder / "checkpoint").glob("*.json"))
 
 
-def _open(made: Run, federation: Federation, fresh: bool) -> Store:
+def _open(made: Run, picture: Callable[[], bytes] | None, fresh: bool) -> Store:
     """The run's folder, with what does not change during the run written to it, and its checkpoints."""
     if made.folder is None:
         return Store()
@@ -262,7 +283,8 @@ def _open(made: Run, federation: Federation, fresh: bool) -> Store:
         _same(made.folder, made.config)  # another process may have been here in the meantime
     write_atomic(made.folder / "config.toml", made.config.toml().encode())
     write_atomic(made.folder / "federation.json", json.dumps(made.federation).encode())
-    write_atomic(made.folder / "partition.png", drawn(federation))
+    if picture:
+        write_atomic(made.folder / "partition.png", picture())
     (made.folder / "checkpoint").mkdir(exist_ok=True)
     return Store(made.folder / "checkpoint")
 

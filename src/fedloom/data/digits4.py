@@ -115,6 +115,8 @@ def _pose(rng: Rng, n: int, size: tuple[float, float], **spread: float) -> dict[
 
 def _patches(rng: Rng, n: int, split: str) -> Floats:
     """Cut photograph patches (n,3,32,32) from tiles, four in fifteen of them for test and the rest for training."""
+    from sklearn.datasets import load_sample_images
+
     regions: list[Floats] = []
     from sklearn.datasets import load_sample_images
 

@@ -96,7 +96,13 @@ class Result:
 
 
 class Executor(Protocol):
-    """Runs tasks. Results come in the order of the tasks, whoever finishes first."""
+    """Runs tasks. Results come in the order of the tasks, whoever finishes first.
+
+    `remote` says that clients are elsewhere: some may not answer, then their results are missing; and the server as a
+    whole (the task `common`) is not shown to them.
+    """
+
+    remote: bool
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Execute the tasks; they are drawn one by one, as there is room."""

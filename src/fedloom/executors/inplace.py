@@ -15,6 +15,8 @@ from .base import Result, Task, execute
 class Inplace:
     """Clients one by one in this process, with one thread, so that numbers equal those of single-threaded workers."""
 
+    remote = False
+
     def __init__(self, site: Site) -> None:
         self.site = site
         self._threads = torch.get_num_threads()

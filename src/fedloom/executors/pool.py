@@ -27,6 +27,8 @@ _START = "forkserver" if sys.platform != "win32" else "spawn"
 class Pool:
     """`workers` processes. Tasks go out in order to whoever is free; results are handed on in the order of tasks."""
 
+    remote = False
+
     def __init__(self, site: Site, workers: int) -> None:
         if workers < 1:
             raise FedloomError(f"the pool needs at least 1 worker, got {workers}.")

@@ -1,0 +1,365 @@
+"""The `ServerApp`: the engine as it is, with an executor that sends one message per client."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from ...config import Config
+from ...engine import Engine
+from ...errors import CheckpointError, FedloomError
+from ...local import Site
+from ...memory import keep_freed_memory
+from ...method import make
+from ...runs import Run, carry_out, network
+from ...state import write_atomic
+from ..base import Result, Task
+from .settings import Settings, parse
+from .sites import Description, agree, blank, disagreement, listed
+from .uploads import Inspector
+from .wire import DESCRIBE, TYPES, Order, ordered, read_result, write_task
+
+log = logging.getLogger("flwr")
+WINDOW = 100  # messages under way at a time, so that memory does not grow with the number of clients
+
+
+class TooFew(FedloomError):
+    """A round had fewer uploads than it needs."""
+
+
+@dataclass
+class Book:
+    """What the server writes down beside the run: the experiment's name, its starts, the sites, who answered."""
+
+    folder: Path | None
+    experiment: str
+    attempt: int
+    sites: dict[int, Description] = field(default_factory=dict)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+
+    @staticmethod
+    def open(folder: Path | None, name: str) -> Book:
+        """The book of a run folder with a new start in it; a new one if there is none."""
+        path = folder / "federation-log.json" if folder else None
+        if path is None or not path.exists():
+            # Another run of the same settings must not find this one's states: the name is drawn, not derived.
+            book = Book(folder, f"{name}-{secrets.token_hex(4)}", 1)
+        else:
+            try:
+                body = json.loads(path.read_bytes())
+                sites = {int(k): Description.decode(json.dumps(d)) for k, d in body["sites"].items()}
+                book = Book(folder, str(body["experiment"]), int(body["attempt"]) + 1, sites)
+            except (ValueError, KeyError, TypeError):
+                raise CheckpointError(f"{path} is damaged: the sites' states cannot be found without it.") from None
+        book.save()
+        return book
+
+    def save(self) -> None:
+        """Write it down."""
+        if self.folder:
+            sites = {k: json.loads(d.encode()) for k, d in sorted(self.sites.items())}
+            body = {"experiment": self.experiment, "attempt": self.attempt, "sites": sites}
+            write_atomic(self.folder / "federation-log.json", json.dumps(body, indent=1).encode())
+
+    def note(self, entry: dict[str, Any]) -> None:
+        """Who answered, and who did not."""
+        self.answers.append(entry)
+        if self.folder:
+            with open(self.folder / "answers.jsonl", "a") as file:
+                file.write(json.dumps(entry) + "\n")
+        missing = {
+            **entry["refused"],
+            **dict.fromkeys(entry["silent"], "silent"),
+            **dict.fromkeys(entry["absent"], "absent"),
+        }
+        said = "".join(f"; site {k}: {why}" for k, why in missing.items())
+        log.info(
+            "round %s, %s: %s of %s answered%s",
+            entry["round"],
+            entry["kind"],
+            len(entry["answered"]),
+            entry["asked"],
+            said,
+        )
+
+
+class Roster:
+    """Which node is which client. Nodes come and go; a client is known by the number it gives."""
+
+    def __init__(self, grid: Grid, book: Book, timeout: float) -> None:
+        self.grid, self.book, self.timeout = grid, book, timeout
+        self.nodes: dict[int, int] = {}  # client -> node
+        self.refused: dict[int, str] = {}  # node -> why it is not one of the sites
+        self._asked: set[int] = set()
+        self._pending: dict[str, tuple[int, float]] = {}  # message -> the node that was asked, and until when
+        self._present: set[int] = set()
+
+    def refresh(self) -> dict[int, Description]:
+        """See who is there, ask newcomers what they are, and note what has been answered. Nobody is waited for.
+
+        Returns the sites that are new or have changed.
+        """
+        self._present = set(self.grid.get_node_ids())
+        self._asked &= self._present  # who went away is asked again when it comes back: it may have changed
+        asked = self._asked | {node for node, _ in self._pending.values()}
+        new = [node for node in self._present if node not in asked]
+        messages = [Message(RecordDict({"ask": ConfigRecord({})}), n, DESCRIBE, ttl=self.timeout) for n in new]
+        due = time.monotonic() + self.timeout
+        if messages:
+            self._pending |= {i: (n, due) for i, n in zip(self.grid.push_messages(messages), new, strict=True) if i}
+        changed: dict[int, Description] = {}
+        for reply in self.grid.pull_messages(list(self._pending)) if self._pending else ():
+            # An error that Flower itself reports comes from nobody in particular: only this number tells whose it is.
+            node, _ = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+            if node is None:
+                continue
+            try:
+                if reply.has_error():  # a message that ran out of time, say: ask again another time
+                    raise FedloomError(reply.error.reason or f"error {reply.error.code}")
+                self._asked.add(node)
+                self._enter(node, reply, changed)
+            except FedloomError as error:
+                self.refused[node] = str(error)
+                log.warning("node %s is not let in: %s", node, error)
+        self._pending = {i: (n, end) for i, (n, end) in self._pending.items() if end > time.monotonic()}
+        return changed
+
+    def _enter(self, node: int, reply: Message, changed: dict[int, Description]) -> None:
+        if refusal := reply.content.config_records.get("refusal"):
+            raise FedloomError(str(refusal.get("why")))
+        site = Description.decode(str((reply.content.config_records.get("site") or {}).get("about")))
+        other = self.nodes.get(site.client)
+        if other not in (None, node) and other in self._present:
+            raise FedloomError(f"it says that it is site {site.client}, which node {other} is already")
+        self.nodes[site.client] = node
+        if self.book.sites.get(site.client) != site:
+            changed[site.client] = site
+
+    def node(self, client: int) -> int | None:
+        """The node of a client, if it is there."""
+        node = self.nodes.get(client)
+        return node if node in self._present else None
+
+    def missed(self, client: int) -> None:
+        """A client did not answer in time: it is not asked again in this round, which would cost as long again."""
+        self._present.discard(self.nodes.get(client, -1))
+
+    def there(self) -> list[int]:
+        """The clients that are there."""
+        return sorted(k for k in self.nodes if self.node(k) is not None)
+
+
+@dataclass
+class _Flight:
+    number: int
+    task: Task
+    order: Order
+    due: float
+
+
+class Flower:
+    """An executor whose clients are Flower nodes. One that does not answer in time, or wrongly, has no result."""
+
+    remote = True
+
+    def __init__(self, site: Site, roster: Roster, settings: Settings) -> None:
+        self.site, self.roster, self.settings = site, roster, settings
+        self.inspector = Inspector(site)
+        keep_freed_memory()
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        """Send the tasks out, a limited number at a time; hand results on in the order of tasks."""
+        grid, waiting, start = self.roster.grid, iter(tasks), time.monotonic()
+        flights: dict[str, _Flight] = {}
+        done: dict[int, Result | None] = {}
+        entry: dict[str, Any] = {"asked": 0, "answered": [], "refused": {}, "silent": [], "absent": []}
+        sent = handed = 0
+        exhausted, pause = False, 0.05
+        while True:
+            while not exhausted and len(flights) + len(done) < WINDOW:
+                task = next(waiting, None)
+                if task is None:
+                    exhausted = True
+                    break
+                entry |= {"round": task.round, "kind": task.kind}
+                flight = self._send(sent, task)
+                if flight is None:
+                    done[sent] = None
+                    entry["absent"].append(task.clients[0])
+                else:
+                    flights[flight[0]] = flight[1]
+                sent += 1
+            while handed in done:
+                result = done.pop(handed)
+                handed += 1
+                if result is not None:
+                    yield result
+            if exhausted and not flights:
+                break
+            came = list(grid.pull_messages(list(flights))) if flights else []
+            for reply in came:
+                if found := flights.pop(reply.metadata.reply_to_message_id, None):
+                    done[found.number] = self._judged(found, reply, entry)
+            now = time.monotonic()
+            for number in [n for n, f in flights.items() if f.due <= now]:
+                late = flights.pop(number)
+                done[late.number] = None
+                entry["silent"].append(late.task.clients[0])
+                self.roster.missed(late.task.clients[0])
+            pause = 0.05 if came else min(1.0, pause * 1.5)
+            if flights and not came:
+                time.sleep(pause)
+        if not sent:
+            return
+        entry |= {"asked": sent, "attempt": self.roster.book.attempt, "seconds": round(time.monotonic() - start, 3)}
+        self.roster.book.note(entry)
+        if entry["kind"] == "client" and len(entry["answered"]) < self.settings.replies:
+            raise TooFew(
+                f"round {entry['round']} had {len(entry['answered'])} of the {self.settings.replies} uploads it needs."
+            )
+
+    def _send(self, number: int, task: Task) -> tuple[str, _Flight] | None:
+        node = self.roster.node(task.clients[0])
+        if node is None:
+            return None
+        book, timeout = self.roster.book, self.settings.timeout
+        order = ordered(task, book.experiment, book.attempt, int(self.settings.limit_mb * 1e6))
+        message = Message(write_task(order, task.down), node, TYPES[task.kind], ttl=timeout, group_id=str(task.round))
+        ids = list(self.roster.grid.push_messages([message]))
+        return (ids[0], _Flight(number, task, order, time.monotonic() + timeout)) if ids and ids[0] else None
+
+    def _judged(self, flight: _Flight, reply: Message, entry: dict[str, Any]) -> Result | None:
+        """The result in a reply, or None; then the entry says why."""
+        k = flight.task.clients[0]
+        try:
+            if reply.has_error():
+                raise FedloomError(reply.error.reason or f"Flower reports error {reply.error.code}")
+            result = read_result(reply.content, flight.order)
+            if flight.task.kind != "before" and (flaw := self.inspector.flaw(flight.task, result.upload)):
+                raise FedloomError(f"uploaded {flaw}")
+            self._counted(flight.task, result)
+        except FedloomError as error:
+            entry["refused"][k] = str(error)
+            return None
+        entry["answered"].append(k)
+        return result
+
+    def _counted(self, task: Task, result: Result) -> None:
+        """Refuse scores that cannot be."""
+        own = self.site.federation.clients[task.clients[0]]
+        for split in task.splits:
+            rows = result.scores.get(split)
+            maps = self.site.federation.data.y.ndim > 1
+            width = 2 + (self.site.classes**2 if maps else 0)
+            if rows is None or rows.shape != (1, width) or rows.is_floating_point() or bool((rows < 0).any()):
+                raise FedloomError(f"the reply has no scores on its {split} samples")
+            correct, total = rows[0, :2].tolist()
+            if correct > total or (not maps and total != len(getattr(own, split))):
+                raise FedloomError(f"{correct} of {total} {split} samples right is impossible")
+
+    @property
+    def processes(self) -> list[int]:
+        """None here: clients are elsewhere."""
+        return []
+
+    def close(self) -> None:
+        """Restore the number of threads."""
+        torch.set_num_threads(self._threads)
+
+
+class Arrivals:
+    """After each round: who has come, who has come back."""
+
+    def __init__(self, roster: Roster, made: Run, site: Site) -> None:
+        self.roster, self.made, self.site = roster, made, site
+
+    def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
+        """Let sites in that fit the others."""
+        book = self.roster.book
+        for k, description in self.roster.refresh().items():
+            if why := disagreement(book.sites, description):
+                log.warning("%s: it is left out", why)
+                self.roster.nodes.pop(k, None)
+                continue
+            book.sites[k] = description
+            log.info("site %s has come, with %s training samples", k, description.train)
+            book.save()
+            self.site.federation = blank(book.sites)
+            self.made.federation = listed(book.sites, self.made.config.partition)
+            if self.made.folder:
+                write_atomic(self.made.folder / "federation.json", json.dumps(self.made.federation).encode())
+
+
+def gather(roster: Roster, settings: Settings) -> None:
+    """Wait for the sites, and have them agree on what they work with."""
+    book, end = roster.book, time.monotonic() + settings.wait
+    while True:
+        for k, description in roster.refresh().items():
+            book.sites[k] = description
+        agree(book.sites)
+        wanted = settings.sites or (book.sites[min(book.sites)].clients if book.sites else 1)
+        if len(roster.there()) >= wanted:
+            break
+        if time.monotonic() >= end:
+            why = "".join(f" Node {node} was not let in: {why}" for node, why in roster.refused.items())
+            raise FedloomError(f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.{why}")
+        time.sleep(min(0.2, settings.wait))
+    book.save()
+
+
+def serve(grid: Grid, config: Config, settings: Settings, place: Callable[[Config, Any], Site] | None = None) -> Run:
+    """Run a config over a grid: wait for the sites, then round after round; go on where an earlier start stopped."""
+    folder = Path(settings.out).expanduser()
+    for left in reversed(range(settings.tries)):
+        book = Book.open(folder, config.hash())
+        roster = Roster(grid, book, settings.timeout)
+        gather(roster, settings)
+        federation = blank(book.sites)
+        site = (place or _place)(config, federation)
+        made = Run(config, folder, federation=listed(book.sites, config.partition))
+        try:
+            return carry_out(
+                made,
+                site,
+                lambda site=site, roster=roster: Flower(site, roster, settings),  # type: ignore[misc]
+                callbacks=[Arrivals(roster, made, site)],
+            )
+        except TooFew as error:
+            if not left:
+                raise FedloomError(
+                    f"{error} It was tried {settings.tries} times; the last checkpoint is intact."
+                ) from None
+            log.warning("%s It is done again.", error)
+    raise AssertionError("unreachable")
+
+
+def _place(config: Config, federation: Any) -> Site:
+    method = make(config.method, config.hyper)
+    return Site(method, federation, network(config, federation), config.training, config.seed)
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Where Flower starts the server."""
+    config, settings = parse(context.run_config)
+    made = serve(grid, config, settings)
+    record = made.metrics[-1] if made.metrics else {}
+    log.info(
+        "finished: %s",
+        json.dumps({"rounds": record.get("round"), "personal": record.get("personal"), "folder": str(made.folder)}),
+    )

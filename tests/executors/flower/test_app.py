@@ -1,0 +1,254 @@
+"""The app as users have it: run config and node config in, a run folder out."""
+
+import json
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedloom
+from fedloom.cli import app as cli
+from fedloom.config import build
+from fedloom.errors import FedloomError
+from fedloom.executors.flower import client, server
+from fedloom.executors.flower.app import write_app
+from fedloom.executors.flower.grid import InProcessGrid
+from fedloom.executors.flower.settings import Settings, flat, parse
+from fedloom.method import names
+
+SMALL = {"width": 4, "features": 16, "limit_train": 4, "limit_test": 4, "rounds": 2}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_config_survives_flowers_flat_keys(name: str) -> None:
+    config = build({"method": name, "data": "digits4", "model": "mlp"}, {"hidden": [32, 16], "augment": ["flip"]})
+    config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"dropouts": {2: [0, 1]}})})
+    settings = Settings(timeout=7.5, classes="a,b")
+    keys = flat(config, settings)
+    assert all(isinstance(v, bool | int | float | str) for v in keys.values())
+    again, also = parse(json.loads(json.dumps(keys)))
+    assert again.what() == config.what() and also == settings
+
+
+def test_every_key_is_in_the_app(tmp_path: Path) -> None:
+    config = build({"method": "fedprox"}, {"mu": 0.5})
+    path = write_app(tmp_path / "My App!", config, Settings(out="here"))
+    body = tomllib.loads(path.read_text())
+    assert body["project"]["name"] == "my-app"
+    components = body["tool"]["flwr"]["app"]["components"]
+    assert components["clientapp"] == "fedloom.executors.flower.client:app" and isinstance(client.app, object)
+    assert components["serverapp"] == "fedloom.executors.flower.server:app" and server.app is not None
+    given = body["tool"]["flwr"]["app"]["config"]
+    found = {f"{s}.{k}" if isinstance(v, dict) else s: x for s, v in given.items()
+             for k, x in (v.items() if isinstance(v, dict) else [("", v)])}  # fmt: skip
+    assert found == flat(config, Settings(out="here")) and found["hyper.mu"] == 0.5
+    with pytest.raises(FedloomError, match="is there already"):
+        write_app(tmp_path / "My App!", config, Settings())
+
+
+def test_wrong_settings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FedloomError, match="federation: timeout = -1"):
+        parse({"federation.timeout": -1})
+    with pytest.raises(FedloomError, match="did you mean 'rounds'"):
+        parse({"schedule.round": 1})
+    with pytest.raises(FedloomError, match="checkpoint_every must be 1"):
+        parse({"schedule.checkpoint_every": 2})
+
+
+def test_commands(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    what = ["app", "fedpcl", "--clients", "5", "--set", "tau=0.1", "--federation", "timeout=9"]
+    done = CliRunner().invoke(cli, ["flower", "init", *what])
+    assert done.exit_code == 0, done.output
+    config, settings = parse(_keys(tmp_path / "app" / "pyproject.toml"))
+    assert (config.method, config.clients, config.hyper["tau"], settings.timeout) == ("fedpcl", 5, 0.1, 9)
+    assert settings.out == str(tmp_path / "runs" / "app")
+    hosts = ["--host", "10.0.0.1", "--host", "fed.org"]
+    done = CliRunner().invoke(cli, ["flower", "certs", "certs", "--sites", "2", *hosts])
+    assert done.exit_code == 0, done.output
+    assert sorted(p.name for p in (tmp_path / "certs").iterdir()) == [
+        "ca.crt", "ca.key", "server.crt", "server.key", "site-0", "site-0.pub", "site-1", "site-1.pub",
+    ]  # fmt: skip
+    private = [p for p in (tmp_path / "certs").iterdir() if p.suffix in ("", ".key")]
+    assert len(private) == 4 and all(p.stat().st_mode & 0o077 == 0 for p in private)
+    with pytest.raises(FedloomError, match="not empty"):
+        cli(["flower", "certs", "certs"], standalone_mode=False)
+
+
+def _keys(path: Path) -> dict:
+    given = tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"]
+    return {f"{s}.{k}" if isinstance(v, dict) else s: x for s, v in given.items()
+            for k, x in (v.items() if isinstance(v, dict) else [("", v)])}  # fmt: skip
+
+
+def test_a_certificate_holds_for_its_hosts_only(tmp_path: Path) -> None:
+    import socket
+    import ssl
+    import threading
+
+    from fedloom.executors.flower.app import write_certificates
+
+    write_certificates(tmp_path, 1, ["127.0.0.1", "fed.example"])
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+
+    def connect(name: str) -> str:
+        ours, theirs = socket.socketpair()
+        thread = threading.Thread(target=_quietly, args=(serving, theirs))
+        thread.start()
+        try:
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+            with context.wrap_socket(ours, server_hostname=name) as secure:
+                return str(secure.version())
+        finally:
+            ours.close()
+            thread.join(timeout=10)
+
+    assert connect("fed.example").startswith("TLS") and connect("127.0.0.1").startswith("TLS")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connect("elsewhere.example")
+
+
+def _quietly(context, sock) -> None:
+    import contextlib
+    import ssl
+
+    with contextlib.suppress(ssl.SSLError, OSError):
+        context.wrap_socket(sock, server_side=True).close()
+
+
+def federation(tmp_path: Path, config, nodes, **settings) -> tuple[InProcessGrid, Settings]:
+    chosen = Settings(
+        **{"out": str(tmp_path / "run"), "state": str(tmp_path / "state"), "wait": 0, "timeout": 5, **settings}
+    )
+    return InProcessGrid(client.app, nodes, flat(config, chosen)), chosen
+
+
+def test_a_dealt_data_set_as_in_one_process(tmp_path: Path) -> None:
+    config = build({"method": "fedpcl", "clients": 4, "partition": "domains"}, SMALL)
+    grid, settings = federation(tmp_path, config, {k: {"partition-id": k} for k in range(4)})
+    made = server.serve(grid, config, settings)
+    alone = fedloom.run("fedpcl", partition="domains", clients=4, **SMALL)
+    assert [m["personal"] for m in made.metrics] == [m["personal"] for m in alone.metrics]
+    assert made.finished and fedloom.Run.load(tmp_path / "run").finished
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert {"summary.json", "report.html", "answers.jsonl", "federation-log.json", "federation.json"} <= names
+    assert "counts" not in json.dumps(made.federation), "class counts stay with the sites"
+    again = server.serve(grid, config, settings)  # the folder holds the run already
+    assert again.metrics == made.metrics and len(grid._replies) == 0
+
+
+def write_site(path: Path, classes: list[str], seed: int, size: int = 8) -> str:
+    """A site's own data: three domains' worth of small pictures in one file per part."""
+    rng = np.random.default_rng(seed)
+    for part, n in (("train", 12), ("test", 6)):
+        for c, name in enumerate(classes):
+            folder = path / "ward" / part / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for i in range(n):
+                from PIL import Image
+
+                image = np.clip(60 + 60 * c + 20 * rng.normal(size=(size, size, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(image).save(folder / f"{i}.png")
+    return str(path)
+
+
+def test_each_site_with_its_own_folder(tmp_path: Path) -> None:
+    config = build({"method": "fedavg", "clients": 3, "model": "mlp", "data": "own"}, {"rounds": 2, "hidden": [8]})
+    nodes = {
+        k: {"partition-id": k, "data": write_site(tmp_path / f"hospital-{k}", ["cat", "dog"], k), "domain": f"h{k}"}
+        for k in range(3)
+    }
+    grid, settings = federation(tmp_path, config, nodes)
+    made = server.serve(grid, config, settings)
+    assert [c["domain"] for c in made.federation["clients"]] == ["h0", "h1", "h2"]
+    assert sorted(made.metrics[-1]["personal"]["domains"]) == ["h0", "h1", "h2"]
+    assert made.metrics[-1]["loss"]["ce"] > 0
+
+
+def test_sites_that_differ_are_named(tmp_path: Path) -> None:
+    config = build({"method": "fedavg", "clients": 3, "model": "mlp", "data": "own"}, {"rounds": 1, "hidden": [8]})
+    kinds = {0: ["cat", "dog"], 1: ["cat", "dog"], 2: ["cat", "fish"]}
+    nodes = {k: {"partition-id": k, "data": write_site(tmp_path / f"s{k}", c, k)} for k, c in kinds.items()}
+    grid, settings = federation(tmp_path, config, nodes)
+    with pytest.raises(
+        FedloomError, match=r"site 2 does not fit the others: as classes it has cat, fish, 2 of 3 .* cat, dog"
+    ):
+        server.serve(grid, config, settings)
+    nodes[2]["data"] = write_site(tmp_path / "s3", ["cat", "dog"], 3, size=10)
+    grid, settings = federation(tmp_path, config, nodes)
+    with pytest.raises(FedloomError, match=r"site 2 .* shape of a sample it has 3, 10, 10"):
+        server.serve(grid, config, settings)
+
+
+def test_agreed_classes_may_be_more_than_a_site_has(tmp_path: Path) -> None:
+    config = build({"method": "fedavg", "clients": 2, "model": "mlp", "data": "own"}, {"rounds": 1, "hidden": [8]})
+    nodes = {k: {"partition-id": k, "data": write_site(tmp_path / f"s{k}", c, k)}
+             for k, c in {0: ["cat", "dog"], 1: ["dog", "fish"]}.items()}  # fmt: skip
+    grid, settings = federation(tmp_path, config, nodes, classes="cat, dog, fish")
+    made = server.serve(grid, config, settings)
+    assert made.federation["classes"] == ["cat", "dog", "fish"]
+    home = client.from_config(SimpleNamespace(node_config=nodes[1], run_config=grid.run_config))
+    assert home.site.federation.counts(1).tolist()[0] == 0 and len(home.site.federation.clients[0].train) == 0
+    grid, settings = federation(tmp_path, config, nodes, classes="cat, dog", out=str(tmp_path / "other"))
+    with pytest.raises(FedloomError, match=r"1 of 2 sites came.* unknown class among those agreed 'fish'"):
+        server.serve(grid, config, settings)
+
+
+def test_a_round_with_too_few_uploads_is_done_again(tmp_path: Path) -> None:
+    config = build({"method": "scaffold", "clients": 3, "partition": "iid"}, SMALL)
+    grid, settings = federation(
+        tmp_path, config, {k: {"partition-id": k} for k in range(3)}, replies=3, timeout=0.05, tries=2
+    )
+    lost = []
+
+    def fault(message):
+        first = message.metadata.message_type == "train" and message.metadata.group_id == "2" and not lost
+        lost.extend([message] if first else [])
+        return "silent" if first else None
+
+    grid.fault = fault
+    settings = settings.model_copy(update={"timeout": 5.0})
+    short = settings.model_copy(update={"timeout": 0.5})
+    made = server.serve(grid, config, short)
+    alone = fedloom.run("scaffold", partition="iid", clients=3, **SMALL)
+    assert [m["personal"] for m in made.metrics] == [m["personal"] for m in alone.metrics]
+    assert json.loads((tmp_path / "run" / "federation-log.json").read_text())["attempt"] == 2
+    grid.fault = lambda m: "lost" if m.metadata.message_type == "train" else None
+    never = short.model_copy(update={"out": str(tmp_path / "never"), "timeout": 0.05})
+    with pytest.raises(FedloomError, match=r"round 1 had 0 of the 3 uploads it needs. It was tried 2 times"):
+        server.serve(grid, config, never)
+
+
+def test_a_site_says_what_it_lacks(tmp_path: Path) -> None:
+    config = build({"method": "fedavg", "clients": 2, "partition": "iid"}, SMALL)
+    keys = flat(config, Settings())
+    with pytest.raises(FedloomError, match="partition-id=0"):
+        client.from_config(SimpleNamespace(node_config={}, run_config=keys))
+    with pytest.raises(FedloomError, match="there is no client 7: the federation has 2"):
+        client.from_config(SimpleNamespace(node_config={"partition-id": 7}, run_config=keys))
+    own = {"partition-id": 0, "data": write_site(tmp_path / "s", ["a", "b"], 0)}
+    alone = flat(build({"method": "fedavg", "model": "mlp", "data": "own"}, {"rounds": 1}), Settings())
+    with pytest.raises(FedloomError, match="set clients"):
+        client.from_config(SimpleNamespace(node_config=own, run_config=alone))
+
+
+def test_flowers_local_differential_privacy_works_where_the_docs_say_so(tmp_path: Path) -> None:
+    from flwr.clientapp.mod import LocalDpMod
+
+    config = build({"method": "fedavg", "clients": 2, "model": "mlp", "partition": "iid"}, {"hidden": [8], "rounds": 1})
+    grid, settings = federation(tmp_path, config, {k: {"partition-id": k} for k in range(2)})
+    plain = server.serve(grid, config, settings)
+    noisy = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=10.0, delta=1e-5)
+    grid.app = client.client_app(mods=[noisy])
+    made = server.serve(grid, config, settings.model_copy(update={"out": str(tmp_path / "noisy")}))
+    (entry,) = [
+        e
+        for e in map(json.loads, (tmp_path / "noisy" / "answers.jsonl").read_text().splitlines())
+        if e["kind"] == "client"
+    ]
+    assert entry["answered"] == [0, 1] and not entry["refused"]
+    assert made.metrics[-1]["clients"] != plain.metrics[-1]["clients"]

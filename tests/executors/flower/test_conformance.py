@@ -1,0 +1,39 @@
+"""The same numbers in one process and over a Flower grid, for every method."""
+
+import numpy as np
+import pytest
+
+from fedloom.checks import usual
+from fedloom.method import make, names
+from fedloom.payload import Payload
+
+
+def flat(record: object) -> list[float]:
+    """All numbers of a record, in a fixed order."""
+    if isinstance(record, dict):
+        return [x for key in sorted(record, key=str) for x in flat(record[key])]
+    if isinstance(record, list):
+        return [x for value in record for x in flat(value)]
+    return [] if record is None or isinstance(record, str) else [float(record)]
+
+
+@pytest.mark.parametrize("name", names())
+def test_as_in_one_process(name: str, world) -> None:
+    method = make(name)
+    expected = usual(method)
+    here = world(method)
+    seen = here.run()
+    assert len(seen.metrics) == len(expected.metrics) == 3
+    for mine, theirs in zip(seen.metrics, expected.metrics, strict=True):
+        if method.personalised:  # a common model beside personal ones would need the whole server at the clients
+            assert mine["common"] is None
+            theirs = {**theirs, "common": None, "validation": {**theirs["validation"], "common": None}}
+            theirs["clients"] = {s: v for s, v in theirs["clients"].items() if s != "common"}
+        assert mine.keys() == theirs.keys()
+        for part in mine:
+            assert np.allclose(flat(mine[part]), flat(theirs[part]), atol=1e-5, rtol=0), part
+    assert seen.server.equal(expected.server), "the server differs"
+    for k in range(4):
+        assert here.state(k).equal(Payload.decode(expected.states[-1][k])), f"client {k} remembers something else"
+    assert all(not e["refused"] and not e["silent"] and not e["absent"] for e in here.book.answers)
+    assert {e["kind"] for e in here.book.answers} == {"hello", "client", "before"}
