@@ -5,7 +5,7 @@ import torch
 
 from fedloom.checks import run_checks
 from fedloom.local import Local, Site
-from fedloom.method import REGISTRY, Method, Update, Uploads, method
+from fedloom.method import REGISTRY, Method, Update, Uploads, method, names
 from fedloom.methods.fedavg import FedAvg
 from fedloom.payload import Payload
 from fedloom.tree import Mean
@@ -15,6 +15,7 @@ MEMORY: dict[int, int] = {}
 
 @pytest.fixture(autouse=True)
 def registry():
+    names()  # all are there, also where this file is run alone: a module registers its method once only
     before = dict(REGISTRY)
     yield
     REGISTRY.clear()

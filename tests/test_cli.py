@@ -234,3 +234,24 @@ def test_bench_speed_prints_its_ratios(fedloom) -> None:
     assert figures["overhead"]["largest_difference_of_weights"] < 1e-4  # the bare loop did the same work
     assert figures["overhead"]["inplace_over_bare"] > 0 and figures["overhead"]["pool_speedup"] > 0
     assert figures["memory"]["fedavg"]["ratio"] < 1.3
+
+
+def test_plug_ins_are_named_shown_and_refused(fedloom, tmp_path) -> None:
+    code, out, _ = fedloom("methods", "fedprox+dfdc")
+    assert code == 0 and "FedProx" in out and "+dfdc: F2DC" in out
+    assert "mu" in out and "cos_tau" in out
+    code, out, _ = fedloom("methods")
+    assert code == 0 and "...+daa" in out and "...+dfdc" in out
+    assert fedloom("run", "fedprox+daa", *SMALL, "--set", "by_gap=0.1", "--set", "mu=0.5", "--out", "A")[0] == 0
+    assert json.loads((tmp_path / "A/summary.json").read_text())["method"] == "fedprox+daa"
+    config = (tmp_path / "A/config.toml").read_text()
+    assert "by_gap = 0.1" in config and "mu = 0.5" in config
+    assert fedloom("run", "A/config.toml", "--out", "B")[0] == 0
+    assert (tmp_path / "A/metrics.jsonl").read_bytes() == (tmp_path / "B/metrics.jsonl").read_bytes()
+    for args, said in (
+        (["check", "fedavg+dfcd"], "unknown plug-in 'dfcd'; did you mean 'dfdc'?"),
+        (["run", "local+dfdc", *SMALL], "local+dfdc: its clients share no weights"),
+        (["run", "fedavg", *SMALL, "--set", "sigma=1"], "the plug-in dfdc"),
+    ):
+        code, _, err = fedloom(*args)
+        assert code == 2 and said in " ".join(err.split()), err

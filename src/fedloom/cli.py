@@ -197,7 +197,7 @@ def personalise(
         print(json.dumps(found.described() | {"out": str(out) if out else None}, indent=1))
     elif not quiet:
         tested = (
-            f"test accuracy {100 * found.before:.1f} % as the server sends it, {100 * found.after:.1f} % after its own work"
+            f"test accuracy {100 * found.before:.1f} % as it comes, {100 * found.after:.1f} % after its own work"
             if found.before is not None and found.after is not None
             else "no test samples"
         )

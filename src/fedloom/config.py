@@ -30,9 +30,7 @@ class Execution(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    executor: str = (
-        "inplace"  # inplace (one process), pool (workers), vmap (small heads together), debug (names the step)
-    )
+    executor: str = "inplace"  # inplace (one process), pool (workers), vmap (small heads together) or debug
     workers: Count = 2  # processes of the pool
     data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
 

@@ -77,27 +77,22 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
         )
     site = Site(method, federation, network(config, federation), config.training, config.seed)
     with saved(run) as (start, _):
-        server, round = start.server, start.round + 1
+        server, number = start.server, start.round + 1
     assert server is not None
-    server = widened(server, method, k).replace(round=round)
-    server = method.join(server, {k: method.hello(Local(site, k, round))})
+    server = widened(server, method, k).replace(round=number)
+    server = method.join(server, {k: method.hello(Local(site, k, number))})
     down = method.download(server, k)
     x, y = federation.samples(k, "test")
-    before = _accuracy(method.personal(down, Payload(), Local(site, k, round)), x, y)
+    before = _accuracy(method.personal(down, Payload(), Local(site, k, number)), x, y)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        update = method.client(down, Payload(), Local(site, k, round))
-    predict = method.personal(update.trained, update.state, Local(site, k, round))
-    after, seconds = _accuracy(predict, x, y), round_to(time.monotonic() - clock)
+        update = method.client(down, Payload(), Local(site, k, number))
+    predict = method.personal(update.trained, update.state, Local(site, k, number))
+    after, seconds = _accuracy(predict, x, y), round(time.monotonic() - clock, 3)
     return Personal(predict, site, run, len(split[0]), len(y), before, after, seconds)
 
 
 _PLAIN = {"only_classes": None, "only_domains": None, "label_noise": 0.0, "image_noise": None, "nonsense": None}
-
-
-def round_to(seconds: float) -> float:
-    """Seconds as they are shown."""
-    return round(seconds, 3)
 
 
 def _refuse(run: Run, method: Method) -> None:
@@ -216,7 +211,7 @@ def load(folder: str | Path) -> nn.Module:
     given = told["input"]
     task = Task(tuple(given["shape"]), len(told["classes"]), given["vocabulary"])
     with torch.random.fork_rng(devices=[]):
-        made = make(told["method"], told["hyper"]).extend(
+        made: Any = make(told["method"], told["hyper"]).extend(
             build(told["model"], task, **told["network"]), told["classes"]
         )
     module: nn.Module = made

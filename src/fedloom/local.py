@@ -341,13 +341,14 @@ class Local:
         `mu/2 * |w - anchor|^2`. `gradient(step)` replaces the gradient `step.g` at weights `step.w`; it may ask for the
         gradient at other weights or on further batches, `step.at(w, batch)`. `only` restricts training to some modules;
         the others stay as they are, in evaluation mode. `head` is a module of the client's own that is trained on the
-        resident body's features, in place of the model's head; nothing else is trained then. `refs` names weights of models that see each batch too, in
-        evaluation mode and without gradient. The models are shown `inputs(x)` in place of a batch `x`. `watch` lists
-        modules of the model; `batch.seen` holds what went into each and what came out. `stream` is the number of the
-        stream of batches: by default how many calls came before it in this round, so two calls see different orders;
-        `stream=0` twice gives both the same. A `label` is put before the reported parts, so that the loss of a second
-        model stands apart. Other keywords change the run's `Training`. What a plug-in adds to the loss
-        (`Method.terms`) is added in every call.
+        resident body's features, in place of the model's head; nothing else is trained then. `refs` names weights of
+        models that see each batch too, in evaluation mode and without gradient. The models are shown `inputs(x)` in
+        place of a batch `x`. `watch` lists modules of the model; `batch.seen` holds what went into each and what came
+        out. `stream` is the number of the stream of batches: by default how many calls came before it in this round, so
+        two calls see different orders; `stream=0` twice gives both the same. A `label` is put before the reported
+        parts, so that the loss of a second model stands apart. Other keywords change the run's `Training`. What a
+        plug-in adds to the loss (`Method.terms`) is added in every call. Private tensors that an anchor lacks are not
+        pulled.
         """
         training = self.training.changed(**changes) if changes else self.training
         site, data = self.site, self.site.federation.data
@@ -364,11 +365,11 @@ class Local:
         named = site._trainable(only) if head is None else list(head.named_parameters())
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
-        if pull and (missing := [n for n, _ in named if n not in pull[0]]):
+        if pull and (missing := [n for n, _ in named if n not in pull[0] and site.roles.of[n] != "local"]):
             raise FedloomError(f"the pull's anchor has no tensor {missing[0]!r}, which is trained.")
         if only and not {id(m) for m in only} <= {id(m) for m in model.modules()}:
             raise FedloomError("`only` names a module that is not part of the model.")
-        anchor = [pull[0][n] for n, _ in named] if pull else []
+        anchor = [(p, pull[0][n]) for n, p in named if n in pull[0]] if pull else []
         index = torch.from_numpy(site.federation.clients[self.id].train)
         number = len(self._fits) if stream is None else stream
         rng, shaken, further = (self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further"))
@@ -507,7 +508,7 @@ class Local:
     def _correct(
         self,
         named: list[tuple[str, nn.Parameter]],
-        anchor: list[Tensor],
+        anchor: list[tuple[nn.Parameter, Tensor]],
         mu: float,
         hook: GradientHook | None,
         lr: float,
@@ -520,7 +521,9 @@ class Local:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         grads = [p.grad for p in params if p.grad is not None]
         if anchor and mu:
-            torch._foreach_add_(grads, torch._foreach_sub([p.data for p in params], anchor), alpha=mu)
+            pulled = [p.grad for p, _ in anchor if p.grad is not None]
+            away = torch._foreach_sub([p.data for p, _ in anchor], [a for _, a in anchor])
+            torch._foreach_add_(pulled, away, alpha=mu)
         if hook:
             names = [n for n, _ in named]
             new = hook(

@@ -55,10 +55,10 @@ class Method:
     # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
     alone: ClassVar[Mapping[str, Any] | None] = {}
     averages: ClassVar[bool] = False  # whether the server averages models and asks `weight` how much each counts
-    # What samples must be: anything the model takes, or features of a dual encoder, with class names that mean something.
+    # What samples must be: anything the model takes, or features of a dual encoder (and class names with a meaning).
     world: ClassVar[Literal["any", "dual"]] = "any"
-    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros. None: a client
-    # that has sent nothing gets nothing of use.
+    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros. None: a
+    # client that has sent nothing can be sent nothing of use.
     by_client: ClassVar[tuple[str, ...] | None] = ("sizes",)
     origin: ClassVar[str | None] = None  # the file a user's own method came from
     plugged: ClassVar[tuple[type[Method], str] | None] = None  # of METHOD+PLUGIN: the class of METHOD, and PLUGIN
@@ -287,6 +287,8 @@ def find(spec: str) -> type[Method]:
         return cls
     if spec.endswith(".py"):
         return _from_file(Path(spec))
+    if spec not in REGISTRY and importlib.util.find_spec(own := f"fedloom.methods.{spec.replace('-', '_')}"):
+        importlib.import_module(own)  # not all of them: a worker starts in no time
     if spec not in REGISTRY:
         names()
     if spec not in REGISTRY:

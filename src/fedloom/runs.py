@@ -113,7 +113,7 @@ class Recorder:
         """Record a round; True if the run should stop here."""
         now = time.monotonic()
         memory = round(peak_memory_mb(engine.executor.processes), 1)
-        entry = {"round": engine.round, "seconds": round(now - self._clock, 4), "peak_rss_mb": memory}
+        entry: dict[str, Any] = {"round": engine.round, "seconds": round(now - self._clock, 4), "peak_rss_mb": memory}
         entry["spent"] = {who: round(seconds, 4) for who, seconds in engine.spent.items()}
         self._clock = now
         self._append("timing", entry)

@@ -23,6 +23,7 @@ from fedloom.state import Store
 COMPARISONS = [
     "f2dc-1",
     "f2dc-2",
+    "f2dc-surf",
     "feddtr-1",
     "fedgcr-1",
     "fedpcl-2",
@@ -85,14 +86,15 @@ def test_all_tables_are_there_and_listed() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_recipe_is_whole(name: str) -> None:
     table = recipe(name)
-    assert len(table.rows) >= (7 if name in COMPARISONS else 3)
+    assert len(table.rows) >= (7 if name in COMPARISONS else 2)
     for setting in table.settings:
         known = [row for row in setting.rows if module._here(table.method(row))]
         assert len(known) >= 2
         for scale in ("mini", "full"):
             configs = [table.config(setting, scale, row, 0, {}) for row in known]
             assert [c.method for c in configs] == [table.method(row) for row in known]
-            assert len({c.hash() for c in configs}) == len(known)  # no two rows are the same run
+            shown = {(c.hash(), table.rows[row].get("who")) for c, row in zip(configs, known, strict=True)}
+            assert len(shown) == len(known)  # no two rows show the same figures of the same run
             assert all(c.schedule.rounds <= 100 for c in configs) or scale == "full"
         for row in table.figures:
             printed = dict(zip(setting.columns, table.printed(row, setting), strict=True))
@@ -128,7 +130,13 @@ def test_printed_averages_are_those_of_the_printed_domains(name: str, columns: t
                 wrong.add((setting.name, row))
     assert seen == len(table.figures) * len(columns)
     # This one average is printed as 56.24 where its domains give 56.255.
-    assert wrong == ({("Office-Caltech", "FedRCL")} if name == "f2dc-1" else set())
+    assert wrong == (
+        {("Office-Caltech", "FedRCL")}
+        if name == "f2dc-1"
+        else {("Office-Caltech, SURF", "FedRCL")}
+        if name == "f2dc-surf"
+        else set()
+    )
 
 
 def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path, watch: Watch) -> None:
@@ -216,6 +224,8 @@ schedule = { rounds = 2 }
 name = "one"
 rows = ["both", "local"]
 columns = { "sent" = "floats.up", "like" = "similarity.photo", "Avg" = "domain_avg.last" }
+[charts]
+"what is sent" = ["one"]
 """
 
 
@@ -243,6 +253,9 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
     text = (tmp_path / "R/table.md").read_text()
     assert re.search(r"\| both \| 2560 \| 2560 \| 0\.\d\d \| - \| \d+\.\d\d \| 50\.00 \|", text), text
     assert "| local | 2560 | - | - | - |" in text
+    heat, chart = ((tmp_path / "R" / name).read_text() for name in ("one.svg", "what-is-sent.svg"))
+    assert heat.startswith("<svg") and ">both<" in heat and f"{both[1]['mean']:.2f}" in heat
+    assert chart.startswith("<svg") and ">both<" in chart and ">local<" in chart
 
 
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
@@ -251,6 +264,16 @@ def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
     assert remarks["FedAvg"] == "not run: left out" and remarks["fedper"] is None
     with pytest.raises(FedloomError, match="unknown method in table made-1 'fedpre'; did you mean 'fedper'"):
         reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedpre"])
+
+
+def test_only_some_settings(made_up: None, tmp_path: Path, watch: Watch) -> None:
+    names = [s.name for s in recipe("made-1").settings]
+    board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedper"], settings=[names[0].upper()])
+    out = {b["name"]: {r["remark"] for r in b["rows"]} for b in board["settings"]}
+    assert None in out[names[0]] and len(names) > 1
+    assert all("not run: left out" in remarks and None not in remarks for n, remarks in out.items() if n != names[0])
+    with pytest.raises(FedloomError, match="unknown setting of table made-1 'nowhere'"):
+        reproduce("made-1", "mini", tmp_path / "R", watch, settings=["nowhere"])
 
 
 def test_unknown_table_and_scale(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

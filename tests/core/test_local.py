@@ -143,15 +143,15 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[Any], torch.optim.Optimize
     ),
     "adam": (
         {"optimizer": "adam", "lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.1},
-        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, fused=True),
     ),
     "adam amsgrad": (
         {"optimizer": "adam", "lr": 0.02, "amsgrad": True},
-        lambda p: torch.optim.Adam(p, lr=0.02, amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=0.02, amsgrad=True, fused=True),
     ),
     "adamw": (
         {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.1},
-        lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1),
+        lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1, fused=True),
     ),
 }
 
@@ -1191,3 +1191,30 @@ def test_chunks_and_width() -> None:
     assert list(Local(site, 1, 1).chunks("validation")) == []
     assert torch.equal(torch.cat([x for x, _ in Local(site, 0, 1).chunks()]), site.federation.samples(0)[0])
     assert site.width == 6
+
+
+def test_the_step_size_falls_along_a_cosine_within_a_round(parabolas) -> None:
+    """(w - 4)^2 / 2 from 2: a step of 0.1 gives 2.2, one of half of it 2.29."""
+    site = parabolas(a=[4], n=[1]).site(FedAvg(), 2.0, lr=0.1, steps=2, cosine=True)
+    site.load()
+    Local(site, 0, 1).fit()
+    assert site.tensors["body.value"].item() == pytest.approx(2.29)
+
+
+def test_a_head_of_ones_own_is_trained_alone(place) -> None:
+    """The resident model, its BatchNorm statistics included, stays as it is."""
+    site = place(FedAvg())
+    site.load()
+    local, before = Local(site, 1, 1), site.tree("shared")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        head = torch.nn.Linear(96, 4)
+    first = head.weight.detach().clone()
+    x, y = site.federation.samples(1)
+    loss = F.cross_entropy(local.predictor(head=head)(x), y)
+    local.fit(head=head, epochs=5)
+    assert site.tree("shared").equal(before) and not torch.equal(head.weight, first)
+    assert F.cross_entropy(local.predictor(head=head)(x), y) < loss
+    assert all(p.requires_grad for p in site.model.parameters())
+    with pytest.raises(FedloomError, match="goes without `only`"):
+        local.fit(head=head, only=[site.model.head])

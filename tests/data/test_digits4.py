@@ -100,7 +100,7 @@ def test_photograph_patches_of_the_splits_are_disjoint(monkeypatch: pytest.Monke
     row, column = np.mgrid[:427, :640]
     image = np.stack([row % 256, column % 256, column // 256 + 8 * (row // 256)], -1).astype(np.uint8)
     places = {}
-    monkeypatch.setattr(digits4, "load_sample_images", lambda: SimpleNamespace(images=[image]))
+    monkeypatch.setattr("sklearn.datasets.load_sample_images", lambda: SimpleNamespace(images=[image]))
     # Unreduced pixels only: means of several places would name places they were not cut from.
     monkeypatch.setattr(digits4.Image.Image, "reduce", lambda self, by: self)
     for split in SPLITS:
@@ -161,9 +161,10 @@ def test_failed_write_leaves_nothing_behind(data: Data, tmp_path: Path, monkeypa
 
 def test_cache_name_tells_recipe_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {digits4.cache_name()}
-    for owner, name in ((digits4, "RECIPE_VERSION"), (digits4.PIL, "__version__"), (digits4.sklearn, "__version__")):
+    others = ((digits4, "RECIPE_VERSION", "o"), (digits4.PIL, "__version__", "o"), (digits4, "version", lambda _: "o"))
+    for owner, name, other in others:
         with monkeypatch.context() as patch:
-            patch.setattr(owner, name, "other")
+            patch.setattr(owner, name, other)
             names.add(digits4.cache_name())
     assert len(names) == 4
 

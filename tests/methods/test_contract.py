@@ -10,6 +10,7 @@ from torch import Tensor
 
 import fedloom
 from fedloom.checks import CHECKS, NotApplicable, federation, trace
+from fedloom.errors import FedloomError
 from fedloom.method import find, make, names
 from fedloom.schedule import Schedule
 from fedloom.training import Training
@@ -61,6 +62,10 @@ def test_a_partition_made_by_pfllib(name: str, tmp_path: Path) -> None:
             rows = {"x": rng.random((n + k, 1, 8, 8)).astype(np.float32), "y": np.arange(n + k) % 2 + (k == 2)}
             np.savez_compressed(tmp_path / part / f"{k}.npz", data=np.array(rows, dtype=object))
     (tmp_path / "config.json").write_text('{"num_clients": 3, "num_classes": 3}')
+    if find(name).world == "dual":  # these need images and texts in one space, and say so
+        with pytest.raises(FedloomError, match="encoder"):
+            fedloom.run(name, data=str(tmp_path), rounds=2, model="mlp", hidden=[8])
+        return
     run = fedloom.run(name, data=str(tmp_path), rounds=2, model="mlp", hidden=[8])
     assert [c["test"] for c in run.federation["clients"]] == [6, 7, 8]
     assert 0 <= run.summary["personal"]["accuracy_mean"]["last"] <= 1

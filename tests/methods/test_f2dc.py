@@ -125,9 +125,16 @@ class _Zero(nn.Module):
         return x * 0
 
 
-@pytest.mark.parametrize("base", ["fedavg", "fedprox", "moon", "fpl", "fedheal", "fedrcl", "fdse", "fedbn", "ditto"])
+@pytest.mark.parametrize(
+    "base", ["fedavg", "fedprox", "moon", "fpl", "fedheal", "fedrcl", "fdse", "fedbn", "ditto", "scaffold"]
+)
 def test_round_any_weight_sharing_method(base: str) -> None:
-    options = {"fedprox": {"modules": "mean"}, "fedheal": {"modules": "own"}}.get(base, {})
+    options = {
+        "fedprox": {"modules": "own"},
+        "moon": {"modules": "mean"},
+        "fedheal": {"modules": "own"},
+        "fdse": {"modules": "own"},
+    }.get(base, {})
     seen = trace(make(f"{base}+dfdc", options), rounds=2)
     said = {n.split("/")[-1] for n in seen.metrics[0]["loss"]}
     assert {"decouple", "correct"} <= said
@@ -173,6 +180,25 @@ def test_whose_modules() -> None:
     expected = sum(w * t[name] for w, t in zip(sizes / sizes.sum(), theirs, strict=True))
     assert torch.allclose(mean.server.tree("model")[name], expected, atol=1e-6)
     assert not torch.equal(theirs[0][name], theirs[1][name])
+
+
+def test_own_modules_need_clients_that_keep_something() -> None:
+    with pytest.raises(FedloomError, match="keep no tensors of their own; modules can be shared or mean"):
+        trace(make("ditto+dfdc", {"modules": "own"}), rounds=1)
+    site = site_of(make("fedprox+dfdc", {"modules": "own", "mu": 1e3}), width=4)
+    update = site.method.client(site.method.download(first(site), 0), Payload(), Local(site, 0, 1))
+    kept = update.state.tree("model")
+    assert any(not torch.equal(kept[n], site.first[n]) for n in kept), "private modules train, and are not pulled"
+
+
+def test_methods_look_at_their_own_layers_only() -> None:
+    """FedRCL's levels and FDSE's normalisations are the network's, with or without the modules."""
+    from fedloom.parts.erasers import extractor_norms
+    from fedloom.parts.levels import levels
+
+    plain, wrapped = (site_of(make(name), width=4).model.body for name in ("fedavg", "fedavg+dfdc"))
+    assert len(levels(plain)) == len(levels(wrapped)) == 5
+    assert len(extractor_norms(plain)) == len(extractor_norms(wrapped)) > 9
 
 
 def test_left_out_of_prediction_there_is_a_common_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine import Engine, first
 from fedloom.executors.inplace import Inplace
 from fedloom.local import Local, Site
+from fedloom.method import Update
 from fedloom.methods.fedpact import FedPACT
 from fedloom.parts.textual import pool_means, prototypes
 from fedloom.payload import Payload
@@ -225,11 +227,20 @@ def _arrivals(engine: Engine) -> object:
 
 
 def test_time_on_the_server_is_counted_apart(place: Place) -> None:
-    site = place(FedPACT(server_epochs=200))
-    busy = run(site, rounds=1).spent
-    idle = run(place(FedPACT(server_epochs=0)), rounds=1).spent
-    assert set(busy) == {"clients", "server", "evaluation"}
-    assert busy["server"] > 5 * idle["server"] > 0 and busy["clients"] > 0
+    class SlowServer(FedPACT):
+        def align(self, server: Payload) -> Payload:
+            time.sleep(0.2)
+            return server
+
+    class SlowClients(FedPACT):
+        def client(self, down: Payload, state: Payload, local: Local) -> Update:
+            time.sleep(0.4)
+            return super().client(down, state, local)
+
+    spent = run(place(SlowServer()), rounds=1).spent
+    assert set(spent) == {"clients", "server", "evaluation"} and spent["server"] >= 0.2
+    spent = run(place(SlowClients(server_epochs=0)), rounds=1).spent
+    assert spent["clients"] >= 1.6 > spent["server"]
 
 
 def test_the_figures_are_in_the_metrics_and_in_the_summary(place: Place) -> None:

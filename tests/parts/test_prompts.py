@@ -72,7 +72,7 @@ def test_nonsense_is_named() -> None:
 def test_a_federation_without_an_encoder_is_told_what_to_do() -> None:
     zero = make("zeroshot")
     site = Site(zero, checks.federation(), checks.network(), checks.place(zero).training, seed=0)
-    with pytest.raises(FedloomError, match="zeroshot .* --encoder lite-clip"):
+    with pytest.raises(FedloomError, match=r"zeroshot .* --encoder lite-clip"):
         zero.init(site)
 
 

@@ -213,6 +213,9 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the tables, with their expected time.")] = False,
     scale: Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")] = "mini",
     only: Annotated[str | None, typer.Option(help="Run these methods only, separated by commas.")] = None,
+    settings: Annotated[
+        str | None, typer.Option(help="Run these settings only: parts of their names, separated by commas.")
+    ] = None,
     encoder: Annotated[
         str | None, typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`.")
     ] = None,
@@ -231,10 +234,12 @@ def reproduce(
 
         fedloom reproduce f2dc-2 --scale mini --only fedavg,fedprox
 
+        fedloom reproduce feddtr-1 --settings CIFAR-10,Fashion
+
     What differs from the paper (data, network, rounds) is stated in the table. Rows whose method or data are not here
     say so. Finished runs are used again, interrupted ones continued.
     """
-    from .reproduce import named, overview, recipe
+    from .reproduce import overview, recipe, titled
     from .reproduce import reproduce as carry_out
 
     if list_ or table is None:
@@ -247,13 +252,14 @@ def reproduce(
         rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == found.name)
         minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
         about = minutes if scale == "mini" else "sized for a large machine"
-        console.print(f"{named(found, scale)}: scale {scale}, {about}", highlight=False)
+        title = titled(found, scale)  # type: ignore[arg-type]
+        console.print(f"{title}: scale {scale}, {about}", highlight=False)
     folder = out or Path("runs/reproduce") / f"{found.name}-{scale}"
     suits = "pool" if workers else found.executor
     execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
     with _watch(1, quiet or as_json) as watch:
-        chosen = only.split(",") if only else ()
-        board = carry_out(table, scale, folder, watch, chosen, execution, encoder)  # type: ignore[arg-type]
+        chosen, blocks = (text.split(",") if text else () for text in (only, settings))
+        board = carry_out(table, scale, folder, watch, chosen, execution, encoder, blocks)  # type: ignore[arg-type]
     if as_json:
         print(json.dumps(board, indent=1))
     elif not quiet:

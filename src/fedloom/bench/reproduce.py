@@ -7,8 +7,8 @@ of the setting; at the scale `mini` those of `mini` come on top, and the row's o
 scale only). So `all` is the paper's setting, and whatever `mini` changes is listed in the table by itself.
 `[settings.of.METHOD]` holds what a setting gives to one method only; a row's `who` says whose figures it shows.
 Settings of one name stand side by side. A title with `{encoder}` belongs to a paper whose encoder is the user's to
-bring. Figures are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is measured or says
-why it is not.
+bring. Figures are shares, shown in percent, but for the columns in `plain`. Nothing is filled in by hand: a cell is
+measured or says why it is not.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ..state import Store, write_atomic
 from .compare import _at, _spread
 from .flops import flops_per_round
 from .grid import Cell, Dealer, carry_out
+from .pictures import heat_map, lines
 
 Scale = Literal["mini", "full"]
 # Where the data come from is told in words; the rest of these changes no figure.
@@ -70,10 +71,11 @@ class Recipe:
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     plain: list[str]  # columns that are no shares
-    similar: str | None  # the row with whose prototypes those of the others are compared
+    similar: str | None  # the row with whose prototypes those of the others are compared, in a heat map
     costs: str | None  # the row whose time per round is 1: what a round costs is counted
     executor: str  # what suits its runs, where the user says nothing
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
+    charts: dict[str, list[str]]  # a picture's name -> the settings along its axis
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -131,7 +133,7 @@ def recipe(name: str) -> Recipe:
                 s.get("differs", []),
                 shown,
                 s.get("of", {}),
-            )  # fmt: skip
+            )
         )
     figures = {row: line.split() for row, line in body.get("paper_figures", {}).items()}
     width = sum(len(s.columns) for s in made)
@@ -154,6 +156,7 @@ def recipe(name: str) -> Recipe:
         body.get("costs"),
         body.get("executor", "pool"),
         {row: line.split() for row, line in body.get("paper_means", {}).items()},
+        body.get("charts", {}),
     )
 
 
@@ -165,9 +168,13 @@ def reproduce(
     only: Sequence[str] = (),
     execution: Mapping[str, Any] | None = None,
     encoder: str | None = None,
+    settings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Carry out what is missing of a table, then write `table.json` and `table.md`. `only` restricts the methods;
-    `encoder` takes the place of the recipe's."""
+    """Carry out what is missing of a table, then write `table.json`, `table.md` and pictures of figures.
+
+    `only` restricts the methods, `settings` the settings (by parts of their names); `encoder` takes the place of the
+    recipe's.
+    """
     table, execution = recipe(name), dict(execution or {})
     for setting in table.settings if encoder else ():
         setting.given[scale]["encoder"] = encoder
@@ -175,9 +182,14 @@ def reproduce(
     there = {table.method(row) for row in table.rows}
     if strange := [m for m in only if m not in there]:
         raise unknown(f"method in table {table.name}", strange[0], there)
+    called = [s.name for s in table.settings]
+    if strange := [part for part in settings if not any(part.lower() in name.lower() for name in called)]:
+        raise unknown(f"setting of table {table.name}", strange[0], called)
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
+        if settings and not any(part.lower() in setting.name.lower() for part in settings):
+            lack = "not run: left out"
         if "{encoder}" in table.title and not setting.given[scale].get("encoder"):
             lack = "not run: it needs CLIP's weights, say --encoder clip:PATH"
         rows = [row for row in setting.rows if reasons[row] is None] if lack is None else []
@@ -190,9 +202,9 @@ def reproduce(
     dealer = Dealer()
     cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer)
     board: dict[str, Any] = {
-        "table": table.name, "title": named(table, scale), "paper": table.paper, "measure": table.measure, "scale": scale,
-        "seeds": table.seeds[scale], "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
-        "means": table.means,
+        "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure,
+        "scale": scale, "seeds": table.seeds[scale], "means": table.means,
+        "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
     }  # fmt: skip
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
@@ -204,6 +216,10 @@ def reproduce(
         board["settings"].append(_block(table, setting, scale, pairs, reasons, lack))
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
+    for chart, along in table.charts.items():
+        write_atomic(out / f"{chart.replace(' ', '-')}.svg", lines(board, chart, along).encode())
+    for block in board["settings"] if table.similar else ():
+        write_atomic(out / f"{block['name']}.svg", heat_map(block).encode())
     return board
 
 
@@ -270,7 +286,7 @@ def _block(
     }
 
 
-def named(table: Recipe, scale: Scale) -> str:
+def titled(table: Recipe, scale: Scale) -> str:
     """The table's title, with the encoder that was used."""
     used = sorted({str(s.given[scale].get("encoder")) for s in table.settings if s.given[scale].get("encoder")})
     return table.title.replace("{encoder}", ", ".join(used) or "none at hand")
@@ -298,6 +314,7 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
     row = next(row for row in setting.rows if _here(table.method(row)))
     ours, theirs = (_flat(table.config(setting, scale, row, 0, {})) for scale in ("mini", "full"))
     silent = ("model", "network.", "encoder") if "full" in setting.missing else ()
+    silent = (*silent, "encoder") if "{encoder}" in table.title else silent  # the title says which
     changed = {k: v for k, v in ours.items() if v != theirs.get(k) and not k.startswith(silent)}
     return [f"{key} = {value} (paper: {theirs.get(key)})" for key, value in changed.items()]
 
@@ -361,21 +378,32 @@ def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     for block in board["settings"]:
         name = (block["name"], *(row["row"] for row in block["rows"]))
         blank = [{"mean": None, "std": None}] * len(block["columns"])
-        rows = [{**row, "ours": row["ours"] or blank, "any": bool(row["ours"])} for row in block["rows"]]
+        rows = [
+            {
+                **row,
+                "ours": row["ours"] or blank,
+                "any": bool(row["ours"]),
+                "not": [] if row["ours"] else block["columns"],
+            }
+            for row in block["rows"]
+        ]
         if name not in joined:
             joined[name] = {**block, "rows": rows}
             continue
         whole = joined[name]
         for row, more in zip(whole["rows"], rows, strict=True):
             row["ours"], row["paper"] = [*row["ours"], *more["ours"]], [*row["paper"], *more["paper"]]
-            row["any"] = row["any"] or more["any"]
+            row["any"], row["not"] = row["any"] or more["any"], [*row["not"], *more["not"]]
             row["remark"] = "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
         whole["columns"], whole["plain"] = [*whole["columns"], *block["columns"]], [*whole["plain"], *block["plain"]]
         whole["data"] = "; ".join(dict.fromkeys(d for d in (whole["data"], block["data"]) if d)) or None
         whole["differs"] = list(dict.fromkeys([*whole["differs"], *block["differs"]]))
     for number, whole in enumerate(joined.values()):
         for row in whole["rows"]:
-            row["ours"] = row["ours"] if row.pop("any") else None
+            some, lacking = row.pop("any"), row.pop("not")
+            row["ours"] = row["ours"] if some else None
+            if some and lacking:  # each column's own reason is in the file
+                row["remark"] = f"not run: {', '.join(lacking)}"
         if board.get("means"):
             _with_mean(whole, {row: line[number] for row, line in board["means"].items()})
     return list(joined.values())
@@ -449,7 +477,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
         found.append(
             {
                 "table": name,
-                "title": named(table, "mini"),
+                "title": titled(table, "mini"),
                 "minutes": table.minutes * len(able),
                 "rows": {"here": len(able), "all": len(table.rows)},
                 "settings": {"here": len(blocks), "all": len(table.settings)},

@@ -14,15 +14,14 @@ from __future__ import annotations
 import os
 import uuid
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import PIL
-import sklearn
 from PIL import Image, ImageDraw, ImageFont
-from sklearn.datasets import load_digits, load_sample_images
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -54,6 +53,8 @@ def split_sources(labels: npt.NDArray[Any]) -> dict[str, list[Ints]]:
 
 def _handwriting() -> tuple[Floats, Ints]:
     """Return the enlarged handwritten masks and their labels, in the order of `load_digits`."""
+    from sklearn.datasets import load_digits  # here: with SciPy behind it, it takes a second to import
+
     digits = load_digits()
     # The ink touches the 8x8 frame; without a margin the enlargement would end in a hard edge there.
     small = np.pad(digits.images / 16, ((0, 0), (1, 1), (1, 1))).astype(np.float32)
@@ -115,6 +116,8 @@ def _pose(rng: Rng, n: int, size: tuple[float, float], **spread: float) -> dict[
 def _patches(rng: Rng, n: int, split: str) -> Floats:
     """Cut photograph patches (n,3,32,32) from tiles, four in fifteen of them for test and the rest for training."""
     regions: list[Floats] = []
+    from sklearn.datasets import load_sample_images
+
     for photograph in load_sample_images().images:
         for k in range(15):
             top, left = k // 5 * 142, k % 5 * 128
@@ -213,7 +216,7 @@ def generate() -> dict[str, npt.NDArray[Any]]:
 
 def cache_name() -> str:
     """Return the cache's file name; it names all that the pixels depend on: recipe, font and photographs, digits."""
-    return f"digits4-r{RECIPE_VERSION}-pillow{PIL.__version__}-sklearn{sklearn.__version__}.npz"
+    return f"digits4-r{RECIPE_VERSION}-pillow{PIL.__version__}-sklearn{version('scikit-learn')}.npz"
 
 
 def _read(file: Path) -> dict[str, npt.NDArray[Any]]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
 __all__ = [
-    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision", "dual",
-    "encode", "features", "image", "images", "template_for", "text", "vit",
+    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision",
+    "dual", "encode", "features", "image", "images", "template_for", "text", "vit",
 ]  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from .lite_clip import lite_clip
 from .texts import TEXT, TextEncoder, template_for
 
 __all__ = [
-    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision", "dual",
-    "encode", "features", "image", "images", "template_for", "text", "vit",
+    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision",
+    "dual", "encode", "features", "image", "images", "template_for", "text", "vit",
 ]  # fmt: skip
 
 IMAGE = Registry("encoder")

@@ -117,7 +117,8 @@ def execute(site: Site, task: Task) -> Result:
     local = Local(site, task.clients[0], task.round, task.work)
     # The model's own randomness (dropout) has its key too, and the caller's generator is left alone.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(site.seed, task.round, local.id, task.kind))
+        # Not `torch.manual_seed`: it formats a stack trace for devices that are not there, a millisecond each time.
+        torch.default_generator.manual_seed(key(site.seed, task.round, local.id, task.kind))
         try:
             return _execute(site, task, local)
         except Exception as error:

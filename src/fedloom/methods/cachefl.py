@@ -6,8 +6,8 @@ Yi et al., "CacheFL: privacy-preserving and efficient federated cache model fine
 Travels: the keys down and up, one per class; the text rows down, once. Kept by the client: the text rows.
 Symbols: F -> `keys` of the head, alpha, beta -> `alpha`, `beta`. Prediction: the common cache beside the text logits.
 Deviations: the paper's first keys are features of images that a text-to-image model draws. There is none here: keys
-start at the text rows, one per class (copies of a key would stay copies). No code and no settings were at hand: those of
-Tip-Adapter-F are used, with epochs and batches as FedPACT has them.
+start at the text rows, one per class (copies of a key would stay copies). No code and no settings were at hand: those
+of Tip-Adapter-F are used, with epochs and batches as FedPACT has them.
 """
 
 from __future__ import annotations

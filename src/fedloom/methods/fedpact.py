@@ -38,7 +38,7 @@ from ..training import Count, NotNegative, Positive
 class FedPACT(Textual):
     """Prototype-text contrastive alignment."""
 
-    by_client = ("sizes", "told", "caches")
+    by_client: ClassVar[tuple[str, ...]] = ("sizes", "told", "caches")
     neutral = ({"alpha": 0.0, "server_epochs": 0}, "zeroshot")
     training: ClassVar = {
         "optimizer": "adamw", "lr": 2e-4, "eps": 1e-3, "weight_decay": 0.1, "batch": 16, "epochs": 20,
@@ -75,8 +75,7 @@ class FedPACT(Textual):
         local.load()
         cache = self.cache(down, state)
         local.fit(head=cache)
-        start = state.tensor("start") if state else down.tensor("prototypes")
-        kept = Payload(start=start, residual=cache.keys.detach())
+        kept = Payload(start=cache.start, residual=cache.keys.detach())
         return Update(Payload(cache=cache.rows.detach()), kept, down)
 
     def cache(self, down: Payload, state: Payload) -> CacheHead:
@@ -89,11 +88,11 @@ class FedPACT(Textual):
         )  # fmt: skip
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        caches, told, before = server.tensor("caches").clone(), server.tensor("told").clone(), server
+        caches, told, heard = server.tensor("caches").clone(), server.tensor("told").clone(), False
         for k, up in uploads:
-            caches[k], told[k] = up.tensor("cache"), True
-            server = server.replace(caches=caches, told=told)
-        return server if server is before or not self.server_epochs else self.align(server)
+            caches[k], told[k], heard = up.tensor("cache"), True, True
+        server = server.replace(caches=caches, told=told)
+        return self.align(server) if heard and self.server_epochs else server
 
     def align(self, server: Payload) -> Payload:
         """The head trained on all caches at hand (Eq. 8), every prototype weighing as its client's data does."""

@@ -6,7 +6,8 @@ This is a reconstruction: neither code nor text of the paper was at hand, only t
 class prototypes and evaluated as one common model. Its figures say nothing certain about the published method.
 
 Travels: first class means and counts up; then the keys down and up, one per class; the text rows down, once.
-Symbols (ours): F -> `keys` of the head, mu -> `mu`: the client's loss is CE + mu/2 |F - received F|^2. Prediction as `cachefl`.
+Symbols (ours): F -> `keys` of the head, mu -> `mu`: the client's loss is CE + mu/2 |F - received F|^2. Prediction as
+`cachefl`.
 Deviations: everything beyond the sentence above; `mu=0` is CacheFL started from prototypes.
 """
 

@@ -27,7 +27,8 @@ class TipAdapterF(TipAdapter):
     """A cache whose keys are trained."""
 
     training: ClassVar = {
-        "optimizer": "adamw", "lr": 0.001, "eps": 1e-4, "weight_decay": 0.01, "cosine": True, "batch": 256, "epochs": 20,
+        "optimizer": "adamw", "lr": 0.001, "eps": 1e-4, "weight_decay": 0.01, "cosine": True,
+        "batch": 256, "epochs": 20,
     }  # fmt: skip
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +32,18 @@ class Split(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))
         return logits
+
+
+class Added(nn.Module):
+    """What a plug-in puts into a body: part of the model, but none of the layers that methods look for in it."""
+
+
+def layers(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and all that is in it, in order, without what plug-ins added."""
+    if not isinstance(module, Added):
+        yield module
+        for child in module.children():
+            yield from layers(child)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import FedloomError, unknown
 from ..local import Seen
+from ..models.base import Added
 
 Use = Literal["whole", "robust", "related", "corrected", "plain"]
 Noise = Literal["gumbel", "logistic"]
@@ -45,7 +46,7 @@ def concrete_mask(scores: Tensor, sigma: float, noise: Noise | None) -> Tensor:
     return torch.sigmoid(scores / sigma)
 
 
-class Correction(nn.Module):
+class Correction(Added):
     """f -> f+ + f*, with f+ = M f, f- = (1 - M) f, f* = f- + (1 - M) corrector(f-); that is f + (1 - M) corrector(f-).
 
     `use` says which of these is handed on in evaluation mode, `random` whether the mask is drawn there too. `head`
@@ -75,19 +76,23 @@ class Correction(nn.Module):
         drawn: Noise | None = self.noise if self.training or self.random else None
         return concrete_mask(self.decoupler(f), self.sigma, drawn)
 
-    def parts(self, f: Tensor) -> dict[Use, Tensor]:
-        """The feature map and what becomes of it, by name."""
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """f-, and what is added to it: (1 - M) corrector(f-)."""
         rest = 1 - self.mask(f)
         related = rest * f
-        gain = rest * self.corrector(related)
+        return related, rest * self.corrector(related)
+
+    def parts(self, f: Tensor) -> dict[Use, Tensor]:
+        """The feature map and what becomes of it, by name."""
+        related, gain = self.split(f)
         return {
             "plain": f, "related": related, "robust": f - related, "corrected": related + gain, "whole": f + gain
         }  # fmt: skip
 
     def forward(self, f: Tensor) -> Tensor:
-        if not self.training and self.use == "plain":
-            return f
-        return self.parts(f)["whole" if self.training else self.use]
+        if self.training or self.use == "whole":
+            return f + self.split(f)[1]
+        return f if self.use == "plain" else self.parts(f)[self.use]
 
 
 def losses(point: Correction, whole: Seen, related: Tensor, y: Tensor, wrong: Tensor, tau: float) -> tuple[Tensor, ...]:

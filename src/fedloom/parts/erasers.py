@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..models.base import layers
+
 
 class Affine(nn.Module):
     """A factor and a shift per channel: the trained part of a BatchNorm, apart from its statistics."""
@@ -74,7 +76,7 @@ def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
 
 def extractor_norms(body: nn.Module) -> list[_BatchNorm]:
     """The BatchNorms that are not part of an eraser, in order."""
-    return [m for m in body.modules() if isinstance(m, _BatchNorm) and not isinstance(m, Statistics2d)]
+    return [m for m in layers(body) if isinstance(m, _BatchNorm) and not isinstance(m, Statistics2d)]
 
 
 def eraser_names(model: nn.Module) -> list[str]:

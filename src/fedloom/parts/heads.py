@@ -1,4 +1,4 @@
-"""Classifiers on unit features: text rows, a cache of keys beside them, an adapter in front of them, trained prompts."""
+"""Classifiers on unit features: text rows, a cache of keys beside them, an adapter before them, trained prompts."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..local import Seen
+from ..models.base import Added, layers
 
 
 def levels(body: nn.Module) -> list[nn.Module]:
@@ -13,11 +14,15 @@ def levels(body: nn.Module) -> list[nn.Module]:
     Stages are the children of the body or, where all parameters are in one child, of that child, and so on. For our
     residual networks these are the stem and the four residual stages.
     """
-    stages = list(body.children())
-    while len(holders := [m for m in stages if any(True for _ in m.parameters())]) == 1 and list(holders[0].children()):
-        stages = list(holders[0].children())
-    found = [[m for m in stage.modules() if isinstance(m, nn.ReLU)] for stage in stages]
+    stages = _stages(body)
+    while len(holders := [m for m in stages if any(True for _ in m.parameters())]) == 1 and _stages(holders[0]):
+        stages = _stages(holders[0])
+    found = [[m for m in layers(stage) if isinstance(m, nn.ReLU)] for stage in stages]
     return [relus[-1] for relus in found if relus]
+
+
+def _stages(module: nn.Module) -> list[nn.Module]:
+    return [m for m in module.children() if not isinstance(m, Added)]
 
 
 def vectors(seen: Seen) -> Tensor:

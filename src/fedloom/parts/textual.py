@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ class Textual(Method):
 
     world = "dual"
     alone = None
-    by_client = ("sizes", "told")
+    by_client: ClassVar[tuple[str, ...]] = ("sizes", "told")
     text: str = "encoder"  # who reads class names: the encoder's own text side, or a text encoder of the same width
     prompts: str | tuple[str, ...] = "auto"  # auto, ensemble, templates with {}, or a .json file of class descriptions
     scale: Positive | None = None  # of text logits; None: the encoder's own

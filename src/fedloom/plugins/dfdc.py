@@ -75,11 +75,15 @@ class DFDC(Plugin):
         return others | {"decouple": self.lam1 * decouple, "correct": self.lam2 * correct}
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
-        if self.modules != "mean":
-            return super().client(down, state, local)
-        own = [n for n in down.tree("model") if n in module_names(local.model)]
-        update = super().client(down.replace(model=down.tree("model") | state.tree("modules")), state, local)
-        return replace(update, state=update.state.replace(modules=local.tree("shared").only(own)))
+        ours = module_names(local.model)
+        if self.modules == "mean":
+            update = super().client(down.replace(model=down.tree("model") | state.tree("modules")), state, local)
+            mine = [n for n in down.tree("model") if n in ours]
+            return replace(update, state=update.state.replace(modules=local.tree("shared").only(mine)))
+        update = super().client(down, state, local)
+        if self.modules == "own" and not ours <= set(update.state.tree("model")):
+            raise FedloomError(f"{self.name}: its clients keep no tensors of their own; modules can be shared or mean.")
+        return update
 
     def common(self, server: Payload, site: Site) -> Predictor | None:
         whole = super().common(server, site)

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -460,8 +459,8 @@ def _decoupled(one: Opened, tiles: Tiles) -> Panel:
     heading = f"{one.entry.name}: what is robust, what is corrected"
     caption = (
         "Grad-CAM of the predicted class for the feature map as it was (f), its robust part (f+), the part that "
-        "depends on the domain (f-), that part corrected (f*), and what the classifier sees, f~ = f+ + f*. All are weighted by "
-        "the gradient at f~; the maps of an image have one scale."
+        "depends on the domain (f-), that part corrected (f*), and what the classifier sees, f~ = f+ + f*. All are "
+        "weighted by the gradient at f~; the maps of an image have one scale."
     )
     rows = [(name, replace(tiles, maps=maps)) for name, maps in tiles.parts.items()]
     return Panel(f"decoupled-{_slug(one)}", heading, caption, _sheet(rows))
