@@ -118,7 +118,6 @@ def _patches(rng: Rng, n: int, split: str) -> Floats:
     from sklearn.datasets import load_sample_images
 
     regions: list[Floats] = []
-    from sklearn.datasets import load_sample_images
 
     for photograph in load_sample_images().images:
         for k in range(15):
