@@ -188,7 +188,8 @@ class Engine:
         record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
         record["validation"] = {"personal": held[method.stage], "common": held.get("common")}
         record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
-        if own := method.figures(self.server, site):
+        # A method's own figures may look at test samples, which a server of sites elsewhere does not have.
+        if not self.executor.remote and (own := method.figures(self.server, site)):
             record["figures"] = {name: float(value) for name, value in own.items()}
         return record
 

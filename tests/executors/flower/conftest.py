@@ -20,6 +20,7 @@ from typing import Any
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedloom[flower]'")
 
@@ -64,7 +65,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.training = Training(**{**self.method.training, "batch": 8})
-        self.federation = checks.federation()
+        self.federation = checks.place(self.method, training=self.training).federation
         self.homes = {k: self.home(k) for k in range(len(self.federation))}
         self.app = client_app(lambda context: self.homes[int(context.node_config["partition-id"])], self.mods)
         nodes = {100 + k: {"partition-id": k} for k in self.homes}
@@ -75,15 +76,18 @@ class World:
         if self.store.folder:
             self.store.folder.mkdir(parents=True, exist_ok=True)
 
+    def network(self) -> torch.nn.Module:
+        return checks.place(self.method, training=self.training).given
+
     def home(self, k: int) -> Home:
-        site = Site(self.method, alone(self.federation, k), checks.network(), self.training, seed=7)
+        site = Site(self.method, alone(self.federation, k), self.network(), self.training, seed=7)
         return Home(k, site, self.root / f"site-{k}")
 
     def run(self, **schedule: Any) -> checks.Trace:
         """Run the method over the grid."""
         self.roster = Roster(self.grid, self.book, self.settings.timeout)
         gather(self.roster, self.settings)
-        site = Site(self.method, blank(self.book.sites), checks.network(), self.training, seed=7)
+        site = Site(self.method, blank(self.book.sites), self.network(), self.training, seed=7)
         self.executor = Flower(site, self.roster, self.settings)
         rounds = Schedule(**{"rounds": checks.ROUNDS, **self.schedule, **schedule})
         watchers = [self, self.seen, Arrivals(self.roster, Run(build({})), site)]
