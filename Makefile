@@ -2,20 +2,26 @@
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test lint venv clean
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "fedloom needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name."; exit 1; }
-	@echo "setting up $(VENV) (once; torch is large) ..."
+	@echo "setting up $(VENV) with PyTorch and fedloom (once; a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) torch
+	@$(PIP) -e '.[plots]'
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.demo
+	@echo "adding what tests and linters need (once; some minutes) ..."
+	@$(PIP) -e '.[dev]'
 	@touch $@
 
 venv: $(VENV)/.ready
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.demo
 	$(BIN)/fedloom compare local fedavg fedprox fedper fedbn scaffold --data digits4 --partition domains --clients 20 \
 		--rounds 12 --set norm=true --set width=16 --set features=128 --set eval_every=2 --workers 2 --out runs/demo
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from .data.cli import app as data_app
@@ -300,7 +301,7 @@ def settings(
 def _settings_table(rows: Iterable[tuple[str, str, str]]) -> Table:
     table = Table("key", "default", "meaning", box=box.SIMPLE_HEAD)
     for key, default, meaning in rows:
-        table.add_row(key, default, meaning)
+        table.add_row(escape(key), escape(default), escape(meaning))
     return table
 
 

@@ -22,11 +22,12 @@ class CheckpointError(FedloomError):
     """A run folder cannot be read, or not be trusted."""
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> FedloomError:
-    """The error for a name that is not among `known`, with the nearest one suggested."""
+def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") -> FedloomError:
+    """The error for a name that is not among `known`: the nearest one, or all of them, or what `otherwise` says."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}."
+    listed = f"{otherwise}." if otherwise else f"known: {', '.join(names) or 'none'}."
+    hint = f"did you mean {near[0]!r}?" if near else listed
     return FedloomError(f"unknown {kind} {str(name)!r}; {hint}")
 
 

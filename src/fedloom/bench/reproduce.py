@@ -112,7 +112,7 @@ def recipe(name: str) -> Recipe:
     """The table of that name; `fedpcl-2` and `fedpcl-table2` are the same."""
     name = full_name(name)
     if name not in tables():
-        raise unknown("table", name, tables())
+        raise unknown("table", name, tables(), "`fedloom reproduce --list` shows them all")
     body = tomllib.loads((files("fedloom.bench") / "tables" / f"{name}.toml").read_text(encoding="utf-8"))
     rows = {row: {"method": own} if isinstance(own, str) else own for row, own in body["methods"].items()}
     rows |= {method: {"method": method} for method in body["extra"]}

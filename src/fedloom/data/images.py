@@ -9,6 +9,7 @@ import json
 import math
 import multiprocessing as mp
 import os
+import re
 import sys
 import time
 import uuid
@@ -263,7 +264,12 @@ def _decoded(
 
 
 def _bad_file(path: Path, file: str, why: str) -> FedloomError:
-    return FedloomError(f"{path / file}: cannot be decoded ({why}); say on_bad_file='skip' to leave such files out.")
+    return FedloomError(f"{path / file}: cannot be decoded ({_plain(why)}); --on-bad-file skip leaves such files out.")
+
+
+def _plain(why: str) -> str:
+    """Pillow names the stream it read from, which is of no use to anybody."""
+    return re.sub(r" <_io\.BytesIO object at 0x[0-9a-f]+>", "", why)
 
 
 def _from_cache(notes: Path, files: Sequence[_File]) -> tuple[Tensor, dict[str, str]] | None:

@@ -36,7 +36,7 @@ def encoders(as_json: AsJson = False) -> None:
 
     rows: list[dict[str, Any]] = []
     for kind, registry in (("image", IMAGE), ("text", TEXT), ("dual", DUAL)):
-        for name in registry.names():
+        for name in (n for n in registry.names() if n != "checks"):  # that one is for `fedloom check` alone
             note = ""
             if not name.endswith(":"):
                 try:

@@ -32,7 +32,7 @@ class AFL(Reporting):
 
     averages = False  # its weights are learned
     neutral = ({"gamma": 0.0, "start": "size"}, "fedavg")
-    gamma: NotNegative = 0.01
+    gamma: NotNegative = 0.01  # step of the weights' ascent
     start: Literal["uniform", "size"] = "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples
     average: bool = False
 

@@ -25,7 +25,7 @@ class Ditto(FedAvg):
 
     personalised = True
     neutral = ({"lam": 0.0}, "local")
-    lam: NotNegative = 1.0
+    lam: NotNegative = 1.0  # pull of the personal model to the received one
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w = down.tree("model")

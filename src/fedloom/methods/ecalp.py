@@ -29,9 +29,9 @@ from ..training import Count, Positive
 class ECALP(Textual):
     """Context-aware label propagation."""
 
-    nearest_texts: Count = 3
-    nearest_images: Count = 8
-    nearest_shots: Count = 8
+    nearest_texts: Count = 3  # edges from an image to class texts
+    nearest_images: Count = 8  # edges from an image to other test images
+    nearest_shots: Count = 8  # edges from an image to the client's shots
     gamma: Positive = 10.0  # power of the similarities
     share: Positive = 1.0  # of what flows in, against an image's first label
     flows: Count = 3  # how often labels move on

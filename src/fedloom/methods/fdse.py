@@ -44,10 +44,10 @@ class FDSE(FedAvg):
     personalised = True
     averages = False  # its weights are its own
     alone: ClassVar[dict[str, Any]] = {"reduction": 1, "lam": 0.0}
-    lam: NotNegative = 0.01
-    tau: Positive = 0.5
-    beta: float = 0.1
-    reduction: Count = 2
+    lam: NotNegative = 0.01  # weight of the consistency loss
+    tau: Positive = 0.5  # temperature of the similarity between clients' erasers
+    beta: float = 0.1  # weight of deeper layers in the consistency loss
+    reduction: Count = 2  # a layer's channels divided by this are extracted, the rest is made of them
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         model.body = with_erasers(model.body, self.reduction)

@@ -36,10 +36,10 @@ class FedALA(FedAvg):
     personalised = True
     stage = "after"
     neutral = ({"ala_lr": 0.0}, "fedavg")
-    ala_lr: NotNegative = 1.0
-    data_share: Annotated[float, Field(gt=0, le=1)] = 0.8
-    layers: Count = 1
-    most: Count = 50
+    ala_lr: NotNegative = 1.0  # step size of the element-wise weights
+    data_share: Annotated[float, Field(gt=0, le=1)] = 0.8  # share of the client's samples they are learnt on
+    layers: Count = 1  # how many of the top layers are mixed
+    most: Count = 50  # passes at most when they are learnt for the first time
 
     def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
         """The model to start from, and W."""

@@ -37,12 +37,14 @@ class FedAMP(FedAvg):
     personalised = True
     averages = False
     neutral = ({"lam": 0.0, "self_share": 1.0}, "local")
-    shares: Literal["cosine", "attention"] = "cosine"
-    sigma: Positive = 25.0
-    server_lr: Positive = 1e4
-    decay_every: Count = 30
-    lam: NotNegative = 1.0
-    self_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    shares: Literal["cosine", "attention"] = "cosine"  # how similarity becomes weights
+    sigma: Positive = 25.0  # width of the similarity
+    server_lr: Positive = 1e4  # the server's step
+    decay_every: Count = 30  # rounds after which that step is a tenth
+    lam: NotNegative = 1.0  # pull to the received model
+    self_share: Annotated[float, Field(ge=0, le=1)] | None = (
+        None  # weight of the client's own model; none: one over the number of clients
+    )
 
     def init(self, site: Site) -> Payload:
         params, shared = site.parameters(), site.tree("shared")

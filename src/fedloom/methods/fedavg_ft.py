@@ -26,7 +26,7 @@ class FedAvgFT(FedAvg):
 
     personalised = True
     neutral = ({"finetune": 0}, "fedavg")
-    finetune: Annotated[int, Field(ge=0)] = 1
+    finetune: Annotated[int, Field(ge=0)] = 1  # epochs of fine-tuning before a prediction
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"))

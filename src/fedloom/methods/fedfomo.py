@@ -46,9 +46,9 @@ class FedFomo(FedAvg):
     averages = False
     stage = "after"
     neutral = ({"models": 0}, "local")
-    models: Annotated[int, Field(ge=0)] = 4
-    epsilon: Share = 0.3
-    epsilon_step: NotNegative = 0.05
+    models: Annotated[int, Field(ge=0)] = 4  # how many others' models a client is sent
+    epsilon: Share = 0.3  # chance of a model drawn at random
+    epsilon_step: NotNegative = 0.05  # by so much less every round
 
     def init(self, site: Site) -> Payload:
         if not any(len(c.validation) for c in site.federation.clients):

@@ -37,7 +37,7 @@ class FedHEAL(FedAvg):
     averages = False  # its weights are its own
     alone = None  # a single client's update is masked too
     tau: Share = 0.3
-    beta: Share = 0.4
+    beta: Share = 0.4  # how fast distances move the weights of clients
 
     def init(self, site: Site) -> Payload:
         zeros = torch.zeros(site.clients, dtype=torch.float64)

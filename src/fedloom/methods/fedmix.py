@@ -37,10 +37,10 @@ class FedMix(FedAvg):
     """FedAvg with mixup between clients."""
 
     neutral = ({"lam": 0.0}, "fedavg")
-    lam: Share = 0.05
-    group: Annotated[int, Field(ge=2)] = 5
-    draw: Count = 32
-    naive: bool = False
+    lam: Share = 0.05  # share of the averaged sample in the mixture
+    group: Annotated[int, Field(ge=2)] = 5  # samples behind one average
+    draw: Count = 32  # averages a client is sent each round
+    naive: bool = False  # plain mixup with averages in place of the expansion
 
     def hello(self, local: Local) -> Payload:
         data = local.site.federation.data

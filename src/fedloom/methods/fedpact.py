@@ -50,7 +50,7 @@ class FedPACT(Textual):
     lam: NotNegative = 1.0  # pull of the head towards the text it started from
     server_epochs: Annotated[int, Field(ge=0)] = 100  # 0: the head is never trained
     server_batch: Count = 16
-    server_lr: Positive = 2e-4
+    server_lr: Positive = 2e-4  # step size of the text head's training
     server_decay: NotNegative = 0.1  # AdamW's, of the residual
     unit: bool = True  # rows of cache and head have length one
     orphans: Literal["text", "skip"] = "text"  # a class that nobody has: trained from its text row, or left out

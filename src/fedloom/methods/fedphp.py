@@ -33,10 +33,10 @@ class FedPHP(FedAvg):
     personalised = True
     stage = "after"
     neutral = ({"lam": 0.0, "mu": 0.0}, "fedavg")
-    lam: Share = 0.1
-    mu: Share = 0.9
-    horizon: Count = 100
-    teach: Literal["mmd", "kd"] = "mmd"
+    lam: Share = 0.1  # weight of what the past model teaches
+    mu: Share = 0.9  # share of the past model that is kept, in the end
+    horizon: Count = 100  # participations after which that share is reached
+    teach: Literal["mmd", "kd"] = "mmd"  # by features (mmd) or by outputs (kd)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w = down.tree("model")

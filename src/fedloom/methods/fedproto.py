@@ -36,9 +36,9 @@ class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
     neutral = ({"lam": 0.0, "predict": "head"}, "local")
-    lam: NotNegative = 1.0
-    average: Literal["counts", "uniform"] = "counts"
-    predict: Literal["prototype", "head"] = "prototype"
+    lam: NotNegative = 1.0  # weight of the distance to prototypes
+    average: Literal["counts", "uniform"] = "counts"  # how prototypes of several clients are averaged
+    predict: Literal["prototype", "head"] = "prototype"  # by the nearest prototype or by the head
 
     def download(self, server: Payload, k: int) -> Payload:
         return Payload(protos=server.tree("protos"))

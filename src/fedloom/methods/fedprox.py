@@ -21,7 +21,7 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
     neutral = ({"mu": 0.0}, "fedavg")
-    mu: NotNegative = 0.01
+    mu: NotNegative = 0.01  # pull to the received model
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(pull=(down.tree("model"), self.mu))

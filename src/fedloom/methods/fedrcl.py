@@ -30,10 +30,10 @@ class FedRCL(FedAvg):
     """FedAvg with a relaxed contrast inside each batch."""
 
     neutral = ({"lam": 0.0}, "fedavg")
-    tau: Positive = 0.05
-    threshold: NotNegative = 0.7
-    beta: NotNegative = 1.0
-    lam: NotNegative = 1.0
+    tau: Positive = 0.05  # temperature of the contrast
+    threshold: NotNegative = 0.7  # similarity above which a pair of one class is pushed apart
+    beta: NotNegative = 1.0  # weight of that penalty
+    lam: NotNegative = 1.0  # weight of the whole contrast
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         def loss(batch: Batch) -> dict[str, Tensor]:

@@ -27,8 +27,8 @@ class FedRep(FedPer):
     """FedPer with head and body trained in turn."""
 
     alone = None
-    head_epochs: Count = 10
-    finetune: Annotated[int, Field(ge=0)] = 0
+    head_epochs: Count = 10  # epochs of the head before the body's
+    finetune: Annotated[int, Field(ge=0)] = 0  # epochs of the head before a prediction
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         local.fit(only=[local.model.head], epochs=self.head_epochs, steps=None, label="head")

@@ -40,7 +40,7 @@ class FedRoD(FedAvg):
 
     personalised = True
     alone = None
-    gamma: NotNegative = 1.0
+    gamma: NotNegative = 1.0  # strength of the balanced softmax
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if not isinstance(model.head, nn.Linear):

@@ -41,12 +41,12 @@ class FedSA(Prototypical):
 
     personalised = True
     neutral = ({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local")
-    lam: NotNegative = 1.0
-    margin: NotNegative = 1.0
-    calibration: NotNegative = 1.0
-    rate: Share = 1e-4
-    predict: Literal["prototype", "head"] = "prototype"
-    share: bool = False
+    lam: NotNegative = 1.0  # pull of features to their class's anchor
+    margin: NotNegative = 1.0  # weight of the margin between anchors
+    calibration: NotNegative = 1.0  # weight of the classifier on anchors
+    rate: Share = 1e-4  # how fast anchors follow the clients' means
+    predict: Literal["prototype", "head"] = "prototype"  # by the head or by the nearest anchor
+    share: bool = False  # the model travels and is averaged too
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, local=[] if self.share else [model])

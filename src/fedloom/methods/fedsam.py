@@ -28,7 +28,7 @@ class FedSAM(FedAvg):
     neutral = ({"rho": 0.0}, "fedavg")
     rho: NotNegative | None = None  # None: the authors' 0.1, or 0.7 if adaptive
     adaptive: bool = False
-    eta: NotNegative = 0.2
+    eta: NotNegative = 0.2  # asam: added to every weight's size
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         rho = self.rho if self.rho is not None else 0.7 if self.adaptive else 0.1

@@ -40,13 +40,13 @@ class FedTGP(Prototypical):
 
     personalised = True
     neutral = ({"lam": 0.0, "predict": "head"}, "local")
-    lam: NotNegative = 10.0
-    tau: Positive = 100.0
-    server_epochs: Count = 100
-    server_lr: Positive = 0.01
-    server_batch: Count = 10
-    predict: Literal["prototype", "head"] = "prototype"
-    share: bool = False
+    lam: NotNegative = 10.0  # weight of the distance to prototypes
+    tau: Positive = 100.0  # largest margin between classes
+    server_epochs: Count = 100  # passes over the prototypes at the server
+    server_lr: Positive = 0.01  # step size at the server
+    server_batch: Count = 10  # prototypes in a step at the server
+    predict: Literal["prototype", "head"] = "prototype"  # by the head or by the nearest prototype
+    share: bool = False  # the model travels and is averaged too
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, local=[] if self.share else [model])

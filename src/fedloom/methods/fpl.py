@@ -32,8 +32,8 @@ class FPL(Prototypical):
     """FedAvg with cluster prototypes and unbiased ones."""
 
     neutral = ({"lam": 0.0}, "fedavg")
-    tau: Positive = 0.02
-    lam: NotNegative = 1.0
+    tau: Positive = 0.02  # temperature of the contrast
+    lam: NotNegative = 1.0  # weight of both prototype losses
 
     def download(self, server: Payload, k: int) -> Payload:
         prototypes = {n: server[n] for n in ("clusters", "owners") if n in server}

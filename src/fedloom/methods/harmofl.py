@@ -36,7 +36,7 @@ class HarmoFL(FedAvg):
     """FedAvg on images of one spectrum, with sharpness-aware steps."""
 
     neutral = ({"alpha": 0.0, "amplitude": "none"}, "fedavg")
-    alpha: NotNegative = 0.05
+    alpha: NotNegative = 0.05  # length of the perturbation of the weights
     amplitude: Literal["all", "mean", "none"] = "all"  # which amplitudes are made common
 
     def hello(self, local: Local) -> Payload:

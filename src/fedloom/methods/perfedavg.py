@@ -29,10 +29,10 @@ class PerFedAvg(FedAvg):
 
     personalised = True
     alone = None
-    variant: Literal["fo", "hf"] = "fo"
-    inner_lr: Positive = 0.01
-    delta: Positive = 0.001
-    adapt: Count = 1
+    variant: Literal["fo", "hf"] = "fo"  # first order (fo) or with the Hessian by differences (hf)
+    inner_lr: Positive = 0.01  # step size of the adaptation
+    delta: Positive = 0.001  # hf: length of the difference
+    adapt: Count = 1  # steps of adaptation before a prediction
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(gradient=self.meta)

@@ -28,10 +28,10 @@ class PFedMe(FedAvg):
 
     personalised = True
     alone = None
-    lam: Positive = 15.0
-    inner: Count = 5
-    inner_lr: Positive = 0.01
-    server_lr: Positive = 1.0
+    lam: Positive = 15.0  # pull of the personal model to the local one
+    inner: Count = 5  # steps on the personal model per batch
+    inner_lr: Positive = 0.01  # their step size
+    server_lr: Positive = 1.0  # how far the server goes to the clients' mean
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))

@@ -28,7 +28,7 @@ class QFFL(Reporting):
     """FedAvg whose step favours clients with a high loss."""
 
     neutral = ({"q": 0.0}, "fedavg")
-    q: NotNegative = 1.0
+    q: NotNegative = 1.0  # how much larger losses count
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)

@@ -24,7 +24,7 @@ from .fedavg import FedAvg
 class Scaffold(FedAvg):
     """FedAvg with drift correction."""
 
-    server_lr: Positive = 1.0
+    server_lr: Positive = 1.0  # the server's step
 
     def init(self, site: Site) -> Payload:
         if not site.training.plain_sgd:

@@ -27,7 +27,7 @@ class Term(Reporting):
     """FedAvg with tilted weights."""
 
     neutral = ({"t": 0.0}, "fedavg")
-    t: Annotated[float, Field(allow_inf_nan=False)] = 0.1
+    t: Annotated[float, Field(allow_inf_nan=False)] = 0.1  # tilt; larger losses count more
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean, top = Mean(), -math.inf
