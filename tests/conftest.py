@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom import checks
+from fedloom.cli import main
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine import Engine
 from fedloom.executors.inplace import Inplace
@@ -141,3 +143,20 @@ def place() -> Callable[..., Site]:
         return checks.place(method, data, settings)
 
     return make
+
+
+@pytest.fixture
+def fedloom(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
+    """Call the command line in this process; gives (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+            raise SystemExit(0)
+        out, err = capfd.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call

@@ -11,27 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.cli import main
-
 BASE = ["--data", "digits4", "--partition", "domains", "--clients", "8", "--seed", "0"]
 SMALL = [*BASE, "--rounds", "2", "--set", "width=4", "--set", "features=16"]
-
-
-@pytest.fixture
-def fedloom(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command line in this process; gives (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-            raise SystemExit(0)
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from fedloom.cli import main
 
 VECTORS = np.random.default_rng(0).normal(size=(60, 5))
 LABELS = np.arange(60) % 3
@@ -18,21 +15,10 @@ WHOLE = {"x_train": VECTORS, "y_train": LABELS, "x_test": VECTORS[:9], "y_test":
 
 
 @pytest.fixture
-def fedloom(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command line in this process; gives (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+def fedloom(fedloom, monkeypatch: pytest.MonkeyPatch):
+    """The command line where no real data are at hand."""
     monkeypatch.delenv("FEDLOOM_DATA", raising=False)
-
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-            raise SystemExit(0)
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
+    return fedloom
 
 
 def image(path: Path) -> None:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from fedloom.cli import main
-
 
 @pytest.fixture
-def fedloom(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command line in this process, with a cache of its own; gives (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+def fedloom(fedloom, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The command line with a cache of its own."""
     monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
-
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-            raise SystemExit(0)
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
+    return fedloom
 
 
 def test_encoders_are_listed(fedloom) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 
 import fedloom
-from fedloom.cli import main
 from fedloom.errors import FedloomError
 from fedloom.report.dash import Dash, stamp
 from fedloom.report.export import escape
@@ -42,18 +40,10 @@ def runs(done: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-
-    def command(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-            raise SystemExit(0)
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return command
+def call(fedloom, monkeypatch: pytest.MonkeyPatch):
+    """The command line on a terminal of unknown width."""
+    monkeypatch.delenv("COLUMNS")
+    return fedloom
 
 
 def test_one_run_many_runs_or_a_folder_of_runs(call, runs: Path, tmp_path: Path) -> None:
