@@ -27,5 +27,5 @@ def network() -> nn.Module:
 
 
 for method in ("fedavg", "fedbn"):
-    run = fedloom.run(method, "digits4", model=network, clients=8, rounds=4)
+    run = fedloom.run(method, "digits4", model=network, clients=8, rounds=3)
     print(f"{method}: {100 * run.summary['personal']['accuracy_mean']['last']:.1f} %")

@@ -425,8 +425,7 @@ class Local:
             for rows in _batches(len(index), training, planned, rng):
                 self.step = steps + 1
                 if training.cosine and optimizer is not None:
-                    for group in optimizer.param_groups:
-                        group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * steps / planned))
+                    optimizer.lr = lr * 0.5 * (1 + math.cos(math.pi * steps / planned))
                 x, y = take(index[rows])
                 drawn = [(x, y, torch.get_rng_state())] if gradient else []
                 total, parts = measure(x, y)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from .errors import FedloomError, explain, unknown
+from .optim import SGD, Adam, Optimizer
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -78,14 +78,17 @@ class Training(BaseModel):
         """The step size in a round (counted from 1)."""
         return self.lr * self.lr_decay ** (round - 1)
 
-    def make(self, params: Iterable[Tensor], round: int) -> torch.optim.Optimizer:
+    def make(self, params: Iterable[Tensor], round: int) -> Optimizer:
         """A fresh optimiser for these parameters."""
         lr, decay = self.step_size(round), self.weight_decay
         if self.optimizer == "sgd":
-            return torch.optim.SGD(params, lr, self.momentum, self.dampening, decay, self.nesterov, foreach=True)
-        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        betas = (self.beta1, self.beta2)
-        return kind(params, lr, betas, self.eps, decay, self.amsgrad, fused=True)  # one pass: 3 times as fast
+            return SGD(
+                params, lr, momentum=self.momentum, dampening=self.dampening, weight_decay=decay, nesterov=self.nesterov
+            )
+        return Adam(
+            params, lr, self.amsgrad, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=decay,
+            decoupled_weight_decay=self.optimizer == "adamw",
+        )  # fmt: skip
 
     @property
     def plain_sgd(self) -> bool:

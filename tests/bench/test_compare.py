@@ -207,8 +207,8 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path) -> N
     """A real kill, while the third of four runs is under way."""
 
     def command(out: str) -> list[str]:
-        return [sys.executable, "-m", "fedloom", "compare", "local", "fedavg", "--clients", "8", "--rounds", "4",
-                "--seeds", "0,1", "--set", "width=4", "--set", "features=16", "--set", "limit_train=30",
+        return [sys.executable, "-m", "fedloom", "compare", "local", "fedavg", "--clients", "4", "--rounds", "4",
+                "--seeds", "0,1", "--set", "width=4", "--set", "features=16", "--set", "limit_train=20",
                 "--set", "limit_test=10", "--executor", "inplace", "--quiet", "--out", str(tmp_path / out)]  # fmt: skip
 
     killed = subprocess.Popen(command("killed"))

@@ -2,11 +2,12 @@
 
 import os
 import signal
+from functools import partial
 
 import pytest
 import torch
 
-from fedloom.checks import federation, network
+from fedloom.checks import federation, network, same, trace, usual
 from fedloom.errors import ClientError, FedloomError
 from fedloom.executors import Task, make
 from fedloom.executors.base import Result
@@ -35,6 +36,13 @@ def test_tasks_and_results_survive_the_wire(site) -> None:
     result = Result((2,), Payload(a=1), Payload(), {"test": torch.tensor([[1, 2]])}, {"ce": 0.5})
     back = Result.decode(result.encode())
     assert back.upload.equal(result.upload) and back.losses == {"ce": 0.5} and back.scores["test"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn"])
+def test_any_number_of_workers_gives_the_same_bits(method) -> None:
+    for workers in (1, 2, 3, 4):
+        found = trace(make_method(method), wrap=partial(Pool, workers=workers))
+        same(usual(make_method(method)), found, f"{workers} workers")
 
 
 def test_results_come_in_the_order_of_tasks(site) -> None:

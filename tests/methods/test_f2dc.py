@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom import checks
-from fedloom.checks import federation, network, trace, trace_uploads
+from fedloom.checks import federation, network, trace, watched
 from fedloom.engine import first
 from fedloom.errors import FedloomError
 from fedloom.local import Local, Site
@@ -75,9 +75,9 @@ def test_the_server_averages_with_them() -> None:
 
 def test_only_counts_travel() -> None:
     """No upload, hello or download tells of a domain: FedAvg's entries, and with `by_class` counts of classes."""
-    usual = trace_uploads(make("fedavg"))
-    assert trace_uploads(make("fedavg+daa")) == usual
-    assert trace_uploads(make("fedavg+daa", {"by_class": True})) == usual | {"class_counts"}
+    usual = watched(make("fedavg"))[1].sent
+    assert watched(make("fedavg+daa"))[1].sent == usual
+    assert watched(make("fedavg+daa", {"by_class": True}))[1].sent == usual | {"class_counts"}
     world = federation()
     for method in (make("fedavg+daa"), make("fedavg+daa", {"by_class": True})):
         site = Site(method, world, network(), Training(batch=8), seed=7)

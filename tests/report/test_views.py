@@ -103,7 +103,7 @@ def test_decoupled_features_have_a_panel(tmp_path: Path) -> None:
 
 
 def test_prompts_by_domain_have_a_panel(tmp_path: Path) -> None:
-    made = fedloom.run("fedgcr", "digits4", out=tmp_path / "fedgcr", **SMALL)
+    made = fedloom.run("fedgcr", "digits4", out=tmp_path / "fedgcr", limit_train=20, limit_test=20, **SMALL)
     (panel,) = look([made], QUIET)["Type-specific prompts of test samples (t-SNE)"]
     assert isinstance(panel.figure, Chart)
     assert sorted(m.name for m in panel.figure.marks) == sorted({c["domain"] for c in made.federation["clients"]})

@@ -120,8 +120,13 @@ class Dealer:
     def __init__(self) -> None:
         self._key, self._made = "", None  # type: tuple[str, Federation | None]
 
+    @staticmethod
+    def key(config: Config) -> str:
+        """Configs with the same key get the same federation."""
+        return json.dumps(config.model_dump(mode="json", exclude=NOT_DATA), sort_keys=True)
+
     def __call__(self, config: Config) -> Federation:
-        key = json.dumps(config.model_dump(mode="json", exclude=NOT_DATA), sort_keys=True)
+        key = self.key(config)
         if self._made is None or key != self._key:
             self._key, self._made = key, deal(config)
         return self._made

@@ -90,7 +90,7 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
     if (load := os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0) > 0.5:
         say(f"this machine is busy (load {load:.1f}): the pool's figure will be too low; measure on a quiet one.")
     return {
-        "overhead": overhead(40 if quick else 300, 2 if quick else 3, say),
+        "overhead": overhead(20 if quick else 300, 1 if quick else 3, say),
         "memory": memory(("fedavg",) if quick else ("fedavg", "scaffold"), 1 if quick else 3, say),
     }
 

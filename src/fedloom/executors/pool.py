@@ -36,8 +36,7 @@ class Pool:
         torch.set_num_threads(1)
         context: Any = mp.get_context(_START)
         if _START == "forkserver":
-            # The first torch optimiser imports torch._dynamo, which takes seconds: once, not once per worker.
-            context.set_forkserver_preload(["fedloom.executors.pool", "torch._dynamo"])
+            context.set_forkserver_preload(["fedloom.executors.pool"])  # imported once, not once per worker
         parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)
         self._workers: list[tuple[Any, Connection]] = []
         for _ in range(workers):

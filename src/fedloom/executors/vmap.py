@@ -114,8 +114,7 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
     for step, rows in enumerate(batches):
         chosen = torch.stack(rows)
         if training.cosine:
-            for group in optimizer.param_groups:
-                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / planned))
+            optimizer.lr = lr * 0.5 * (1 + math.cos(math.pi * step / planned))
         each = vmap(loss)(trained, fixed, features[who, chosen], y[who, chosen])
         optimizer.zero_grad()
         each.sum().backward()

@@ -1,0 +1,76 @@
+"""SGD, Adam and AdamW by torch's own functions, without its optimiser classes.
+
+The first step of a `torch.optim.Optimizer` imports `torch._dynamo`: one to three seconds in every process, for a
+compiler that is not used here. The functions under those classes do the same arithmetic (the tests compare bits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+
+class Optimizer:
+    """Steps for some parameters; those without a gradient are left as they are. `lr` may be changed at any time."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+        self.params = list(params)
+        self.lr = lr
+        self._memory: dict[int, Any] = {}  # by place in `params`
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for p in self.params:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move the parameters along their gradients."""
+        places = [i for i, p in enumerate(self.params) if p.grad is not None]
+        if places:
+            self._move(places, [self.params[i] for i in places], [self.params[i].grad for i in places])  # type: ignore[misc]
+
+    def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
+        raise NotImplementedError
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent; options as those of `torch.optim.SGD`."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, **options: Any) -> None:
+        super().__init__(params, lr)
+        self.options = options
+
+    def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
+        moving: list[Tensor | None] = [self._memory.get(i) for i in places]
+        sgd(
+            params, grads, moving, has_sparse_grad=False, foreach=True, fused=False, lr=self.lr, maximize=False,
+            **self.options,
+        )  # fmt: skip
+        if self.options["momentum"]:
+            self._memory.update(zip(places, moving, strict=True))
+
+
+class Adam(Optimizer):
+    """Adam and, with `decoupled_weight_decay`, AdamW; options as those of `torch.optim.Adam`."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, amsgrad: bool, **options: Any) -> None:
+        super().__init__(params, lr)
+        self.amsgrad, self.options = amsgrad, options
+
+    def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
+        for i, p in zip(places, params, strict=True):
+            if i not in self._memory:
+                moments = [torch.zeros_like(p, memory_format=torch.preserve_format) for _ in range(2 + self.amsgrad)]
+                self._memory[i] = (*moments, *[None] * (not self.amsgrad), torch.zeros((), device=p.device))
+        first, second, largest, steps = zip(*(self._memory[i] for i in places), strict=True)
+        adam(
+            params, grads, list(first), list(second), list(largest) if self.amsgrad else [], list(steps),
+            foreach=False, fused=True, amsgrad=self.amsgrad, lr=self.lr, maximize=False,  # fused: 3 times as fast
+            **self.options,
+        )  # fmt: skip
