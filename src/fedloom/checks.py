@@ -250,9 +250,8 @@ def check_deterministic(method: Method) -> None:
 
 @check
 def check_pool(method: Method) -> None:
-    """Worker processes give the same bits as one process, with 2 workers and with one for each client."""
-    for workers in (2, 4):
-        same(usual(method), trace(method, wrap=partial(Pool, workers=workers)), f"{workers} workers")
+    """A worker process for each client gives the same bits as one process for all."""
+    same(usual(method), trace(method, wrap=partial(Pool, workers=4)), "4 workers")
 
 
 @check
@@ -417,7 +416,12 @@ def check_common(method: Method) -> None:
 @check
 def check_learns(method: Method) -> None:
     """It beats chance on an easy task."""
-    reached = max(m["personal"]["accuracy_mean"] for m in trace(method, rounds=6).metrics)
+
+    def best(seen: Trace) -> float:
+        return max(m["personal"]["accuracy_mean"] for m in seen.metrics)
+
+    reached = best(usual(method))  # most need no more rounds than these
+    reached = reached if reached > 0.5 else best(trace(method, rounds=6))
     assert reached > 0.5, f"only {100 * reached:.0f} % after 6 rounds on three easy classes (chance is 33 %)"
 
 

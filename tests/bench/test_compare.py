@@ -203,15 +203,15 @@ def test_a_method_that_never_runs_is_marked_and_comes_last(tmp_path: Path, watch
     assert "| scaffold | - |" in markdown(board)
 
 
-def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path) -> None:
+def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path, fedloom) -> None:
     """A real kill, while the third of four runs is under way."""
 
     def command(out: str) -> list[str]:
-        return [sys.executable, "-m", "fedloom", "compare", "local", "fedavg", "--clients", "4", "--rounds", "4",
+        return ["compare", "local", "fedavg", "--clients", "4", "--rounds", "4",
                 "--seeds", "0,1", "--set", "width=4", "--set", "features=16", "--set", "limit_train=20",
                 "--set", "limit_test=10", "--executor", "inplace", "--quiet", "--out", str(tmp_path / out)]  # fmt: skip
 
-    killed = subprocess.Popen(command("killed"))
+    killed = subprocess.Popen([sys.executable, "-m", "fedloom", *command("killed")])
     for _ in range(6000):
         third = list((tmp_path / "killed").glob("local-s1-*/metrics.jsonl"))
         if third and len(third[0].read_bytes().splitlines()) >= 2:
@@ -223,8 +223,7 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path) -> N
     assert len(list((tmp_path / "killed").glob("*/summary.json"))) == 2
     assert not (tmp_path / "killed/leaderboard.json").exists()
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").glob("*-s0-*/metrics.jsonl")}
-    subprocess.run(command("killed"), check=True)
-    subprocess.run(command("calm"), check=True)
+    assert fedloom(*command("killed"))[0] == fedloom(*command("calm"))[0] == 0
     boards = [json.loads((tmp_path / out / "leaderboard.json").read_text()) for out in ("killed", "calm")]
     assert steady(boards[0]) == steady(boards[1])
     assert len(stamps) == 2 and all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
