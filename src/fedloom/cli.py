@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -243,7 +244,9 @@ def methods(
         return f"{about(cls.plugged[0]).strip()}\n\n+{cls.plugged[1]}: {said}" if cls.plugged else said
 
     if name is not None and not as_json:
-        console.print(about(find(name)).strip(), highlight=False, markup=False)
+        # Lines that were full go on with the next one, so that the text fits a terminal of any width.
+        said = re.sub(r"(?m)^(\S.{94,})\n(?=\S)(?![A-Z][a-z ]+:)", r"\1 ", about(find(name)).strip())
+        console.print(said, highlight=False, markup=False)
         if found := method_rows(name):
             console.print(_settings_table(found))
         return

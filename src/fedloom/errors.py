@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ def explain(error: ValidationError) -> str:
     said = []
     for e in error.errors():
         where = ".".join(str(part) for part in e["loc"] if part not in ("float", "int"))
-        what = e["msg"].removeprefix("Value error, ")
+        what = re.sub(r", unable to parse.*", "", e["msg"]).removeprefix("Value error, ")
         what = what[0].lower() + what[1:]
         # A rule between several settings names them itself; its input is all of them.
         said.append(what if isinstance(e.get("input"), dict) else f"{where} = {e.get('input')!r}: {what}")

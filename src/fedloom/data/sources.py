@@ -187,6 +187,9 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
                 f"{name} is not at {Path(where) / KNOWN[name].path}." if where
                 else f"{name} needs its files: say where they lie with --data-root or FEDLOOM_DATA."
             )  # fmt: skip
+        if os.sep in name:
+            hint = str(unknown("", Path(name).name, names())).partition("; ")[2]
+            raise FedloomError(f"no such file or folder: {name}; if a data set known by its name was meant, {hint}")
         raise unknown("data set or path", name, names())
     if path.suffix == ".npz" and path.is_file():
         sparse = npz_kind(path) == "sparse"
