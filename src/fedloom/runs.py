@@ -121,8 +121,9 @@ class Recorder:
             self._append("metrics", record)
         schedule = engine.schedule
         stop = record is not None and schedule.exhausted(self.run.metrics)
-        if engine.round % schedule.checkpoint_every == 0 or engine.round == schedule.rounds or stop:
-            engine.store.save(Checkpoint(engine.round, engine.server, self._extra(engine)))
+        last = stop or engine.round == schedule.rounds
+        if engine.round % schedule.checkpoint_every == 0 or last:
+            engine.store.save(Checkpoint(engine.round, engine.server, self._extra(engine)), last)
         return stop
 
     def _append(self, name: str, entry: dict[str, Any]) -> None:

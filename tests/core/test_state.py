@@ -24,6 +24,11 @@ from fedloom.tree import Tree
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def always_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "SYNC", 0.0)
+
+
 def server(round: int) -> Payload:
     return Payload(model=Tree({"w": torch.arange(6.0) + round, "n": torch.tensor(round)}), round=round)
 
@@ -36,13 +41,15 @@ def checkpoint(round: int) -> Checkpoint:
     return Checkpoint(round, server(round), {"bytes": {"up": 3 * round, "down": 40}, "note": "plain"})
 
 
-def play(folder: Path, rounds: range, clients: Callable[[int], list[int]] = lambda r: [0, r]) -> Store:
+def play(
+    folder: Path, rounds: range, clients: Callable[[int], list[int]] = lambda r: [0, r], last: bool = True
+) -> Store:
     """In every round client 0 and client `round` get a new state."""
     store = Store(folder)
     for round in rounds:
         for k in clients(round):
             store.put(k, memory(k, round))
-        store.save(checkpoint(round))
+        store.save(checkpoint(round), last)
     return store
 
 
@@ -587,3 +594,50 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "replace", lambda a, b: (written.append(Path(b).name), real(a, b))[1])
     play(tmp_path, range(1, 3))
     assert [Path(n).suffix for n in written] == [".safetensors"] * 3 + [".json"] + [".safetensors"] * 3 + [".json"]
+
+
+# -- how often the disk is waited for ----------------------------------------------------------------------------
+def test_between_times_the_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name), real(fd))[1]
+    )
+    monkeypatch.setattr(state, "SYNC", 3600.0)
+    store = play(tmp_path, range(1, 2), last=False)
+    first = named(tmp_path) - {"round-000001.json"}
+    assert first <= set(synced)  # the first checkpoint of a process is on the disk before its manifest
+    assert synced.index(max(first, key=synced.index)) < next(i for i, n in enumerate(synced) if n.startswith(".round"))
+    synced.clear()
+    for round in range(2, 6):
+        store.put(0, memory(0, round))
+        store.put(round, memory(round, round))
+        store.save(checkpoint(round))
+    assert not synced
+    # The two newest, and the one that would survive a power cut.
+    assert manifests(tmp_path) == ["round-000001.json", "round-000004.json", "round-000005.json"]
+    assert set(files(tmp_path)) == named(tmp_path)
+    store.put(0, memory(0, 6))
+    store.save(checkpoint(6), last=True)
+    assert named(tmp_path) - {"round-000005.json", "round-000006.json"} > {n for n in synced if "safetensors" in n}
+    states = set(body(tmp_path, 6)["clients"].values()) - first
+    assert states <= set(synced), "a state of an earlier round is on the disk too"
+    assert manifests(tmp_path) == ["round-000005.json", "round-000006.json"]
+
+
+@pytest.mark.parametrize("lost", ["empty", "gone"])
+def test_after_a_power_cut_the_checkpoint_on_the_disk_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """What was never waited for comes back without content, or not at all."""
+    monkeypatch.setattr(state, "SYNC", 3600.0)
+    play(tmp_path, range(1, 6), last=False)
+    survives = {"round-000001.json", body(tmp_path, 1)["server"], *body(tmp_path, 1)["clients"].values()}
+    for path in [p for p in tmp_path.iterdir() if p.name not in survives]:
+        path.write_bytes(b"") if lost == "empty" else path.unlink()
+    store = Store(tmp_path)
+    if lost == "gone":
+        assert_is(quietly(store), store, 1)
+    else:
+        with pytest.warns(UserWarning, match=r"Going on from round-000001\.json"):
+            assert_is(store.load(), store, 1)
