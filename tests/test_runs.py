@@ -16,6 +16,7 @@ from torch import nn
 import fedloom
 from fedloom.errors import FedloomError
 from fedloom.models import split
+from fedloom.state import Checkpoint, Store
 
 QUICK = {"clients": 4, "width": 4, "features": 16, "steps": 1, "eval_every": 2}
 
@@ -119,3 +120,29 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     _, said = run.communicate(timeout=60)
     assert run.returncode == 130
     assert said == "stopped; `fedloom resume A` goes on from the last checkpoint.\n"
+
+
+def test_where_a_checkpoint_takes_long_not_every_round_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last two rounds have, so that runs end alike; and the result is that of a run that saves always."""
+
+    def names(folder: Path) -> set[str]:
+        return {p.name for p in (folder / "checkpoint").iterdir()}  # files are named after their content
+
+    always = fedloom.run("fedper", rounds=6, out=tmp_path / "A", **QUICK)
+    saved: list[int] = []
+    real = Store.save
+
+    def slow(self: Store, checkpoint: Checkpoint, last: bool = False) -> None:
+        saved.append(checkpoint.round)
+        time.sleep(0.2)
+        real(self, checkpoint, last)
+
+    monkeypatch.setattr(Store, "save", slow)
+    seldom = fedloom.run("fedper", rounds=6, out=tmp_path / "B", **QUICK)
+    assert saved[0] == 1 and saved[-2:] == [5, 6] and len(saved) < 6
+    assert seldom.metrics == always.metrics
+    assert names(tmp_path / "A") == names(tmp_path / "B")
+    monkeypatch.setattr("fedloom.runs.ROOM", 1)
+    saved.clear()
+    fedloom.run("fedper", rounds=6, out=tmp_path / "C", **QUICK)
+    assert saved == [1, 2, 3, 4, 5, 6]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import platform
 import shutil
@@ -46,6 +47,8 @@ except ImportError:  # not a POSIX system: run folders are not guarded there
 
 # What a run leaves in its folder, beside config.toml and checkpoint/.
 FILES = ("metrics.jsonl", "timing.jsonl", "summary.json", "federation.json", "partition.png", "report.html")
+SLOW = 0.2  # seconds from which on writing a checkpoint is worth sparing ...
+ROOM = 512 << 20  # ... unless client states of so many bytes wait in memory
 
 
 @dataclass
@@ -108,6 +111,7 @@ class Recorder:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._clock = time.monotonic()
+        self._saved, self._took = -math.inf, 0.0  # when the last checkpoint was written, and how long that took
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> bool:
         """Record a round; True if the run should stop here."""
@@ -121,10 +125,23 @@ class Recorder:
             self._append("metrics", record)
         schedule = engine.schedule
         stop = record is not None and schedule.exhausted(self.run.metrics)
-        last = stop or engine.round == schedule.rounds
-        if engine.round % schedule.checkpoint_every == 0 or last:
-            engine.store.save(Checkpoint(engine.round, engine.server, self._extra(engine)), last)
+        if stop or engine.round == schedule.rounds:
+            self._save(engine, last=True)
+        elif engine.round % schedule.checkpoint_every == 0:
+            # Where states are large, writing them in every round would take longer than the rounds: then a tenth of
+            # the time goes into it. The one before the last is always written, so that all such runs end alike, and
+            # remote sites are told what the server has saved.
+            before_last = engine.round + schedule.checkpoint_every >= schedule.rounds
+            due = self._took < SLOW or time.monotonic() - self._saved >= 9 * self._took
+            if due or before_last or engine.store.waiting > ROOM or engine.executor.remote:
+                self._save(engine)
         return stop
+
+    def _save(self, engine: Engine, last: bool = False) -> None:
+        start = time.monotonic()
+        engine.store.save(Checkpoint(engine.round, engine.server, self._extra(engine)), last)
+        self._saved = time.monotonic()
+        self._took = self._saved - start
 
     def _append(self, name: str, entry: dict[str, Any]) -> None:
         getattr(self.run, name).append(entry)

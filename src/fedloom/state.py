@@ -99,6 +99,11 @@ class Store:
         if state or k in self._fresh or k in self._files:
             self._fresh[k] = state
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of states that were changed since the last checkpoint."""
+        return sum(state.nbytes for state in self._fresh.values())
+
     def save(self, checkpoint: Checkpoint, last: bool = False) -> None:
         """Write a checkpoint. If the disk is full, the one before it stays as it was. The `last` is on the disk."""
         if self.folder is None:
