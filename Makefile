@@ -26,7 +26,7 @@ demo: $(VENV)/.demo
 		--rounds 12 --set norm=true --set width=16 --set features=128 --set eval_every=2 --workers 2 --out runs/demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

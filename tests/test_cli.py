@@ -85,7 +85,7 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
         (["run", "fedavg", "--partition", "domains", "--clients", "3"], "4"),
         (["run", "fedavg", "--model", "mlp", "--set", "hidden=x"], "hidden"),
         (["run", "nosuch.toml"], "there is no file nosuch.toml"),
-        (["run", "nosuch.py"], "there is no method file nosuch.py"),
+        (["run", "nosuch.py"], "nosuch.py."),
         (["resume", "."], ". is no run: it has no config.toml."),
         (["resume", "nowhere"], "nowhere is no run"),
         (["compare", "local", "fedavgg"], "did you mean 'fedavg'?"),
@@ -136,10 +136,10 @@ def test_disk_full_leaves_the_previous_checkpoint(fedloom, tmp_path, monkeypatch
 
     real = state.write_atomic
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, durable: bool = True) -> None:
         if path.name == "round-000002.json":
             raise OSError(28, "No space left on device")
-        real(path, data)
+        real(path, data, durable)
 
     monkeypatch.setattr(state, "write_atomic", full)
     code, _, err = fedloom("run", "fedavg", *SMALL, "--out", "A")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from .data.cli import app as data_app
 from .encoders.cli import register as register_encoders
@@ -159,8 +159,11 @@ def resume(
     from .runs import Run
     from .runs import resume as go_on
 
-    config = Run.load(folder).config
+    there = Run.load(folder)
+    config = there.config
     executor = executor or ("pool" if workers else None)
+    if there.timing and not there.finished and not quiet and not as_json:
+        console.print(f"{config.method}: rounds up to {there.timing[-1]['round']} were recorded", highlight=False)
     with _watch(rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
         watch.begin(config.method)
         done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
@@ -237,7 +240,7 @@ def methods(
 ) -> None:
     """The methods at hand, with their settings and defaults; with a name, all about one."""
     from .method import PLUGINS, Method, find, make, names, plugins
-    from .settings import method_rows, plugin_rows
+    from .settings import method_rows, plugin_rows, shown
 
     def about(cls: type[Method]) -> str:
         said = sys.modules[cls.__module__].__doc__ or ""
@@ -262,9 +265,9 @@ def methods(
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("method", "what it is", "gives", "settings", box=box.SIMPLE_HEAD)
+    table = Table("method", "what it is", "gives", Column("settings", overflow="fold"), box=box.SIMPLE_HEAD)
     for row in rows:
-        settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
+        settings = ", ".join(f"{k}={shown(v)}" for k, v in row["settings"].items())
         table.add_row(row["name"], row["about"], f"{row['model']} model", settings)
     for plugin in plugins() if name is None else ():
         settings = ", ".join(f"{k}={v}" for k, v, _ in plugin_rows(plugin))
@@ -341,8 +344,16 @@ def new(
     """Write a method file, its page and its golden test to start from."""
     from .new import write
 
-    for path in write(name, folder):
+    written = write(name, folder)
+    for path in written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    method, _, test = written
+    spec = name if method.parent.name == "methods" else str(method)
+    console.print(
+        f"next: `fedloom check {spec}`, `pytest {test}`, `fedloom run {spec} --clients 8 --rounds 5`; "
+        "then make the method yours (CONTRIBUTING.md)",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 @bench_app.command()
@@ -389,7 +400,9 @@ def _show(run: Run, quiet: bool, as_json: bool) -> None:
         )
         console.print(f"run: {run.folder}", highlight=False, soft_wrap=True)
         if run.reused:
-            console.print("The folder held this run, finished; nothing was computed (--fresh does it anew).")
+            console.print(
+                "The folder held this run, finished; nothing was computed (`fedloom run` with --fresh does it anew)."
+            )
 
 
 def main() -> None:

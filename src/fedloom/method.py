@@ -316,7 +316,7 @@ def _from_file(path: Path) -> type[Method]:
         if cls.origin == origin:
             return cls
     if not path.exists():
-        raise FedloomError(f"there is no method file {path}.")
+        raise FedloomError(f"there is no method file {path.resolve()}.")
     before = dict(REGISTRY)
     spec = importlib.util.spec_from_file_location(f"fedloom_user_{path.stem}", path)
     assert spec is not None and spec.loader is not None

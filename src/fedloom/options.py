@@ -22,7 +22,8 @@ EncoderOption = Annotated[
     str | None, typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="cnn, resnet10, resnet18, mlp, linear, fasttext, unet, vpt. Default: what fits.")
+    str | None,
+    typer.Option(help="cnn, resnet10, resnet18, mlp, linear, projection, fasttext, unet, vpt. Default: what fits."),
 ]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]

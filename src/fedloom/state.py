@@ -157,7 +157,9 @@ class Store:
             self._clean()
             return Checkpoint(body["round"], Payload.decode(files[body["server"]]), body["extra"])
         if bad:
-            raise CheckpointError(f"{' '.join(bad)} No whole checkpoint is left in {self.folder}; --fresh starts anew.")
+            raise CheckpointError(
+                f"{' '.join(bad)} No whole checkpoint is left in {self.folder}; `fedloom run` with --fresh starts anew."
+            )
         return Checkpoint()
 
     def _manifests(self) -> list[Path]:

@@ -428,7 +428,7 @@ def test_both_damaged_is_an_error(fresh: Callable[[], Path], first: str, second:
         Store(folder).load()
     text = str(caught.value)
     assert "round-000003.json is damaged" in text and "round-000002.json is damaged" in text
-    assert f"No whole checkpoint is left in {folder}; --fresh" in text
+    assert f"No whole checkpoint is left in {folder}; `fedloom run` with --fresh" in text
     assert manifests(folder) == [p.name for p in paths], "the evidence stays"
 
 
