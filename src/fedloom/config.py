@@ -30,7 +30,7 @@ class Execution(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    executor: str = "inplace"  # inplace (one process), pool (workers), vmap (small heads together) or debug
+    executor: str = "inplace"  # inplace (one process), pool (workers), auto (the quicker), vmap (small heads) or debug
     workers: Count = 2  # processes of the pool
     data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
 

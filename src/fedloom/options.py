@@ -27,7 +27,10 @@ Model = Annotated[
 ]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: the partition's own.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
-Executor = Annotated[str | None, typer.Option(help="inplace (one process), pool (worker processes), vmap or debug.")]
+Executor = Annotated[
+    str | None,
+    typer.Option(help="inplace (one process), pool (worker processes), auto (the quicker of the two), vmap or debug."),
+]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool, which it implies. Default: 2.")]
 Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
 BadFile = Annotated[

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..errors import unknown
 from ..local import Site
 from ..memory import keep_freed_memory
+from .auto import Auto
 from .base import Executor, Result, Task, execute
 from .inplace import Debug, Inplace
 from .pool import Pool
@@ -15,6 +16,7 @@ from .vmap import Vmap
 EXECUTORS: dict[str, Callable[[Site, int], Executor]] = {
     "inplace": lambda site, workers: Inplace(site),
     "pool": Pool,
+    "auto": Auto,
     "vmap": lambda site, workers: Vmap(site),
     "debug": lambda site, workers: Debug(site),
 }
