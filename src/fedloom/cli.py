@@ -370,6 +370,27 @@ def speed(
         print(json.dumps(figures, indent=1))
 
 
+@bench_app.command()
+def growth(as_json: AsJson = False) -> None:
+    """Measure how a round's time and memory grow with the number of clients: 10 to 10 000 with small images, 100 000
+    with small vectors, 50 of them in each round."""
+    from .bench.growth import measure
+
+    rows = measure(say=None if as_json else lambda text: console.print(text, highlight=False))
+    if as_json:
+        print(json.dumps(rows, indent=1))
+
+
+@bench_app.command()
+def start(as_json: AsJson = False) -> None:
+    """Measure how long the library takes to be there: `import fedloom` against `import torch`, and `fedloom --help`."""
+    from .bench.start import measure
+
+    figures = measure(say=None if as_json else lambda text: console.print(text, highlight=False))
+    if as_json:
+        print(json.dumps(figures, indent=1))
+
+
 @contextmanager
 def _watch(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
     """A progress display; Ctrl-C says which command goes on."""
