@@ -30,6 +30,7 @@ from .options import (
     Log,
     Model,
     Partition,
+    Precision,
     Quiet,
     Root,
     Rounds,
@@ -98,6 +99,7 @@ def run_(
     out: Annotated[
         Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED-HASH.")
     ] = None,
+    precision: Precision = None,
     executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
@@ -132,7 +134,12 @@ def run_(
     given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
     executor = executor or ("pool" if workers else None)
     changes = parse_set(set_ or []) | _given(
-        rounds=rounds, executor=executor, workers=workers, data_root=data_root, on_bad_file=on_bad_file
+        rounds=rounds,
+        precision=precision,
+        executor=executor,
+        workers=workers,
+        data_root=data_root,
+        on_bad_file=on_bad_file,
     )
     config = build(given, changes)
     # The hash keeps runs apart that differ in other settings only.

@@ -227,10 +227,19 @@ class Site:
         size = eval_batch(x.shape)
         for start in range(0, max(len(x), 1), size):
             part = self.prepare(x[start : start + size])
-            features = self.model.body(inputs(part) if inputs else part)
-            parts.append((features, head(features)))
+            parts.append(self.through(self.model.body, head, inputs(part) if inputs else part))
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
+
+    def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits, computed in the precision of the run; what comes out is fp32 in any case."""
+        if self.training.precision == "fp32":
+            features = body(x)
+            return features, head(features)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            features = body(x)
+            logits = head(features)
+        return features.float(), logits.float()
 
     def tests(self) -> tuple[Tensor, Tensor]:
         """The resident body's features of all clients' test samples, each sample once, and their labels."""
@@ -392,9 +401,8 @@ class Local:
                 norm.train(len(y) > 1)
             x = inputs(x) if inputs else x
             with _watched([*watched, *also]) as noted:
-                features = model.body(x)
-                logits = model.head(features)
-            batch = Batch(features, logits, x, y, _see(references, x), noted[: len(watched)])
+                features, logits = site.through(model.body, model.head, x)
+            batch = Batch(features, logits, x, y, _see(site, references, x), noted[: len(watched)])
             parts = loss(batch)
             parts = parts if isinstance(parts, dict) else {"loss": parts}
             parts |= site.method.terms(replace(batch, seen=noted[len(watched) :]), model)
@@ -484,7 +492,7 @@ class Local:
             m.momentum = None  # the mean over chunks
             m.train()
         for rows in chunks:
-            site.model.body(data.prepare(data.x[rows]))
+            site.through(site.model.body, nn.Identity(), data.prepare(data.x[rows]))
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum
         site.model.eval()
@@ -496,8 +504,7 @@ class Local:
         model, seen = self.site.model.eval(), 0
         sums: dict[str, float] = {}
         for x, y in self.chunks(part):
-            features = model.body(x)
-            parts = loss(Batch(features, model.head(features), x, y, {}))
+            parts = loss(Batch(*self.site.through(model.body, model.head, x), x, y, {}))
             for name, value in (parts if isinstance(parts, dict) else {"loss": parts}).items():
                 sums[name] = sums.get(name, 0.0) + float(value) * len(y)
             seen += len(y)
@@ -553,13 +560,9 @@ def weighted(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, floa
     return {name: total / weight for name, (total, weight) in sorted(sums.items())}
 
 
-def _see(references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
-    seen = {}
+def _see(site: Site, references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
     with torch.no_grad():
-        for name, model in references.items():
-            features = model.body(x)
-            seen[name] = Outputs(features, model.head(features))
-    return seen
+        return {name: Outputs(*site.through(model.body, model.head, x)) for name, model in references.items()}
 
 
 def _per_epoch(n: int, training: Training) -> int:
@@ -582,6 +585,11 @@ def _batches(n: int, training: Training, left: int, rng: torch.Generator) -> Ite
             left -= 1
 
 
+def _full(x: Tensor) -> Tensor:
+    """Losses are computed in fp32 even where networks are not."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
 @contextmanager
 def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Seen]]:
     """Notes what goes into and comes out of modules while it is open: one `Seen` for each, there when it closes."""
@@ -594,7 +602,7 @@ def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Seen]]:
         given[id(module)] = args[0].clone() if getattr(module, "inplace", False) else args[0]
 
     def after(module: nn.Module, _: object, output: Tensor) -> None:
-        found[id(module)] = Seen(given[id(module)], output)
+        found[id(module)] = Seen(_full(given[id(module)]), _full(output))
 
     handles: list[Any] = []
     for module in modules:

@@ -31,6 +31,10 @@ Executor = Annotated[
     str | None,
     typer.Option(help="inplace (one process), pool (worker processes), auto (the quicker of the two), vmap or debug."),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="fp32, or bf16: networks compute with 16 bits, quicker where the processor can (docs/speed.md)."),
+]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool, which it implies. Default: 2.")]
 Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
 BadFile = Annotated[

@@ -56,6 +56,7 @@ class Training(BaseModel):
     amsgrad: bool = False  # Adam, AdamW: the variant of that name
     weight_decay: NotNegative = 0.0  # L2 penalty (SGD, Adam) or decoupled decay (AdamW)
     clip: Positive | None = None  # largest norm of the whole gradient
+    precision: Literal["fp32", "bf16"] = "fp32"  # of what networks compute; weights, losses and sums are fp32
     augment: tuple[Literal["crop", "flip", "rotate"], ...] = ()  # of training images, anew in every step
 
     @model_validator(mode="after")

@@ -11,16 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom import checks
 from fedloom.data.federation import Client, Dataset, Federation
+from fedloom.engine import Engine
 from fedloom.errors import FedloomError
 from fedloom.executors.base import Task as Job
 from fedloom.executors.base import execute
+from fedloom.executors.inplace import Inplace
+from fedloom.executors.pool import Pool
 from fedloom.local import EVAL_BATCH, Batch, Local, Site, Step, cross_entropy, eval_batch
-from fedloom.method import Method
+from fedloom.method import Method, make
 from fedloom.methods.fedavg import FedAvg
 from fedloom.models import Task, build
 from fedloom.payload import Payload
 from fedloom.roles import Roles
+from fedloom.schedule import Schedule
 from fedloom.training import Training
 from fedloom.tree import Tree
 
@@ -1218,3 +1223,26 @@ def test_a_head_of_ones_own_is_trained_alone(place) -> None:
     assert all(p.requires_grad for p in site.model.parameters())
     with pytest.raises(FedloomError, match="goes without `only`"):
         local.fit(head=head, only=[site.model.head])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "moon", "fedavg+dfdc", "fedproto", "fedgcr", "scaffold"])
+def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
+    """Networks compute with 16 bits; weights, uploads, losses and features that methods see have 32."""
+    given = {**make(method).training, "batch": 8}
+    full, half = (checks.place(make(method), training=Training(**given, precision=p)) for p in ("fp32", "bf16"))
+
+    def run(site: Site, executor: Callable[[Site], Any]) -> checks.Trace:
+        seen, worker = checks.Trace(), executor(site)
+        Engine(site, worker, Schedule(rounds=2), [seen]).run()
+        worker.close()
+        return seen
+
+    plain, quick = run(full, Inplace), run(half, Inplace)
+    for name, value in quick.server.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            assert value.dtype != torch.bfloat16, name
+    losses = [
+        (sum(a["loss"].values()), sum(b["loss"].values())) for a, b in zip(plain.metrics, quick.metrics, strict=True)
+    ]
+    assert all(a != b and b == pytest.approx(a, rel=0.05) for a, b in losses)
+    checks.same(quick, run(half, lambda site: Pool(site, 2)), "pool")

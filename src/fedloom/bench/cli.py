@@ -20,6 +20,7 @@ from ..cli import (
     Log,
     Model,
     Partition,
+    Precision,
     Quiet,
     Root,
     Rounds,
@@ -52,6 +53,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
         "runs/compare"
     ),
+    precision: Precision = None,
     executor: Executor = "pool",
     workers: Workers = None,
     data_root: Root = None,
@@ -79,7 +81,9 @@ def compare(
     if target is not None and not 1 <= target <= 100:
         raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
     numbers = _seeds(seeds)
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
+    changes = parse_set(set_ or []) | _given(
+        rounds=rounds, precision=precision, executor=executor, workers=workers, data_root=data_root
+    )
     wanted = with_references(methods)
     configs = plan(
         wanted, numbers, _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients), changes
@@ -164,6 +168,7 @@ def sweep(
     seeds: Seeds = "0",
     set_: Set = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the heat maps.")] = Path("runs/sweep"),
+    precision: Precision = None,
     executor: Executor = "pool",
     workers: Workers = None,
     data_root: Root = None,
@@ -186,7 +191,9 @@ def sweep(
     from .sweep import sweep as carry_out
 
     values = parse_grid(grid)
-    changes = parse_set(set_ or []) | _given(rounds=rounds, executor=executor, workers=workers, data_root=data_root)
+    changes = parse_set(set_ or []) | _given(
+        rounds=rounds, precision=precision, executor=executor, workers=workers, data_root=data_root
+    )
     given = _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
     configs = plan(method, values, _seeds(seeds), given, changes)
     title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"

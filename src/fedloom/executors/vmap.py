@@ -64,7 +64,8 @@ class Vmap(Inplace):
     def _together(self, tasks: Sequence[Task]) -> dict[int, Trained]:
         """The trained heads of those clients that have companions, by client."""
         groups: dict[object, list[Asked]] = {}
-        for task in tasks if len(tasks) > 1 else ():
+        alike = len(tasks) > 1 and self.site.training.precision == "fp32"  # a stack is not computed in bf16
+        for task in tasks if alike else ():
             if found := self._ask(task):
                 shapes = tuple((n, tuple(t.shape)) for n, t in found.head.state_dict(keep_vars=True).items())
                 kind = (type(found.head), shapes, found.local.size, found.local.work, found.training)
