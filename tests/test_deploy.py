@@ -18,7 +18,7 @@ from fedloom.deploy import export, load, personalise, trained
 from fedloom.errors import FedloomError
 from fedloom.method import names
 
-SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1}
+SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1, "steps": 6}
 
 
 def pictures(folder: Path, classes: list[str], train: int = 3, test: int = 2) -> Path:

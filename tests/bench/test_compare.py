@@ -25,10 +25,9 @@ from fedloom.method import make
 from fedloom.progress import Watch
 from fedloom.runs import Run, deal, network, run
 from fedloom.runs import execute as run_config
-from fedloom.training import Training
 
 GIVEN = {"data": "digits4", "partition": "domains", "clients": 8, "source": {"limit_train": 30, "limit_test": 10}}
-TINY = {"rounds": 2, "width": 4, "features": 16, "checkpoint_every": 1}
+TINY = {"rounds": 2, "width": 4, "features": 16, "steps": 4, "checkpoint_every": 1}
 CRASHES = """
 from fedloom.method import method
 from fedloom.methods.fedavg import FedAvg
@@ -166,7 +165,7 @@ def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> N
 
     server = Store(tmp_path / "one/checkpoint").load().server
     assert short.config.schedule.rounds == 1 and server is not None
-    site = Site(make("fedavg"), federation, network(config, federation), Training(), seed=0)
+    site = Site(make("fedavg"), federation, network(config, federation), config.training, seed=0)
     scores = []
     for k in range(8):
         down = site.method.download(server, k)
