@@ -29,9 +29,8 @@ class Schedule(BaseModel):
     straggler_work: Ratio = 0.5  # share of its steps a slow client manages
     eval_every: Count = 1  # evaluate after every so many rounds, and after the last
     patience: Count | None = None  # stop after this many evaluations without a better validation accuracy
-    checkpoint_every: Count = (
-        1  # save after every so many rounds (more seldom where that takes long); changes no result
-    )
+    # Save after every so many rounds, more seldom where that takes long; changes no result.
+    checkpoint_every: Count = 1
 
     @model_validator(mode="after")
     def _ordered(self) -> Schedule:

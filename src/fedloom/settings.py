@@ -36,16 +36,17 @@ def about(cls: type) -> dict[str, str]:
         if (not base.__module__.startswith("fedloom") and base is not cls) or vars(base).get("plugged"):
             continue
         source = textwrap.dedent(inspect.getsource(base))
-        comments = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
+        comments: dict[int, str] = {}  # beside code
+        above: dict[int, str] = {}  # on a line of their own
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                alone = token.line.lstrip().startswith("#")
+                (above if alone else comments)[token.start[0]] = token.string.lstrip("# ")
         body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
         for node in body.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
-                said[node.target.id] = comments.get(node.end_lineno) or comments.get(node.lineno - 1, "")
+                said[node.target.id] = comments.get(node.end_lineno) or above.get(node.lineno - 1, "")
     return said
 
 

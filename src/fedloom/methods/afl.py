@@ -34,7 +34,7 @@ class AFL(Reporting):
     neutral = ({"gamma": 0.0, "start": "size"}, "fedavg")
     gamma: NotNegative = 0.01  # step of the weights' ascent
     start: Literal["uniform", "size"] = "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples
-    average: bool = False
+    average: bool = False  # what is used is the mean of all rounds' models
 
     def init(self, site: Site) -> Payload:
         even = torch.full((site.clients,), 1 / site.clients, dtype=torch.float64)

@@ -42,9 +42,8 @@ class FedAMP(FedAvg):
     server_lr: Positive = 1e4  # the server's step
     decay_every: Count = 30  # rounds after which that step is a tenth
     lam: NotNegative = 1.0  # pull to the received model
-    self_share: Annotated[float, Field(ge=0, le=1)] | None = (
-        None  # weight of the client's own model; none: one over the number of clients
-    )
+    # Weight of the client's own model; by default one over the number of clients.
+    self_share: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def init(self, site: Site) -> Payload:
         params, shared = site.parameters(), site.tree("shared")

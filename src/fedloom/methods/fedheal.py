@@ -36,7 +36,7 @@ class FedHEAL(FedAvg):
 
     averages = False  # its weights are its own
     alone = None  # a single client's update is masked too
-    tau: Share = 0.3
+    tau: Share = 0.3  # parameters that agreed on their sign in a smaller share of rounds are masked
     beta: Share = 0.4  # how fast distances move the weights of clients
 
     def init(self, site: Site) -> Payload:

@@ -49,7 +49,7 @@ class FedPACT(Textual):
     tau: Positive = 0.01  # temperature of the server's loss
     lam: NotNegative = 1.0  # pull of the head towards the text it started from
     server_epochs: Annotated[int, Field(ge=0)] = 100  # 0: the head is never trained
-    server_batch: Count = 16
+    server_batch: Count = 16  # prototypes in a step of the text head's training
     server_lr: Positive = 2e-4  # step size of the text head's training
     server_decay: NotNegative = 0.1  # AdamW's, of the residual
     unit: bool = True  # rows of cache and head have length one

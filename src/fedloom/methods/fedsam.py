@@ -27,7 +27,7 @@ class FedSAM(FedAvg):
 
     neutral = ({"rho": 0.0}, "fedavg")
     rho: NotNegative | None = None  # None: the authors' 0.1, or 0.7 if adaptive
-    adaptive: bool = False
+    adaptive: bool = False  # ASAM: the ball is measured relative to the weights
     eta: NotNegative = 0.2  # asam: added to every weight's size
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:

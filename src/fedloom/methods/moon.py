@@ -35,9 +35,7 @@ class Moon(FedAvg):
     neutral = ({"mu": 0.0, "projection": 0}, "fedavg")
     mu: NotNegative = 5.0  # weight of the contrast
     tau: Positive = 0.5  # temperature of the contrast
-    projection: Annotated[int, Field(ge=0)] = (
-        256  # numbers that the layers between body and classifier end in; 0: no such layers
-    )
+    projection: Annotated[int, Field(ge=0)] = 256  # width of the layers added before the classifier; 0: none
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if self.projection:
