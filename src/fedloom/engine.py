@@ -26,7 +26,10 @@ COMMON_CHUNK = 64  # clients whose samples one task scores with the common model
 
 
 class Callback(Protocol):
-    """Something that watches a run. `after_round` may return True to stop it."""
+    """Something that watches a run. `after_round` may return True to stop it.
+
+    One that also has `after_client(engine, done, total)` is told of every client that has finished in a round.
+    """
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> bool | None:
         """Called when a round is complete; `record` is its line of metrics, None if it was not evaluated."""
@@ -125,6 +128,9 @@ class Engine:
             self.floats["up"].append(upload.floats)
             self.store.put(k, result.state)
             arrived.add(k, result, len(self.site.federation.clients[k].train))
+            for callback in self.callbacks:
+                if hasattr(callback, "after_client"):
+                    callback.after_client(self, int(arrived.trained.sum()), len(cohort) - len(lost))
             yield k, upload
         arrived.complete = True
 

@@ -17,7 +17,10 @@ Set = Annotated[
     ),
 ]
 Data = Annotated[str | None, typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4.")]
-Partition = Annotated[str | None, typer.Option(help="How data are dealt out (see `fedloom data`). Default: domains.")]
+Partition = Annotated[
+    str | None,
+    typer.Option(help="How data are dealt out (see `fedloom data list`). Default: by domain, or as the data come."),
+]
 EncoderOption = Annotated[
     str | None, typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .engine import Engine
 
+MINUTE = 60.0
+
 
 class Watch:
     """A callback for one run, or for a whole grid of runs one after another."""
@@ -17,18 +20,20 @@ class Watch:
     def __init__(self, console: Console, rounds: int, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         self.label, self._before, self._encoded = "", 0, 0
+        self._said = time.monotonic()
         self.live = console.is_terminal and not quiet
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[accuracy]}"),
+            TextColumn("{task.fields[clients]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=rounds, accuracy="")
+        self._task = self._bar.add_task("", total=rounds, accuracy="", clients="")
 
     def __enter__(self) -> Watch:
         if self.live:
@@ -56,6 +61,17 @@ class Watch:
             self.console.print(f"encoding {done}/{total}", highlight=False)
         self._encoded = done
 
+    def after_client(self, engine: Engine, done: int, total: int) -> None:
+        """Show how far a round has got; in a log, once a minute."""
+        if self.live:
+            self._bar.update(self._task, clients=f"client {done}/{total}" if done < total else "")
+        elif not self.quiet and time.monotonic() - self._said > MINUTE:
+            self._say(f"round {engine.round}/{engine.schedule.rounds}  client {done}/{total}")
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        self.console.print(f"{self.label}  {text}" if self.label else text, highlight=False, soft_wrap=True)
+
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Show a round's accuracies."""
         said = accuracy_line(record) if record else ""
@@ -64,10 +80,7 @@ class Watch:
             if said:
                 self._bar.update(self._task, accuracy=said)
         elif said and not self.quiet:
-            name = f"{self.label}  " if self.label else ""
-            self.console.print(
-                f"{name}round {engine.round}/{engine.schedule.rounds}  {said}", highlight=False, soft_wrap=True
-            )
+            self._say(f"round {engine.round}/{engine.schedule.rounds}  {said}")
 
 
 def accuracy_line(record: dict[str, Any]) -> str:

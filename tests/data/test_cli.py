@@ -120,6 +120,11 @@ def test_what_will_hardly_serve_is_said(fedloom, tmp_path) -> None:
     np.savez(tmp_path / "a.npz", **{**WHOLE, "x_test": VECTORS[:0], "y_test": LABELS[:0]})
     code, out, _ = fedloom("data", "check", "a.npz")
     assert code == 0 and "60 training and 0 test samples" in out and "--set split=merged" in out
+    for name, kind in (("0", "cat"), ("1", "cat"), ("2", "dog")):
+        image(tmp_path / "own" / kind / f"{name}.png")
+    (tmp_path / "own/dog/2.png").write_bytes(b"no image")
+    code, out, _ = fedloom("data", "check", "own", "--on-bad-file", "skip")
+    assert code == 0 and "note: no sample of dog is left." in out
 
 
 def test_options_that_cannot_be_used(fedloom, tmp_path) -> None:

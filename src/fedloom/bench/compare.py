@@ -235,7 +235,7 @@ def cell(row: Mapping[str, Any], column: str, factor: float, decimals: int, spre
     """A figure as text, on request with its spread over seeds if there is one."""
     value, std = row[column], row[f"{column}_std"] if spread else None
     text = "-" if value is None else f"{value * factor:.{decimals}f}"
-    if column == "rounds_to_target" and 0 < row["target_reached"] < len(row["seeds"]):
+    if column.endswith("_to_target") and 0 < row["target_reached"] < len(row["seeds"]):
         return f"{text} ({row['target_reached']} of {len(row['seeds'])} seeds)"
     return f"{text} ±{gap}{std * factor:.{decimals}f}" if std is not None else text
 

@@ -147,7 +147,7 @@ def picture(
 
     if out.suffix.lower() != ".png":
         raise FedloomError(f"--out wants the name of a .png, got {str(out)!r}.")
-    made = draw(_deal(name, partition, clients, seed, set_, data_root, on_bad_file))
+    made = draw(_deal(name, partition or "auto", clients, seed, set_, data_root, on_bad_file))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         made.save(out)
@@ -185,6 +185,9 @@ def _doubts(data: Dataset) -> Iterator[str]:
     """What can be read but will hardly serve."""
     if len(data.classes) < 2:
         yield "with a single class there is nothing to learn."
+    have = set(data.y.unique().tolist())
+    if data.y.ndim == 1 and (lost := [c for i, c in enumerate(data.classes) if i not in have]):
+        yield f"no sample of {', '.join(lost[:10])}{f' and {len(lost) - 10} more' if len(lost) > 10 else ''} is left."
     if not data.test.any():
         yield "without test samples nothing can be measured; --set split=merged takes them from the others."
     if data.test.all():

@@ -193,7 +193,7 @@ def _scan_place(root: Path, place: Path, domain: str, part: str | None) -> Itera
                 stat = e.stat()
                 yield _File(f"{relative}/{e.name}", domain, cls, part, stat.st_size, stat.st_mtime_ns)
         if not found:
-            raise FedloomError(f"{place / cls}: this class folder holds no images ({', '.join(SUFFIXES)}).")
+            raise FedloomError(f"{place / cls}: this class folder holds no images ({', '.join(SUFFIXES)}); remove it.")
 
 
 def _warn_of_gaps(name: str, files: Sequence[_File], classes: tuple[str, ...], official: bool) -> None:

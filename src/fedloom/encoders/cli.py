@@ -10,7 +10,9 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+
+from ..errors import unknown
 
 console = Console()
 cache_app = typer.Typer(help="Features kept on disk.", no_args_is_help=True)
@@ -119,7 +121,9 @@ def cache_list(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps([asdict(e) for e in entries], indent=1))
         return
-    table = Table("encoder", "data", "view", "samples", "width", "MB", "made", box=box.SIMPLE_HEAD)
+    table = Table(
+        Column("encoder", overflow="fold"), "data", "view", "samples", "width", "MB", "made", box=box.SIMPLE_HEAD
+    )
     for e in entries:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.made))
         table.add_row(e.encoder, e.data, e.view or "-", str(e.rows), str(e.dim), f"{e.bytes / 1e6:.1f}", made)
@@ -136,7 +140,10 @@ def cache_clear(
     """Remove cached features; those that a process is computing right now stay."""
     from . import Cache
 
-    gone = Cache().clear(encoder)
+    cache = Cache()
+    if encoder and encoder not in (known := {e.encoder for e in cache.entries()}):
+        raise unknown("encoder in the cache", encoder, known)
+    gone = cache.clear(encoder)
     console.print(f"removed {len(gone)} entries, {sum(e.bytes for e in gone) / 1e6:.1f} MB.", highlight=False)
 
 

@@ -272,6 +272,8 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads((folder / name).read_bytes())
     except FileNotFoundError:
+        if not folder.exists():
+            raise FedloomError(f"{folder}: no such folder.") from None
         raise FedloomError(f"{folder} is no Hugging Face model of this kind: it has no {name}.") from None
     except (OSError, ValueError):
         raise FedloomError(f"{folder / name} cannot be read.") from None

@@ -85,6 +85,8 @@ def _clip_text(path: str) -> TextEncoder:
 
 def image(name: str) -> Encoder:
     """The image encoder of that name: `vit-mini`, `efficientnet-lite0`, `hf:PATH`, `clip:PATH` ..."""
+    if name in TEXT.names() and name not in IMAGE.names():
+        raise FedloomError(f"{name} encodes texts, not images; see `fedloom encoders`.")
     found: Encoder = IMAGE.make(name)
     return found
 

@@ -348,7 +348,13 @@ COLUMNS = (
 
 
 def cell(entry: Entry, column: Column, runs: Sequence[RunData]) -> tuple[Value, Value]:
-    """Mean and std over seeds of a column for a method: the comparison's own if it has one."""
+    """Mean and std over seeds of a column for a method: the comparison's own if it has one.
+
+    What a target cost is told only where every seed reached it: the lucky ones alone would look cheap.
+    """
+    reached = number(entry.row, "target_reached")
+    if column.key.endswith("_to_target") and reached is not None and reached < len(entry.row.get("seeds", ())):
+        return None, None
     if (said := number(entry.row, column.key)) is not None:
         return said, number(entry.row, f"{column.key}_std")
     return entry.over(lambda r: column.get(r, runs))

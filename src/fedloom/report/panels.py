@@ -513,6 +513,6 @@ NOTES = {
     f"{SIGMA} client": "population std (ddof 0) over clients, each with its domain's accuracy; lower is fairer.",
     "±": "std over seeds (ddof 1). Without it there is one seed only.",
     "Up, Down": "what all clients together send and receive, as serialised; MB are 10⁶ bytes.",
-    "To target": "until the target accuracy of the comparison is reached, mean over the seeds that reach it.",
+    "To target": "until the target accuracy of the comparison is reached; told where all seeds reach it.",
     "Time, Memory": "depend on the machine and its load: shown, but neither ranked nor marked.",
 }
