@@ -53,6 +53,11 @@ class Watch:
         self.label, self._before = label, before
         self._bar.update(self._task, description=label, completed=before)
 
+    def note(self, text: str) -> None:
+        """Say something beside the bar."""
+        if not self.quiet:
+            self.console.print(text, highlight=False, soft_wrap=True)
+
     def encoding(self, done: int, total: int) -> None:
         """Show how far a frozen encoder has got."""
         if self.live:

@@ -146,6 +146,8 @@ def carry_out(
             raise unknown("executor", name, EXECUTORS)
         if (cell.folder / "config.toml").exists():
             Run.load(cell.folder)  # a folder of another format is refused before anything is computed
+    if before := sum((cell.folder / "summary.json").exists() for cell in cells):
+        watch.note(f"{before} of {len(cells)} runs are there already")
     done = 0
     for i, cell in enumerate(cells, start=1):
         watch.begin(f"[{i}/{len(cells)}] {cell.name} seed {cell.config.seed}", before=done)

@@ -83,15 +83,18 @@ def encode(
     found = load(data, config.source, root=data_root, seed=config.seed)
     made = images(encoder)
     start = time.perf_counter()
+    tenths = 0
     with _bar() as bar:
         task = bar.add_task("encoding", total=None)
-        encoded = compute(
-            found,
-            made,
-            views=config.views,
-            augment=config.training.augment,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+
+        def progress(done: int, total: int) -> None:
+            nonlocal tenths
+            bar.update(task, completed=done, total=total)
+            if not (console.is_terminal or as_json) and tenths < done * 10 // total < 10:  # a log has no bar
+                tenths = done * 10 // total
+                console.print(f"encoding {done}/{total}", highlight=False)
+
+        encoded = compute(found, made, views=config.views, augment=config.training.augment, progress=progress)
     facts = {
         "data": found.name,
         "encoders": {e.name: e.hash for e in made},
