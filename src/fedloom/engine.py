@@ -166,9 +166,9 @@ class Engine:
         """One line of metrics. Nothing that a client or the server remembers is changed."""
         site, method = self.site, self.site.method
         scores: dict[str, dict[str, np.ndarray]] = {}
-        if (common := self._common()) is not None:
+        if (common := self._common(arrived)) is not None:
             scores["common"] = common
-        scores["before"] = self._before() if method.personalised or common is None else common
+        scores["before"] = self._before(arrived) if method.personalised or common is None else common
         # A client that did not train this round has, after training, what it has before it.
         scores["after"] = {
             s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s]) for s in SCORED
@@ -199,21 +199,21 @@ class Engine:
             record["figures"] = {name: float(value) for name, value in own.items()}
         return record
 
-    def _before(self) -> dict[str, np.ndarray]:
+    def _before(self, arrived: _Arrivals) -> dict[str, np.ndarray]:
         """Every client's personal model with what the server would send it now."""
-        method, clients = self.site.method, range(self.site.clients)
+        method, open_ = self.site.method, np.flatnonzero(~arrived.settled).tolist()
         tasks = (
-            Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED)
-            for k in clients
+            Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED) for k in open_
         )
-        return self._collect(self.executor.run(tasks))
+        found = self._collect(self.executor.run(tasks))
+        return {s: np.where(arrived.settled[:, None], arrived.scores[s], rows) for s, rows in found.items()}
 
-    def _common(self) -> dict[str, np.ndarray] | None:
+    def _common(self, arrived: _Arrivals) -> dict[str, np.ndarray] | None:
         """The common model on every client's samples; clients with the same samples are scored once."""
         if self.site.method.common(self.server, self.site) is None:
             return None
         if self.executor.remote:  # the server's memory stays with the server, which may say more than a download
-            return None if self.site.method.personalised else self._before()
+            return None if self.site.method.personalised else self._before(arrived)
         scores = {}
         for split in SCORED:
             first: dict[bytes, int] = {}
@@ -249,10 +249,11 @@ class _Arrivals:
 
     def __post_init__(self) -> None:
         self.trained = np.zeros(len(self.scores["test"]), dtype=bool)
+        self.settled = self.trained.copy()  # whose scores after training are those before the next training too
         self._losses: list[tuple[int, dict[str, float]]] = []
 
     def add(self, k: int, result: Result, size: int) -> None:
-        self.trained[k] = True
+        self.trained[k], self.settled[k] = True, result.settled
         for split, rows in result.scores.items():
             self.scores[split][k] = rows[0].numpy()
         self._losses.append((size, result.losses))

@@ -329,6 +329,11 @@ class Local:
         """The mean of each loss part over the steps that had it."""
         return weighted(self._fits)
 
+    @property
+    def trained(self) -> bool:
+        """Whether anything has been trained."""
+        return bool(self._fits)
+
     def fit(
         self,
         loss: Loss = cross_entropy,
@@ -633,7 +638,7 @@ class _trained:
         self.model.train(self.only is None)
         for module in self.only or ():
             module.train()
-        for prefix, module in self.model.named_modules():
+        for prefix, module in self.model.named_modules() if self.frozen else ():
             names = [f"{prefix}.{n}" if prefix else n for n in module.state_dict()]
             if names and all(n in self.frozen for n in names):
                 module.eval()

@@ -28,21 +28,47 @@ class Payload(Mapping[str, Value]):
     `Payload(size=3, model=Tree({"w": torch.zeros(2)}))` has the names `size` and `model/w`.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_content", "_sealed")
+    _content: dict[str, Value] | None  # None while it is sealed
+    _sealed: bytes | Payload | None
 
     def __init__(self, items: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        self._items: dict[str, Value] = {}
+        content: dict[str, Value] = {}
         for name, value in {**(items or {}), **named}.items():
             if name == "__metadata__":
                 raise FedloomError("'__metadata__' is a name that the file format keeps for itself.")
             if isinstance(value, (Tree, Payload)):
-                self._items.update({f"{name}/{n}": v for n, v in value.items()})
+                content.update({f"{name}/{n}": v for n, v in value.items()})
             elif isinstance(value, (Tensor, bool, int, float, str)):
-                self._items[name] = value
+                content[name] = value
             else:
                 raise FedloomError(f"{name!r} is a {type(value).__name__}; a payload holds tensors and plain scalars.")
         # Sorted, so that a payload that came over a wire is the same in every respect as the one that was sent.
-        self._items = dict(sorted(self._items.items()))
+        self._content, self._sealed = dict(sorted(content.items())), None
+
+    @staticmethod
+    def sealed(inside: bytes | Payload) -> Payload:
+        """What is in these bytes, or in another payload, unpacked when somebody looks at it and not before.
+
+        Who only keeps or passes on a payload need not unpack and pack it again; and whether anybody has looked can be
+        told (`opened`).
+        """
+        made = Payload()
+        made._content, made._sealed = None, inside
+        return made
+
+    @property
+    def opened(self) -> bool:
+        """Whether anybody has looked inside."""
+        return self._content is not None
+
+    @property
+    def _items(self) -> dict[str, Value]:
+        if self._content is None:
+            inside = self._sealed
+            self._content = (inside if isinstance(inside, Payload) else Payload.decode(inside or b""))._items
+            self._sealed = None  # tensors may be written to from now on, and then would be others than in the bytes
+        return self._content
 
     def __getitem__(self, name: str) -> Value:
         return self._items[name]
@@ -87,6 +113,8 @@ class Payload(Mapping[str, Value]):
 
     def copy(self) -> Payload:
         """A payload that shares no memory with this one."""
+        if isinstance(self._sealed, bytes):
+            return Payload.sealed(self._sealed)
         return Payload({n: _own(v) if isinstance(v, Tensor) else v for n, v in self._items.items()})
 
     def equal(self, other: Payload) -> bool:
@@ -96,6 +124,8 @@ class Payload(Mapping[str, Value]):
     # -- the wire -----------------------------------------------------------------------------------------------
     def encode(self) -> bytes:
         """The payload as safetensors bytes, scalars in the header. Nothing to say takes no bytes."""
+        if isinstance(self._sealed, bytes):
+            return self._sealed
         if not self._items:
             return b""
         tensors = {n: v.detach().contiguous() for n, v in self._items.items() if isinstance(v, Tensor)}
@@ -124,6 +154,8 @@ class Payload(Mapping[str, Value]):
     @property
     def nbytes(self) -> int:
         """`len(self.encode())`, without encoding: the length depends on names, shapes and scalars only."""
+        if isinstance(self._sealed, bytes):
+            return len(self._sealed)
         if not self._items:
             return 0
         shapes = tuple(sorted((n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor)))

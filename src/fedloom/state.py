@@ -91,7 +91,7 @@ class Store:
         if k in self._fresh:
             return self._fresh[k]
         if k in self._files and self.folder:
-            return Payload.decode((self.folder / self._files[k]).read_bytes())
+            return Payload.sealed((self.folder / self._files[k]).read_bytes())
         return Payload()
 
     def put(self, k: int, state: Payload) -> None:

@@ -1,5 +1,7 @@
 """The round loop: what it refuses, what it counts, how it evaluates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -145,6 +147,34 @@ def test_before_and_after_are_different_models() -> None:
 def test_after_training_of_an_absent_client_is_before() -> None:
     seen = trace(make("fedper"), rounds=2, dropouts={2: [0, 1, 2, 3]})
     assert seen.metrics[1]["clients"]["after"] == seen.metrics[1]["clients"]["before"]
+
+
+@pytest.mark.parametrize(("name", "again"), [("fedpcl", False), ("ditto", True), ("fedper", True), ("fedavg-ft", True)])
+def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again: bool) -> None:
+    def watched(settle: bool) -> tuple[list, int]:
+        site = Site(make(name), federation(), network(), Training(lr=0.1, batch=8), seed=0)
+        here, kinds, records = Inplace(site), [], []
+
+        class Watched:
+            remote, processes = False, ()
+
+            def run(self, tasks):
+                for task in tasks:
+                    kinds.append(task.kind)
+                    yield from (replace(r, settled=r.settled and settle) for r in here.run([task]))
+
+        class Seen:
+            def after_round(self, engine, record) -> None:
+                records.append(record)
+
+        Engine(site, Watched(), Schedule(rounds=2), [Seen()]).run()
+        here.close()
+        return records, kinds.count("before")
+
+    found, scored = watched(settle=True)
+    every, twice = watched(settle=False)
+    assert found == every and twice == 2 * len(federation().clients)
+    assert scored == (twice if again else 0)
 
 
 def test_common_model_scores_equal_samples_once() -> None:

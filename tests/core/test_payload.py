@@ -377,3 +377,25 @@ def test_names_have_one_order_on_both_sides_of_a_wire() -> None:
     assert list(sent) == list(came) == sorted(sent)
     assert list(sent.tree("model")) == list(came.tree("model"))
     assert torch.equal(tree.dot(tree), came.tree("model").dot(came.tree("model")))
+
+
+def test_sealed_is_the_same_and_unpacked_when_looked_at() -> None:
+    packed = Payload(size=3, model=Tree({"w": torch.arange(4.0)})).encode()
+    sealed = Payload.sealed(packed)
+    assert sealed.nbytes == len(packed) and sealed.encode() is packed and sealed.copy().encode() is packed
+    assert not sealed.opened
+    assert sealed.tree("model")["w"].tolist() == [0, 1, 2, 3] and sealed.opened
+    assert sealed.equal(Payload.decode(packed)) and len(Payload.sealed(b"")) == 0
+
+
+def test_what_is_written_into_an_opened_payload_is_packed() -> None:
+    sealed = Payload.sealed(Payload(w=torch.zeros(2)).encode())
+    sealed.tensor("w").add_(1)
+    assert Payload.decode(sealed.encode()).tensor("w").tolist() == [1, 1]
+    assert sealed.copy().tensor("w").tolist() == [1, 1]
+
+
+def test_a_payload_may_be_sealed_in_another() -> None:
+    inner = Payload(a=1)
+    outer = Payload.sealed(inner)
+    assert not outer.opened and outer.number("a") == 1 and outer.opened and outer.equal(inner)

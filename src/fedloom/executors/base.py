@@ -36,63 +36,70 @@ class Task:
 
     def encode(self) -> bytes:
         """The task as bytes."""
-        return Payload(
+        told = Payload(
             kind=self.kind,
             round=self.round,
             clients=torch.tensor(self.clients),
             splits=" ".join(self.splits),
             work=self.work,
-            down=self.down,
-            state=self.state,
-        ).encode()
+        )
+        return _packed(told, self.down, self.state)
 
     @staticmethod
     def decode(data: bytes) -> Task:
         """The task that `encode` turned into these bytes."""
-        p: Any = Payload.decode(data)
+        told, down, state = _unpacked(data)
+        p: Any = told
         return Task(
-            kind=p["kind"],
-            round=p["round"],
-            clients=tuple(p["clients"].tolist()),
-            down=p.group("down"),
-            state=p.group("state"),
-            splits=tuple(p["splits"].split()),
-            work=p["work"],
+            p["kind"], p["round"], tuple(p["clients"].tolist()), down, state, tuple(p["splits"].split()), p["work"]
         )
 
 
 @dataclass(frozen=True)
 class Result:
     """What came of a task. `scores` maps a split to a row per client of the task: correct, total and, where targets are
-    maps, the confusion matrix."""
+    maps, the confusion matrix. `settled` says that nothing which a client may receive has a part in them: they hold until
+    it trains again."""
 
     clients: tuple[int, ...]
     upload: Payload = field(default_factory=Payload)
     state: Payload = field(default_factory=Payload)
     scores: dict[str, Tensor] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
+    settled: bool = False
 
     def encode(self) -> bytes:
         """The result as bytes."""
-        return Payload(
+        told = Payload(
             clients=torch.tensor(self.clients),
-            upload=self.upload,
-            state=self.state,
             scores=Payload(self.scores),
             losses=Payload(self.losses),
-        ).encode()
+            settled=self.settled,
+        )
+        return _packed(told, self.upload, self.state)
 
     @staticmethod
     def decode(data: bytes) -> Result:
         """The result that `encode` turned into these bytes."""
-        p: Any = Payload.decode(data)
-        return Result(
-            clients=tuple(p["clients"].tolist()),
-            upload=p.group("upload"),
-            state=p.group("state"),
-            scores=dict(p.group("scores")),
-            losses=dict(p.group("losses")),
-        )
+        told, upload, state = _unpacked(data)
+        p: Any = told
+        scores, losses = dict(p.group("scores")), dict(p.group("losses"))
+        return Result(tuple(p["clients"].tolist()), upload, state, scores, losses, p["settled"])
+
+
+def _packed(*payloads: Payload) -> bytes:
+    parts = [p.encode() for p in payloads]
+    return b"".join([*(len(part).to_bytes(8, "little") for part in parts), *parts])
+
+
+def _unpacked(data: bytes, number: int = 3) -> list[Payload]:
+    """The payloads, sealed: a state, which may be large, is unpacked by the client alone."""
+    place, payloads = 8 * number, []
+    for i in range(number):
+        length = int.from_bytes(data[8 * i : 8 * i + 8], "little")
+        payloads.append(Payload.sealed(data[place : place + length]))
+        place += length
+    return payloads
 
 
 class Executor(Protocol):
@@ -142,8 +149,12 @@ def _execute(site: Site, task: Task, local: Local) -> Result:
         # Prediction gets a `Local` of its own: what a method trains before it predicts (fine-tuning) is no part of the
         # round's losses, and a straggler is slow in training only.
         fresh = Local(site, local.id, task.round)
-        predict = method.personal(update.trained, update.state, fresh) if task.splits else None
-        return Result(task.clients, update.upload, update.state, score(site, predict, task), local.losses())
+        trained = Payload.sealed(update.trained)
+        predict = method.personal(trained, update.state, fresh) if task.splits else None
+        scores = score(site, predict, task)
+        # What a method trains before it predicts meets other noise in the task `before`.
+        settled = bool(scores) and not trained.opened and not fresh.trained
+        return Result(task.clients, update.upload, update.state, scores, local.losses(), settled)
     if task.kind == "before":
         return Result(task.clients, scores=score(site, method.personal(task.down, task.state, local), task))
     return Result(task.clients, scores=score(site, method.common(task.down, site), task))

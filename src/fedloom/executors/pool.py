@@ -22,6 +22,7 @@ from .base import Result, Task, execute
 
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
+FAILED = b"\xff" * 8  # in front of what went wrong; a result begins with a length, which is never so large
 
 
 class Pool:
@@ -109,9 +110,9 @@ def _receive(connection: Connection, task: Task) -> Result:
             f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]}: killed, out of "
             "memory, or started from a script that lacks `if __name__ == '__main__':`; the last checkpoint is intact."
         ) from None
-    if answer[:1] == b"!":
-        raise ClientError(answer[1:].decode())
-    return Result.decode(answer[1:])
+    if answer.startswith(FAILED):
+        raise ClientError(answer.removeprefix(FAILED).decode())
+    return Result.decode(answer)
 
 
 def _drain(connection: Connection) -> None:
@@ -144,9 +145,9 @@ def _work(connection: Connection, *parts: Any) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer = b"=" + execute(site, task).encode()
+            answer = execute(site, task).encode()
         except ClientError as error:
-            answer = b"!" + str(error).encode()
+            answer = FAILED + str(error).encode()
         try:
             connection.send_bytes(answer)
         except OSError:

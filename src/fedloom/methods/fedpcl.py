@@ -54,13 +54,16 @@ class FedPCL(Perturbed, Method):
 
     def init(self, site: Site) -> Payload:
         shape = (site.clients, site.classes)
-        return Payload(sizes=sizes(site), every=torch.zeros(*shape, site.width), owned=torch.zeros(*shape))
+        return self.shared(Payload(sizes=sizes(site)), torch.zeros(*shape, site.width), torch.zeros(*shape))
+
+    def shared(self, server: Payload, prototypes: Tensor, counts: Tensor) -> Payload:
+        """The server with these prototypes of all clients, and what everybody is sent of them."""
+        common, known = pooled(prototypes, counts, self.average)
+        sets = padded(prototypes, counts, common)[counts.sum(1) > 0]
+        return server.replace(every=prototypes, owned=counts, down=Payload(common=common, known=known, sets=sets))
 
     def download(self, server: Payload, k: int) -> Payload:
-        prototypes, counts = server.tensor("every"), server.tensor("owned")
-        common, known = pooled(prototypes, counts, self.average)
-        there = counts.sum(1) > 0
-        return Payload(common=common, known=known, sets=padded(prototypes, counts, common)[there])
+        return server.group("down")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(state.tree("model"))
@@ -101,7 +104,7 @@ class FedPCL(Perturbed, Method):
         for k, up in uploads:
             own = up.tensor("classes")
             prototypes[k, own], counts[k, own] = up.tensor("prototypes"), up.tensor("counts").float()
-        return server.replace(every=prototypes, owned=counts)
+        return self.shared(server, prototypes, counts)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(state.tree("model"))
