@@ -62,7 +62,7 @@ def test_vectors_become_float32(tmp_path: Path, dtype: Any) -> None:
     assert data.x.shape == (9, 7) and data.x.dtype == torch.float32
     with np.load(path) as file:
         assert np.array_equal(data.x[:6].numpy(), file["x_train"].astype(np.float32))
-    with pytest.raises(FedloomError, match="size is for images"):
+    with pytest.raises(FedloomError, match="holds vectors; images, to be scaled to size="):
         read_npz(path, name="a", size=8)
 
 

@@ -285,7 +285,7 @@ def _assemble(
     first = parts[0]
     images = first.x.ndim == 4
     if size is not None and not images:
-        raise FedloomError(f"{first.where} holds vectors; size is for images.")
+        raise FedloomError(f"{first.where} holds vectors; images, to be scaled to size={size}, are wanted.")
     channels = max(p.x.shape[1] for p in parts)
     xs, ys = [], []
     for p in parts:

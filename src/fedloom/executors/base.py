@@ -58,8 +58,8 @@ class Task:
 @dataclass(frozen=True)
 class Result:
     """What came of a task. `scores` maps a split to a row per client of the task: correct, total and, where targets are
-    maps, the confusion matrix. `settled` says that nothing which a client may receive has a part in them: they hold until
-    it trains again."""
+    maps, the confusion matrix. `settled` says that nothing which a client may receive has a part in them: they hold
+    until it trains again."""
 
     clients: tuple[int, ...]
     upload: Payload = field(default_factory=Payload)
