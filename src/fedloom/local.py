@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -383,7 +383,8 @@ class Local:
             raise FedloomError(f"the pull's anchor has no tensor {missing[0]!r}, which is trained.")
         if only and not {id(m) for m in only} <= {id(m) for m in model.modules()}:
             raise FedloomError("`only` names a module that is not part of the model.")
-        anchor = [(p, pull[0][n]) for n, p in named if n in pull[0]] if pull else []
+        anchor, mu = ([(p, pull[0][n]) for n, p in named if n in pull[0]], pull[1]) if pull else ([], 0.0)
+        modules = [*watched, *also]
         index = torch.from_numpy(site.federation.clients[self.id].train)
         number = len(self._fits) if stream is None else stream
         rng, shaken, further = (self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further"))
@@ -405,12 +406,15 @@ class Local:
             for norm in norms:
                 norm.train(len(y) > 1)
             x = inputs(x) if inputs else x
-            with _watched([*watched, *also]) as noted:
+            noted: list[Seen] = []
+            with _watched(modules, noted) if modules else _NOTHING:
                 features, logits = site.through(model.body, model.head, x)
-            batch = Batch(features, logits, x, y, _see(site, references, x), noted[: len(watched)])
+            batch = Batch(
+                features, logits, x, y, _see(site, references, x) if references else {}, noted[: len(watched)]
+            )
             parts = loss(batch)
             parts = parts if isinstance(parts, dict) else {"loss": parts}
-            parts |= site.method.terms(replace(batch, seen=noted[len(watched) :]), model)
+            parts |= site.method.terms(replace(batch, seen=noted[len(watched) :]) if noted else batch, model)
             if not parts:
                 raise FedloomError("the loss has no parts.")
             return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values())), parts
@@ -447,7 +451,8 @@ class Local:
                 if optimizer is not None:
                     optimizer.zero_grad()
                     total.backward()
-                    self._correct(named, anchor, pull[1] if pull else 0.0, gradient, lr, elsewhere)
+                    if gradient or (anchor and mu):
+                        self._correct(named, anchor, mu, gradient, lr, elsewhere)
                     if training.clip:
                         nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
                     optimizer.step()
@@ -525,8 +530,6 @@ class Local:
         lr: float,
         elsewhere: Callable[[Tree, int], Tree],
     ) -> None:
-        if not (anchor and mu) and not hook:
-            return
         params = [p for _, p in named]
         for p in params:  # a parameter the loss does not reach still feels a pull
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
@@ -595,12 +598,14 @@ def _full(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
+_NOTHING: nullcontext[None] = nullcontext()
+
+
 @contextmanager
-def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Seen]]:
-    """Notes what goes into and comes out of modules while it is open: one `Seen` for each, there when it closes."""
+def _watched(modules: Sequence[nn.Module], seen: list[Seen]) -> Iterator[None]:
+    """Notes what goes into and comes out of modules while it is open: one `Seen` for each, in `seen` when it closes."""
     given: dict[int, Tensor] = {}
     found: dict[int, Seen] = {}
-    seen: list[Seen] = []
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         # A layer that works in place would overwrite what went in.
@@ -613,7 +618,7 @@ def _watched(modules: Sequence[nn.Module]) -> Iterator[list[Seen]]:
     for module in modules:
         handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
     try:
-        yield seen
+        yield
     finally:
         for handle in handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW by torch's own functions, without its optimiser classes.
+"""SGD, Adam and AdamW by torch's own functions for lists of tensors, without its optimiser classes.
 
 The first step of a `torch.optim.Optimizer` imports `torch._dynamo`: one to three seconds in every process, for a
 compiler that is not used here. The functions under those classes do the same arithmetic (the tests compare bits).
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 
 class Optimizer:
@@ -28,12 +27,12 @@ class Optimizer:
         for p in self.params:
             p.grad = None
 
-    @torch.no_grad()
     def step(self) -> None:
         """Move the parameters along their gradients."""
         places = [i for i, p in enumerate(self.params) if p.grad is not None]
         if places:
-            self._move(places, [self.params[i] for i in places], [self.params[i].grad for i in places])  # type: ignore[misc]
+            with torch.no_grad():  # as a decorator it takes longer
+                self._move(places, [self.params[i] for i in places], [self.params[i].grad for i in places])  # type: ignore[misc]
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         raise NotImplementedError
@@ -42,18 +41,32 @@ class Optimizer:
 class SGD(Optimizer):
     """Stochastic gradient descent; options as those of `torch.optim.SGD`."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, **options: Any) -> None:
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
         super().__init__(params, lr)
-        self.options = options
+        self.momentum, self.dampening, self.decay, self.nesterov = momentum, dampening, weight_decay, nesterov
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
-        moving: list[Tensor | None] = [self._memory.get(i) for i in places]
-        sgd(
-            params, grads, moving, has_sparse_grad=False, foreach=True, fused=False, lr=self.lr, maximize=False,
-            **self.options,
-        )  # fmt: skip
-        if self.options["momentum"]:
-            self._memory.update(zip(places, moving, strict=True))
+        # Not `torch.optim.sgd.sgd`: it sorts tensors by device first, which takes longer than a small model's step.
+        if self.decay:
+            grads = list(torch._foreach_add(grads, params, alpha=self.decay))
+        if self.momentum:
+            moving = [self._memory[i] for i in places if i in self._memory]
+            if moving:
+                torch._foreach_mul_(moving, self.momentum)
+                known = [g for i, g in zip(places, grads, strict=True) if i in self._memory]
+                torch._foreach_add_(moving, known, alpha=1 - self.dampening)
+            self._memory |= {i: g.clone() for i, g in zip(places, grads, strict=True) if i not in self._memory}
+            moved = [self._memory[i] for i in places]
+            grads = list(torch._foreach_add(grads, moved, alpha=self.momentum)) if self.nesterov else moved
+        torch._foreach_add_(params, grads, alpha=-self.lr)
 
 
 class Adam(Optimizer):
