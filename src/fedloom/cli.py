@@ -366,10 +366,25 @@ def new(
 @bench_app.command()
 def speed(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and rounds.")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Race other libraries, installed from the package index, on four jobs.")
+    ] = False,
+    jobs: Annotated[str, typer.Option(help="With --peers: which of the jobs a, b, c and d.")] = "a,b,c,d",
+    only: Annotated[
+        str, typer.Option(help="With --peers: only contenders whose names begin so, separated by semicolons.")
+    ] = "",
+    pfllib: Annotated[Path | None, typer.Option(help="With --peers: a checkout of PFLlib, to race it too.")] = None,
+    out: Annotated[Path, typer.Option(help="With --peers: folder for results and picture.")] = Path("runs/speed"),
     as_json: AsJson = False,
 ) -> None:
     """Measure the engine against a bare PyTorch loop, the pool against one process, and memory against the number of
-    clients. Ratios are of one run on this machine; seconds mean little elsewhere."""
+    clients; with --peers, the engine against other libraries on the same work. Ratios are of one run on this machine;
+    seconds mean little elsewhere."""
+    if peers:
+        from .bench.peers.cli import race
+
+        race(jobs.split(","), [name for name in only.split(";") if name], pfllib, quick, out, as_json)
+        return
     from .bench.speed import measure
 
     figures = measure(quick=quick, say=None if as_json else lambda text: console.print(text, highlight=False))

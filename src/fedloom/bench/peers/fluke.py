@@ -23,7 +23,9 @@ class Ordered(FastDataLoader):
 
     def __init__(self, work: Work, k: int) -> None:
         self.work, self.k, self.round = work, k, 0
-        super().__init__(*work.train(k, 1), num_labels=work.job.classes, batch_size=work.job.batch, skip_singleton=False)
+        super().__init__(
+            *work.train(k, 1), num_labels=work.job.classes, batch_size=work.job.batch, skip_singleton=False
+        )
 
     def __iter__(self) -> FastDataLoader:
         self.round += 1

@@ -84,4 +84,4 @@ def run(work: Work, clock: Clock, executor: str, precision: str = "fp32", worker
 
 if __name__ == "__main__":
     work, clock = begin(sys.argv[1])
-    clock.answer(work.folder, run(work, clock, *sys.argv[2:]))
+    clock.answer(work.folder, run(work, clock, executor=sys.argv[2], precision=sys.argv[3]))

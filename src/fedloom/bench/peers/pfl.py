@@ -70,7 +70,9 @@ def main(folder: str) -> None:
     evaluation = NNEvalHyperParams(local_batch_size=EVAL_BATCH)
     FederatedAveraging().run(
         # Users' own data are evaluated in the first round only, which is not timed.
-        NNAlgorithmParams(job.rounds, evaluation_frequency=job.rounds, train_cohort_size=job.clients, val_cohort_size=0),
+        NNAlgorithmParams(
+            job.rounds, evaluation_frequency=job.rounds, train_cohort_size=job.clients, val_cohort_size=0
+        ),
         SimulatedBackend(users, None),
         model,
         NNTrainHyperParams(local_batch_size=job.batch, local_num_epochs=1, local_learning_rate=job.lr),

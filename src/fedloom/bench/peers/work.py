@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +75,10 @@ def write(job: Job, folder: Path) -> None:
         x = (means[y] + rng.normal(size=(job.clients, per, *job.shape))).astype(np.float32)
     # The order in which our engine visits a client's samples in a round; everyone who lets us keeps to it.
     orders = [
-        [torch.randperm(job.train, generator=torch_rng(SEED, r + 1, k, "batches 0")).numpy() for k in range(job.clients)]
+        [
+            torch.randperm(job.train, generator=torch_rng(SEED, r + 1, k, "batches 0")).numpy()
+            for k in range(job.clients)
+        ]
         for r in range(job.rounds)
     ]
     torch.manual_seed(key("peers", job.name))
@@ -86,7 +90,8 @@ def write(job: Job, folder: Path) -> None:
 
 def network(job: Job) -> nn.Module:
     """The job's model in PyTorch's default memory layout, as one would build it by hand."""
-    return build(job.model, Task(job.shape, job.classes)).to(memory_format=torch.contiguous_format)
+    model: nn.Module = build(job.model, Task(job.shape, job.classes))
+    return model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 class Work:
@@ -145,7 +150,8 @@ class Clock:
 
     def answer(self, folder: Path, weights: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
         """Hand back what was noted and the last common weights."""
-        np.savez(folder / "answer.npz", **{n: t.detach().numpy() for n, t in dict(weights).items()})
+        held: dict[str, Any] = {n: t.detach().numpy() for n, t in dict(weights).items()}
+        np.savez(folder / "answer.npz", **held)
         half = folder / "answer.part"
         half.write_text(json.dumps({"ends": self.ends, "accuracy": self.accuracy}))
         os.replace(half, folder / "answer.json")
