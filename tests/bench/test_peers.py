@@ -28,7 +28,7 @@ BARE = Contender("bare loop", ("-m", "fedloom.bench.peers.bare", "{work}"))
 
 def tiny(name: str, rounds: int = 1) -> Job:
     # Where there is BatchNorm, the last digits by which memory layouts differ grow with the step size.
-    return replace(JOBS[name].small(), rounds=rounds, lr=0.003 if name == "d" else 0.05)
+    return replace(JOBS[name].small(), clients=2, rounds=rounds, lr=0.003 if name == "d" else 0.05)
 
 
 def raced(job: Job, chosen: list[Contender], folder: Path, failed: dict[str, str] | None = None) -> dict[str, dict]:
@@ -218,15 +218,13 @@ STAND_IN = """
             return torch.Tensor(held["x"]), torch.Tensor(held["y"]).long()
 
         def evaluate(self, acc=None, loss=None):
-            right = [(self.global_model(x).argmax(1) == y).float().mean() for x, y in map(self.tests, range(4))]
-            self.rs_test_acc.append(float(sum(right)) / 4)
-
-        def tests(self, k):
-            return self.data("test", k)
+            tests = [self.data("test", k) for k in range(self.args.num_clients)]
+            right = [float((self.global_model(x).argmax(1) == y).float().mean()) for x, y in tests]
+            self.rs_test_acc.append(sum(right) / len(right))
 
     class FedAvg(Server):
         def train(self):
-            assert self.args.num_clients == 4 and not self.args.dlg_eval and not self.args.some_new_switch
+            assert not self.args.dlg_eval and not self.args.some_new_switch
             for i in range(self.args.global_rounds + 1):
                 self.evaluate()
                 with torch.no_grad():
