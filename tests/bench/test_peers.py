@@ -127,6 +127,8 @@ def test_a_goal_is_met_missed_or_not_measured() -> None:
     auto = judged["auto / quickest of inplace and pool of 2"]
     assert auto["ratio"] == 1.0 and auto["met"] is True
     assert judged["fluke / auto"]["met"] is True and judged["Flower, 2 actors / auto"]["ratio"] is None
+    alone = next(g for g in GOALS if g.title == auto["what"]).judged([r for r in rows if r["contender"] != "pool of 2"])
+    assert alone["ratio"] is None and alone["met"] is None  # the quickest of its choices is not known
     found = {"ratios": list(judged.values())}
     text = printed(show.ratios(found))
     assert text.count("MISSED") == 1 and "1.10" in text and "at most 1.05" in text

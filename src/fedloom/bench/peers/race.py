@@ -84,8 +84,9 @@ class Goal:
     def judged(self, rows: Iterable[Row]) -> Row:
         """The ratio and whether it is as it should be; None where somebody is missing."""
         seconds = {r["contender"]: r["round"] for r in rows if r["job"] == self.job and r.get("round")}
+        # All must be there: without the quickest, the others would make the ratio look better than it is.
         above, below = (
-            min((seconds[n] for n in names if n in seconds), default=None) for names in (self.above, self.below)
+            min(seconds[n] for n in names) if set(names) <= set(seconds) else None for names in (self.above, self.below)
         )
         ratio = above / below if above and below else None
         met = None
