@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -22,6 +23,7 @@ from .base import Result, Task, execute
 
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
+SHORT = 1 << 15  # bytes of a task: two of them fit into a pipe's buffer
 FAILED = b"\xff" * 8  # in front of what went wrong; a result begins with a length, which is never so large
 
 
@@ -50,41 +52,43 @@ class Pool:
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Execute the tasks on whoever is free."""
         waiting = iter(tasks)
-        idle = [connection for _, connection in self._workers]
-        busy: dict[Connection, tuple[int, Task]] = {}
+        under_way: dict[Connection, deque[tuple[int, Task]]] = {connection: deque() for _, connection in self._workers}
         done: dict[int, Result] = {}
         sent = handed = 0
-        exhausted = False
+        task = next(waiting, None)
+        data = task.encode() if task else b""
         try:
             while True:
-                # A task is sent only to a worker that waits for one, so neither side can block the other.
-                while idle and not exhausted:
-                    task = next(waiting, None)
-                    if task is None:
-                        exhausted = True
+                while task:
+                    connection = min(under_way, key=lambda c: len(under_way[c]))
+                    # A worker that is busy gets the next task beforehand if that is sure to fit into the pipe: neither
+                    # side can block the other, and no worker waits for the server between two short tasks.
+                    if len(under_way[connection]) >= (2 if len(data) <= SHORT else 1):
                         break
-                    connection = idle.pop()
-                    busy[connection] = (sent, task)
+                    under_way[connection].append((sent, task))
                     with contextlib.suppress(OSError):  # a worker that died is reported when its answer is awaited
-                        connection.send_bytes(task.encode())
+                        connection.send_bytes(data)
                     sent += 1
+                    task = next(waiting, None)
+                    data = task.encode() if task else b""
                 while handed in done:
                     yield done.pop(handed)
                     handed += 1
-                if not busy and exhausted:
+                busy = [connection for connection, queue in under_way.items() if queue]
+                if not busy:
                     return
-                for ready in wait(list(busy)):
+                for ready in wait(busy):
                     assert isinstance(ready, Connection)
-                    number, task = busy.pop(ready)
-                    idle.append(ready)
-                    done[number] = _receive(ready, task)
+                    number, asked = under_way[ready].popleft()
+                    done[number] = _receive(ready, asked)
         except KeyboardInterrupt:  # nobody wants to wait for what the workers have under way
             for process, _ in self._workers:
                 process.kill()
             raise
         finally:
-            for connection in busy:  # the caller stopped half-way: let the workers finish, drop what they say
-                _drain(connection)
+            for connection, queue in under_way.items():  # stopped half-way: let workers finish, drop what they say
+                for _ in queue:
+                    _drain(connection)
 
     @property
     def processes(self) -> list[int]:
