@@ -19,6 +19,8 @@ from .data.federation import Federation
 from .data.transforms import augment
 from .data.views import Views
 from .errors import FedloomError
+from .models.base import Split
+from .models.projection import Unit
 from .rng import key, torch_rng
 from .roles import Role
 from .training import Training, part_of
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .method import Method
 
 Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
+STACKED = (Split, nn.Sequential, nn.Linear, nn.ReLU, nn.GELU, nn.Tanh, nn.Flatten, nn.Identity, Unit)
 EVAL_BATCH = 512
 EVAL_VALUES = 512 * 3 * 32 * 32  # large images go in smaller batches, or their feature maps would fill the memory
 
@@ -152,7 +155,7 @@ class Site:
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
-        # An executor that trains heads ahead of `fit`: given the client, the head and its training, what came of it.
+        # An executor that trains ahead of `fit`: given the client, the head or model and its training, what came of it.
         self.ahead: Callable[[Local, nn.Module, Training], Any] | None = None
         self._frozen = set(self.roles.names("frozen"))
         self._references: list[nn.Module] = []
@@ -372,10 +375,11 @@ class Local:
             if only is not None:
                 raise FedloomError("`head` is trained alone: it goes without `only`.")
             only = [head]
+        if site.ahead and (part := head or (site.model if only is None and stackable(site.model) else None)):
             special = pull or gradient or refs or inputs or watched or training.augment or training.clip or label
             plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.plugged)
-            if site.ahead and plain:
-                return self._handed(head, site.ahead(self, head, training), training)
+            if plain and not also and not site._frozen:
+                return self._handed(part, site.ahead(self, part, training), training)
         named = site._trainable(only) if head is None else list(head.named_parameters())
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
@@ -465,9 +469,9 @@ class Local:
         return Fit(steps, lr, losses)
 
     @torch.no_grad()
-    def _handed(self, head: nn.Module, done: Any, training: Training) -> Fit:
-        """A head that was trained together with other clients' takes its new weights."""
-        for name, parameter in head.named_parameters():
+    def _handed(self, part: nn.Module, done: Any, training: Training) -> Fit:
+        """A head or model that was trained together with other clients' takes its new weights."""
+        for name, parameter in part.named_parameters():
             parameter.copy_(done.weights[name])
         losses = {"ce": done.loss}
         self._fits.append((done.seen, losses))
@@ -550,6 +554,11 @@ class Local:
 def _plain(tensor: Tensor) -> Tensor:
     """A copy in plain order, as it would come out of a file, so that sums over it do not depend on where it was."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def stackable(model: nn.Module) -> bool:
+    """Whether models like this one can be trained as a stack: layers for vectors that neither draw nor remember."""
+    return all(isinstance(m, STACKED) for m in model.modules())
 
 
 def eval_batch(shape: Sequence[int]) -> int:

@@ -6,8 +6,9 @@ compiler that is not used here. The functions under those classes do the same ar
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -34,8 +35,22 @@ class Optimizer:
             with torch.no_grad():  # as a decorator it takes longer
                 self._move(places, [self.params[i] for i in places], [self.params[i].grad for i in places])  # type: ignore[misc]
 
+    def narrowed(self, params: Iterable[Tensor], rows: int) -> Self:
+        """The same optimiser for parameters that are the first `rows` rows of those it had."""
+        made = copy.copy(self)
+        made.params = list(params)
+        made._memory = {i: _first(value, rows) for i, value in self._memory.items()}
+        return made
+
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         raise NotImplementedError
+
+
+def _first(value: Any, rows: int) -> Any:
+    """The first rows of all tensors in there; a number of steps is one for all."""
+    if isinstance(value, tuple):
+        return tuple(_first(part, rows) for part in value)
+    return value[:rows].clone() if isinstance(value, Tensor) and value.ndim else value
 
 
 class SGD(Optimizer):

@@ -6,10 +6,15 @@ import pytest
 import torch
 
 from fedloom import checks
+from fedloom.engine import Engine
 from fedloom.executors.inplace import Inplace
 from fedloom.executors.vmap import Vmap
+from fedloom.local import Site
 from fedloom.method import make
+from fedloom.models import Task, build
 from fedloom.payload import Payload
+from fedloom.schedule import Schedule
+from fedloom.training import Training
 
 
 def close(a: Payload, b: Payload) -> bool:
@@ -42,12 +47,45 @@ def test_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert m["loss"] == pytest.approx(n["loss"], abs=1e-5)
 
 
-def test_clients_of_other_sizes_and_stragglers_are_trained_apart() -> None:
+def test_clients_of_other_sizes_and_stragglers() -> None:
     one, all_ = both("fedpact", sizes=(16, 9, 16, 1), stragglers={1: [0]}, dropouts={2: [2]})
     assert close(one.server, all_.server)
 
 
-def test_whole_networks_and_other_losses_are_left_alone() -> None:
+MODELS = ["linear", "mlp", "projection"]
+HOW = {
+    "sgd": {"lr": 0.1},
+    "momentum": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "epochs": 2},
+    "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "epochs": 2},
+    "cosine": {"lr": 0.1, "cosine": True, "drop_last": True},
+}
+
+
+@pytest.mark.parametrize(("model", "how"), [*[(m, "sgd") for m in MODELS], *[("mlp", h) for h in HOW if h != "sgd"]])
+@pytest.mark.parametrize("name", ["fedavg", "fedper"])
+def test_small_models_are_stacked_whole(name: str, model: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedloom.executors.vmap as module
+
+    stacked, together = [], module.together
+    monkeypatch.setattr(module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked))
+    found = []
+    for kind in (Inplace, Vmap):
+        world = checks.federation(sizes=(20, 9, 16, 1, 0))
+        shape = tuple(world.data.x.shape[1:])
+        torch.manual_seed(0)
+        net = build(model, Task(shape, len(world.data.classes)), **({"hidden": [12]} if model == "mlp" else {}))
+        site = Site(make(name), world, net, Training(batch=8, **HOW[how]), seed=3)
+        executor = kind(site)
+        engine = Engine(site, executor, Schedule(rounds=2, stragglers={2: [0]}))
+        engine.run()
+        executor.close()
+        found.append((engine.server, [engine.store.get(k) for k in range(5)]))
+    (one, mine), (all_, ours) = found
+    assert close(one, all_) and all(close(a, b) for a, b in zip(mine, ours, strict=True))
+    assert max(stacked) == (4 if how != "cosine" else 3)  # cosine: those that take as many steps
+
+
+def test_networks_with_maps_and_other_losses_are_left_alone() -> None:
     for name in ("fedavg", "fedpga", "fedclip"):
         one, all_ = both(name)
         assert one.server.equal(all_.server) and one.states == all_.states

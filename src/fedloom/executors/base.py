@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ClientError
-from ..local import Local, Predictor, Site
+from ..local import Local, Network, Predictor, Site, eval_batch
 from ..metrics.segmentation import confusion
 from ..payload import Payload
 from ..rng import key
@@ -165,10 +165,28 @@ def score(site: Site, predict: Predictor | None, task: Task) -> dict[str, Tensor
     scores = {}
     for split in task.splits if predict else ():
         rows = []
-        for k in task.clients:
-            x, y = site.federation.samples(k, split)
-            said = predict(x).argmax(1) if len(y) and predict else y
+        for said, y in _answers(site, predict, task.clients, split):
             table = confusion(said, y, site.classes).flatten().tolist() if y.ndim > 1 else []
             rows.append([int((said == y).sum()), y.numel(), *table])
         scores[split] = torch.tensor(rows)
     return scores
+
+
+def _answers(
+    site: Site, predict: Predictor | None, clients: Sequence[int], split: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What is said of each client's samples, and their labels. A network is shown those of several clients at once;
+    another predictor may look at all it is given."""
+    data = site.federation.data
+    few = eval_batch(data.x.shape) if isinstance(predict, Network) else 1
+    waiting: list[Tensor] = []
+    for i, k in enumerate(clients):
+        waiting.append(torch.from_numpy(getattr(site.federation.clients[k], split)))
+        lengths = [len(rows) for rows in waiting]
+        if sum(lengths) < few and i + 1 < len(clients):
+            continue
+        chosen = torch.cat(waiting)
+        y = data.y[chosen]
+        said = predict(data.x[chosen]).argmax(1) if len(y) and predict else y
+        yield from zip(said.split(lengths), y.split(lengths), strict=True)
+        waiting = []

@@ -1,8 +1,9 @@
-"""One process; clients that train small heads on frozen features take their steps together, as one stack of matrices.
+"""One process; clients that train small heads or small models of linear layers take their steps together, as one stack.
 
-Methods are pure, so a client can be asked twice: at first only to see which head it would train and how. Heads of one
-shape are then trained side by side, and at the second asking `local.fit` hands the trained one over. Whatever cannot be
-stacked (a whole network, a loss of its own, a client with another number of samples) is trained as `inplace` does.
+Methods are pure, so a client can be asked twice: at first only to see what it would train and how. What has one shape
+is then trained side by side, and at the second asking `local.fit` hands the weights over. Clients with more samples
+come first in the stack, which grows shorter as others finish; batches that are not full are padded and the padding does
+not count. Whatever cannot be stacked (a convolutional network, a loss of its own) is trained as `inplace` does.
 Numbers agree with `inplace` to about 1e-6: sums are taken in another order.
 """
 
@@ -13,10 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.utils.rnn import pad_sequence
 
 from ..local import Local, Site, _batches, _planned
 from ..training import Training
@@ -27,16 +30,27 @@ CHUNK = 64  # clients asked at once
 
 
 class Asked(Exception):
-    """A client's head, at the moment at which it would be trained."""
+    """A client's head or model, at the moment at which it would be trained."""
 
-    def __init__(self, local: Local, head: nn.Module, training: Training) -> None:
+    def __init__(self, local: Local, part: nn.Module, training: Training) -> None:
         super().__init__()
-        self.local, self.head, self.training = local, head, training
+        self.local, self.part, self.training = local, part, training
+        # Copied: a model is resident, the next client overwrites it.
+        self.weights = {n: p.detach().clone() for n, p in part.named_parameters()}
+        self.fixed = {n: b.clone() for n, b in part.named_buffers()}
+        self.planned = _planned(local.size, training, local.work)
+
+    @property
+    def kind(self) -> str:
+        """What has one kind can be stacked."""
+        shapes = [(n, tuple(t.shape)) for n, t in {**self.weights, **self.fixed}.items()]
+        steps = self.planned if self.training.cosine else None  # step sizes are one for all
+        return repr((type(self.part), shapes, self.training, steps))
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a head."""
+    """What came of it."""
 
     weights: dict[str, Tensor]
     steps: int
@@ -45,7 +59,7 @@ class Trained:
 
 
 class Vmap(Inplace):
-    """Clients in this process, their heads trained together where that is possible."""
+    """Clients in this process, trained together where that is possible."""
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Execute the tasks; those of clients in chunks. What crosses the boundary is copied, as on a wire."""
@@ -62,14 +76,12 @@ class Vmap(Inplace):
                 yield replace(result, upload=result.upload.copy(), state=result.state.copy())
 
     def _together(self, tasks: Sequence[Task]) -> dict[int, Trained]:
-        """The trained heads of those clients that have companions, by client."""
-        groups: dict[object, list[Asked]] = {}
+        """What came of those clients that have companions, by client."""
+        groups: dict[str, list[Asked]] = {}
         alike = len(tasks) > 1 and self.site.training.precision == "fp32"  # a stack is not computed in bf16
         for task in tasks if alike else ():
-            if found := self._ask(task):
-                shapes = tuple((n, tuple(t.shape)) for n, t in found.head.state_dict(keep_vars=True).items())
-                kind = (type(found.head), shapes, found.local.size, found.local.work, found.training)
-                groups.setdefault(repr(kind), []).append(found)
+            if (found := self._ask(task)) and found.planned:
+                groups.setdefault(found.kind, []).append(found)
         done: dict[int, Trained] = {}
         for group in groups.values():
             if len(group) > 1:
@@ -77,8 +89,8 @@ class Vmap(Inplace):
         return done
 
     def _ask(self, task: Task) -> Asked | None:
-        def ask(local: Local, head: nn.Module, training: Training) -> Trained:
-            raise Asked(local, head, training)
+        def ask(local: Local, part: nn.Module, training: Training) -> Trained:
+            raise Asked(local, part, training)
 
         self.site.ahead = ask
         local = Local(self.site, task.clients[0], task.round, task.work)
@@ -92,36 +104,49 @@ class Vmap(Inplace):
 
 
 def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
-    """Train heads of one shape, each on its own client's samples and batches, as one stack."""
-    training, template, first = asked[0].training, asked[0].head, asked[0].local
+    """Train heads or models of one shape, each on its own client's samples and batches, as one stack."""
+    asked = sorted(asked, key=lambda a: -a.planned)  # those that take more steps first
+    training, template, first = asked[0].training, asked[0].part, asked[0].local
     data = site.federation.data
     index = [torch.from_numpy(site.federation.clients[a.local.id].train) for a in asked]
     site.model.eval()
     with torch.no_grad():
-        features = torch.stack([site.outputs(data.x[rows]).features for rows in index])
-    y = torch.stack([data.y[rows] for rows in index])
-    trained = {n: torch.stack([dict(a.head.named_parameters())[n].detach() for a in asked]).requires_grad_()
-               for n, _ in template.named_parameters()}  # fmt: skip
-    fixed = {n: torch.stack([dict(a.head.named_buffers())[n] for a in asked]) for n, _ in template.named_buffers()}
-    n = y.shape[1]
-    planned = _planned(n, training, first.work)
-    batches = zip(*(_batches(n, training, planned, a.local.rng("batches 0")) for a in asked), strict=True)
-    optimizer, lr = training.make(list(trained.values()), first.round), training.step_size(first.round)
-    who, sums, seen = torch.arange(len(asked))[:, None], torch.zeros(len(asked)), 0
+        whole = template is site.model
+        x = torch.cat([site.prepare(data.x[r]) if whole else site.outputs(data.x[r]).features for r in index])
+    y, starts = torch.cat([data.y[r] for r in index]), np.cumsum([0, *map(len, index)])
+    batches = [
+        _batches(len(r), training, a.planned, a.local.rng("batches 0")) for r, a in zip(index, asked, strict=True)
+    ]
+    stack = {n: torch.stack([a.weights[n] for a in asked]).requires_grad_() for n in asked[0].weights}
+    fixed = {n: torch.stack([a.fixed[n] for a in asked]) for n in asked[0].fixed}
+    optimizer, lr = training.make(list(stack.values()), first.round), training.step_size(first.round)
+    sums, seen, done = torch.zeros(len(asked)), torch.zeros(len(asked), dtype=torch.int64), {}
 
-    def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], f: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(template, {**weights, **buffers}, (f,)), labels)
+    def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+        logits = functional_call(template, {**weights, **buffers}, (x,))
+        return F.cross_entropy(logits, y, reduction="none") @ share
 
-    for step, rows in enumerate(batches):
-        chosen = torch.stack(rows)
+    for step in range(asked[0].planned + 1):
+        left = sum(a.planned > step for a in asked)
+        if left < len(next(iter(stack.values()))):  # some have finished
+            for i in range(left, len(next(iter(stack.values())))):
+                weights = {n: t[i].detach().clone() for n, t in stack.items()}
+                done[asked[i].local.id] = Trained(weights, asked[i].planned, int(seen[i]), float(sums[i] / seen[i]))
+            stack = {n: t[:left].detach().clone().requires_grad_() for n, t in stack.items()}
+            fixed = {n: t[:left] for n, t in fixed.items()}
+            optimizer = optimizer.narrowed(stack.values(), left)
+        if not left:
+            break
         if training.cosine:
-            optimizer.lr = lr * 0.5 * (1 + math.cos(math.pi * step / planned))
-        each = vmap(loss)(trained, fixed, features[who, chosen], y[who, chosen])
+            optimizer.lr = lr * 0.5 * (1 + math.cos(math.pi * step / asked[0].planned))
+        rows = [int(starts[i]) + next(batches[i]) for i in range(left)]
+        sizes = torch.tensor([len(r) for r in rows])
+        chosen = pad_sequence(rows, batch_first=True)
+        share = (torch.arange(chosen.shape[1]) < sizes[:, None]) / sizes[:, None]
+        each = vmap(loss)(stack, fixed, x[chosen], y[chosen], share)
         optimizer.zero_grad()
         each.sum().backward()
         optimizer.step()
-        sums, seen = sums + each.detach() * chosen.shape[1], seen + chosen.shape[1]
-    return {
-        a.local.id: Trained({name: t[i].detach() for name, t in trained.items()}, planned, seen, float(sums[i]) / seen)
-        for i, a in enumerate(asked)
-    }
+        sums[:left] += each.detach() * sizes
+        seen[:left] += sizes
+    return done
