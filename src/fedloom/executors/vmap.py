@@ -27,6 +27,8 @@ from .base import Result, Task, execute
 from .inplace import Inplace
 
 CHUNK = 64  # clients asked at once
+STACK = 1 << 24  # bytes of weights in a stack
+FEW = 4  # clients for which a stack is not worth it
 
 
 class Asked(Exception):
@@ -84,8 +86,12 @@ class Vmap(Inplace):
                 groups.setdefault(found.kind, []).append(found)
         done: dict[int, Trained] = {}
         for group in groups.values():
-            if len(group) > 1:
-                done |= together(self.site, group)
+            # Beyond that the weights of all no longer fit into a processor's cache, and one by one is quicker.
+            most = STACK // max(1, sum(w.nbytes for w in group[0].weights.values()))
+            group = sorted(group, key=lambda a: -a.planned)  # those that take more steps first
+            for start in range(0, len(group) if most >= FEW else 0, most):
+                if len(part := group[start : start + most]) > 1:
+                    done |= together(self.site, part)
         return done
 
     def _ask(self, task: Task) -> Asked | None:
@@ -104,8 +110,10 @@ class Vmap(Inplace):
 
 
 def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
-    """Train heads or models of one shape, each on its own client's samples and batches, as one stack."""
-    asked = sorted(asked, key=lambda a: -a.planned)  # those that take more steps first
+    """Train heads or models of one shape, each on its own client's samples and batches, as one stack.
+
+    They are `asked` in the order of their steps, those that take most first.
+    """
     training, template, first = asked[0].training, asked[0].part, asked[0].local
     data = site.federation.data
     index = [torch.from_numpy(site.federation.clients[a.local.id].train) for a in asked]

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -37,6 +37,7 @@ class Contender:
     arguments: tuple[str, ...]
     peer: str = ""  # empty: ours, in this environment
     before: tuple[str, ...] = ()  # run once, untimed, before it
+    jobs: str = "abcd"  # those it takes part in
 
 
 def _ours(name: str, executor: str, precision: str = "fp32") -> Contender:
@@ -54,6 +55,7 @@ def contenders(pfllib: Path | None = None) -> list[Contender]:
         _ours("inplace", "inplace"),
         _ours("pool of 2", "pool"),
         _ours("auto", "auto"),
+        replace(_ours("vmap", "vmap"), jobs="c"),  # elsewhere there is nothing to stack, and it is `inplace`
         _ours("inplace, bf16", "inplace", "bf16"),
         _ours("pool of 2, bf16", "pool", "bf16"),
         Contender("Flower, 2 actors", ("-m", module + "flower", "{work}", "2"), "flower"),
@@ -98,14 +100,15 @@ class Goal:
 
 PFL, FLOWER, FLUKE = ("pfl", "pfl, 2 processes"), ("Flower, 2 actors",), ("fluke",)
 AUTO = ("auto",)
+OURS = {"c": ("auto", "vmap")}  # where there is a choice, the quicker of them
 GOALS = [
     *(Goal(j, ("inplace",), ("bare loop",), 1.05 if j in "ad" else None, at_least=False) for j in "abcd"),
     *(Goal(j, AUTO, ("inplace", "pool of 2"), 1.05, at_least=False) for j in "abcd"),
     Goal("a", ("PFLlib",), ("pool of 2",), 3.0),
     Goal("a", ("PFLlib",), ("pool of 2, bf16",), 4.0),
-    *(Goal(j, FLOWER, AUTO, {"a": 1.3, "c": 5.0}.get(j)) for j in "abcd"),
-    *(Goal(j, PFL, AUTO, {"b": 1.5, "c": 1.5}.get(j)) for j in "abcd"),
-    *(Goal(j, FLUKE, AUTO, None if j == "d" else 2.0) for j in "abcd"),
+    *(Goal(j, FLOWER, OURS.get(j, AUTO), {"a": 1.3, "c": 5.0}.get(j)) for j in "abcd"),
+    *(Goal(j, PFL, OURS.get(j, AUTO), {"b": 1.5, "c": 1.5}.get(j)) for j in "abcd"),
+    *(Goal(j, FLUKE, OURS.get(j, AUTO), None if j == "d" else 2.0) for j in "abcd"),
 ]
 
 
@@ -148,7 +151,7 @@ def measure(
             job = JOBS[name].small() if small else JOBS[name]
             folder = Path(place) / name
             write(job, folder)
-            rows += race(job, chosen, folder, pythons, failed, turns, say, on)
+            rows += race(job, [c for c in chosen if name in c.jobs], folder, pythons, failed, turns, say, on)
     return {
         "jobs": [asdict(JOBS[name].small() if small else JOBS[name]) for name in jobs],
         "rows": rows,
