@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,13 @@ def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
     assert remarks["FedAvg"] == "not run: left out" and remarks["fedper"] is None
     with pytest.raises(FedloomError, match="unknown method in table made-1 'fedpre'; did you mean 'fedper'"):
         reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedpre"])
+
+
+def test_another_precision_is_used_and_told(made_up: None, tmp_path: Path, watch: Watch) -> None:
+    board = reproduce("made-1", "mini", tmp_path, watch, only=["fedper"], precision="bf16")
+    assert any("training.precision = bf16 (paper: fp32)" in s["differs"] for s in board["settings"])
+    configs = [tomllib.loads(p.read_text()) for p in tmp_path.rglob("config.toml")]
+    assert configs and all(c["training"]["precision"] == "bf16" for c in configs)
 
 
 def test_only_some_settings(made_up: None, tmp_path: Path, watch: Watch) -> None:

@@ -227,6 +227,7 @@ def reproduce(
         str | None, typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")] = None,
+    precision: Precision = None,
     executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
@@ -266,7 +267,7 @@ def reproduce(
     execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
     with _watch(1, quiet or as_json) as watch:
         chosen, blocks = (text.split(",") if text else () for text in (only, settings))
-        board = carry_out(table, scale, folder, watch, chosen, execution, encoder, blocks)  # type: ignore[arg-type]
+        board = carry_out(table, scale, folder, watch, chosen, execution, encoder, blocks, precision)  # type: ignore[arg-type]
     if as_json:
         print(json.dumps(board, indent=1))
     elif not quiet:

@@ -169,15 +169,20 @@ def reproduce(
     execution: Mapping[str, Any] | None = None,
     encoder: str | None = None,
     settings: Sequence[str] = (),
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Carry out what is missing of a table, then write `table.json`, `table.md` and pictures of figures.
 
-    `only` restricts the methods, `settings` the settings (by parts of their names); `encoder` takes the place of the
-    recipe's.
+    `only` restricts the methods, `settings` the settings (by parts of their names); `encoder` and `precision` take the
+    place of the recipe's.
     """
     table, execution = recipe(name), dict(execution or {})
-    for setting in table.settings if encoder else ():
-        setting.given[scale]["encoder"] = encoder
+    for setting in table.settings:
+        given = setting.given[scale]
+        if encoder:
+            given["encoder"] = encoder
+        if precision:
+            given["training"] = {**given.get("training", {}), "precision": precision}
     reasons = {row: _why_not(table.method(row), only) for row in table.rows}
     there = {table.method(row) for row in table.rows}
     if strange := [m for m in only if m not in there]:
