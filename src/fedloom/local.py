@@ -224,8 +224,10 @@ class Site:
     @torch.no_grad()
     def outputs(self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None) -> Outputs:
         """Features and logits of stored samples, in evaluation mode, in large batches."""
-        self.model.eval()
-        head = self.model.head if head is None else head.eval()
+        for module in (self.model, head):
+            if module is not None and module.training:  # outside of `fit` all parts of a model are in one mode
+                module.eval()
+        head = head or self.model.head
         parts = []
         size = eval_batch(x.shape)
         for start in range(0, max(len(x), 1), size):
@@ -659,6 +661,7 @@ class _trained:
         return [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
 
     def __exit__(self, *_: object) -> None:
+        self.model.eval()
         for p in self.idle:
             p.requires_grad_(True)
         for p in self.model.parameters():

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from ..local import Site
+from ..payload import Payload
 from .base import Result, Task, execute
 
 
@@ -26,7 +28,16 @@ class Inplace:
         """Execute the tasks in order. What crosses the boundary is copied, as it would be on a wire."""
         for task in tasks:
             result = execute(self.site, replace(task, down=task.down.copy(), state=task.state.copy()))
-            yield replace(result, upload=result.upload.copy(), state=result.state.copy())
+            yield replace(result, upload=result.upload.copy(), state=self._kept(result.state))
+
+    def _kept(self, state: Payload) -> Payload:
+        """A client's state, copied if any of its tensors is one of the resident model's or part of something larger."""
+        tensors = [t for t in state.values() if isinstance(t, Tensor)]
+        places = {t.untyped_storage().data_ptr() for t in tensors}
+        whole = all(t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes for t in tensors)
+        resident = (*self.site.tensors.values(), *self.site.first.values())
+        shared = len(places) < len(tensors) or not places.isdisjoint(t.untyped_storage().data_ptr() for t in resident)
+        return state if whole and not shared else state.copy()
 
     @property
     def processes(self) -> list[int]:

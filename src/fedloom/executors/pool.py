@@ -1,8 +1,13 @@
-"""Persistent worker processes, one thread each. Data lie in shared memory; payloads travel as bytes, not pickles."""
+"""Persistent worker processes, one thread each. Data lie in shared memory; payloads travel as bytes, not pickles.
+
+Short messages go through a pipe. Long ones are put into memory that the server shares with that worker, and only their
+length goes through the pipe, whose small buffer would take them in hundreds of pieces.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
 import sys
@@ -24,7 +29,9 @@ from .base import Result, Task, execute
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
 SHORT = 1 << 15  # bytes of a task: two of them fit into a pipe's buffer
-FAILED = b"\xff" * 8  # in front of what went wrong; a result begins with a length, which is never so large
+ROOM = 1 << 30  # bytes of the longest message that is shared
+# In front of what went wrong, and of a shared message's length; all else begins with a length, which is never so large.
+FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
 
 
 class Pool:
@@ -42,12 +49,15 @@ class Pool:
             context.set_forkserver_preload(["fedloom.executors.pool"])  # imported once, not once per worker
         parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)
         self._workers: list[tuple[Any, Connection]] = []
+        self._rooms: dict[Connection, _Room] = {}
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, *parts), daemon=True)
+            room = _Room()
+            process = context.Process(target=_work, args=(theirs, room, *parts), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
+            self._rooms[ours] = room
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Execute the tasks on whoever is free."""
@@ -67,7 +77,7 @@ class Pool:
                         break
                     under_way[connection].append((sent, task))
                     with contextlib.suppress(OSError):  # a worker that died is reported when its answer is awaited
-                        connection.send_bytes(data)
+                        self._rooms[connection].send(connection, data)
                     sent += 1
                     task = next(waiting, None)
                     data = task.encode() if task else b""
@@ -80,7 +90,7 @@ class Pool:
                 for ready in wait(busy):
                     assert isinstance(ready, Connection)
                     number, asked = under_way[ready].popleft()
-                    done[number] = _receive(ready, asked)
+                    done[number] = _receive(ready, self._rooms[ready], asked)
         except KeyboardInterrupt:  # nobody wants to wait for what the workers have under way
             for process, _ in self._workers:
                 process.kill()
@@ -103,12 +113,63 @@ class Pool:
             process.join(timeout=5)
             if process.is_alive():
                 process.kill()
+        for room in self._rooms.values():
+            room.close()
         torch.set_num_threads(self._threads)
 
 
-def _receive(connection: Connection, task: Task) -> Result:
+class _Room:
+    """Memory that two processes share, with two places that are written to in turn.
+
+    A worker has two tasks at the most, so when it writes an answer the server has read the one before the last. The
+    server writes a long task only to a worker that has nothing to do, whose answers it has all read.
+    """
+
+    def __init__(self) -> None:
+        self._file, self._memory, self._turn = -1, None, 0  # type: tuple[int, mmap.mmap | None, int]
+        if hasattr(os, "memfd_create"):  # Linux; elsewhere everything goes through the pipe
+            self._file = os.memfd_create("fedloom")
+            os.ftruncate(self._file, 2 * ROOM)  # only what is written takes memory
+            self._memory = mmap.mmap(self._file, 2 * ROOM)
+
+    def __getstate__(self) -> Any:
+        if self._memory is None:
+            return None
+        from multiprocessing.reduction import DupFd  # not on Windows
+
+        return DupFd(self._file)
+
+    def __setstate__(self, passed: Any) -> None:
+        self._file = passed.detach() if passed else -1
+        self._memory, self._turn = mmap.mmap(self._file, 2 * ROOM) if passed else None, 0
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Hand over a message."""
+        if self._memory and SHORT < len(data) <= ROOM:
+            start = self._turn * ROOM
+            self._memory[start : start + len(data)] = data
+            data = SHARED + start.to_bytes(8, "little") + len(data).to_bytes(8, "little")
+            self._turn = 1 - self._turn
+        connection.send_bytes(data)
+
+    def receive(self, connection: Connection) -> bytes:
+        """The next message."""
+        data = connection.recv_bytes()
+        if self._memory and data.startswith(SHARED):
+            start, length = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16))
+            return self._memory[start : start + length]
+        return data
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._memory:
+            self._memory.close()
+            os.close(self._file)
+
+
+def _receive(connection: Connection, room: _Room, task: Task) -> Result:
     try:
-        answer = connection.recv_bytes()
+        answer = room.receive(connection)
     except (EOFError, OSError):
         raise ClientError(
             f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]}: killed, out of "
@@ -134,7 +195,7 @@ def _outlive() -> None:
         os._exit(1)
 
 
-def _work(connection: Connection, *parts: Any) -> None:
+def _work(connection: Connection, room: _Room, *parts: Any) -> None:
     """A worker's life: take a task, do it, answer; end when the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_outlive, daemon=True).start()
@@ -145,7 +206,7 @@ def _work(connection: Connection, *parts: Any) -> None:
         site = Site(*parts)
     while True:
         try:
-            task = Task.decode(connection.recv_bytes())
+            task = Task.decode(room.receive(connection))
         except (EOFError, OSError):
             return
         try:
@@ -153,6 +214,6 @@ def _work(connection: Connection, *parts: Any) -> None:
         except ClientError as error:
             answer = FAILED + str(error).encode()
         try:
-            connection.send_bytes(answer)
+            room.send(connection, answer)
         except OSError:
             return
