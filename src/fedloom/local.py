@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,6 +180,11 @@ class Site:
         if features.ndim != 2:
             raise FedloomError(f"{self.method.name} needs one vector of features per sample, the model gives maps.")
         return features.shape[1]
+
+    @cached_property
+    def stackable(self) -> bool:
+        """Whether models like this one can be trained as a stack: layers for vectors that neither draw nor remember."""
+        return not self._frozen and all(isinstance(m, STACKED) for m in self.model.modules())
 
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
@@ -377,10 +383,10 @@ class Local:
             if only is not None:
                 raise FedloomError("`head` is trained alone: it goes without `only`.")
             only = [head]
-        if site.ahead and (part := head or (site.model if only is None and stackable(site.model) else None)):
+        if site.ahead and (part := head or (site.model if only is None and site.stackable else None)):
             special = pull or gradient or refs or inputs or watched or training.augment or training.clip or label
             plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.plugged)
-            if plain and not also and not site._frozen:
+            if plain and not also:
                 return self._handed(part, site.ahead(self, part, training), training)
         named = site._trainable(only) if head is None else list(head.named_parameters())
         params = [p for _, p in named]
@@ -556,11 +562,6 @@ class Local:
 def _plain(tensor: Tensor) -> Tensor:
     """A copy in plain order, as it would come out of a file, so that sums over it do not depend on where it was."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def stackable(model: nn.Module) -> bool:
-    """Whether models like this one can be trained as a stack: layers for vectors that neither draw nor remember."""
-    return all(isinstance(m, STACKED) for m in model.modules())
 
 
 def eval_batch(shape: Sequence[int]) -> int:

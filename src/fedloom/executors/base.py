@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -179,14 +180,16 @@ def _answers(
     another predictor may look at all it is given."""
     data = site.federation.data
     few = eval_batch(data.x.shape) if isinstance(predict, Network) else 1
-    waiting: list[Tensor] = []
+    waiting: list[np.ndarray] = []
+    number = 0
     for i, k in enumerate(clients):
-        waiting.append(torch.from_numpy(getattr(site.federation.clients[k], split)))
-        lengths = [len(rows) for rows in waiting]
-        if sum(lengths) < few and i + 1 < len(clients):
+        waiting.append(getattr(site.federation.clients[k], split))
+        number += len(waiting[-1])
+        if number < few and i + 1 < len(clients):
             continue
-        chosen = torch.cat(waiting)
+        lengths = [len(rows) for rows in waiting]
+        chosen = torch.from_numpy(waiting[0] if len(waiting) == 1 else np.concatenate(waiting))
         y = data.y[chosen]
-        said = predict(data.x[chosen]).argmax(1) if len(y) and predict else y
+        said = predict(data.x[chosen]).argmax(1) if number and predict else y
         yield from zip(said.split(lengths), y.split(lengths), strict=True)
-        waiting = []
+        waiting, number = [], 0
