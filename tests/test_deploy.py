@@ -201,3 +201,11 @@ def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
         method.download(method.join(server, {}), site.clients)
         asked += 1
     assert asked >= 15
+
+
+def test_an_export_leaves_no_other_models_onnx(runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.onnx").write_bytes(b"of another client")
+    predict, site, done = trained(runs["fedper"], 1)
+    export(predict, site, done.config, tmp_path / "out")
+    assert not (tmp_path / "out" / "model.onnx").exists()

@@ -146,3 +146,13 @@ def test_where_a_checkpoint_takes_long_not_every_round_has_one(tmp_path: Path, m
     saved.clear()
     fedloom.run("fedper", rounds=6, out=tmp_path / "C", **QUICK)
     assert saved == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_report_tells_numbers_sent_and_clients_lost(tmp_path: Path) -> None:
+    made = fedloom.run(
+        "fedavg", "digits4", clients=4, rounds=2, width=4, features=16, steps=1, dropouts=0.5, out=tmp_path / "r"
+    )
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert f"{made.summary['floats']['up']:,.0f}" in page and "Numbers up" in page
+    lost, asked = (sum(f(m) for m in made.metrics) for f in (lambda m: len(m["lost"]), lambda m: m["participants"]))
+    assert lost and f"{100 * lost / asked:.1f}" in page and "Lost" in page

@@ -193,6 +193,7 @@ def export(predict: Predictor, site: Site, config: Config, out: str | Path, *, o
     tensors = {n: t.detach().clone().contiguous() for n, t in module.state_dict().items()}
     write_atomic(out / "model.safetensors", save(tensors))
     write_atomic(out / "config.json", json.dumps(told, indent=1).encode())
+    (out / "model.onnx").unlink(missing_ok=True)  # of an earlier export, it would be another model's
     if onnx:
         _onnx(module.eval(), data, out / "model.onnx")
     return out

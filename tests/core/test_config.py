@@ -213,6 +213,7 @@ def test_another_methods_setting_is_unknown() -> None:
         ({"clients": 0}, {}, ["clients = 0"]),
         ({"seed": "x"}, {}, ["seed = 'x'", "integer"]),
         ({}, {"dropouts": "often"}, ["schedule.dropouts", "'often'"]),
+        ({}, {"dropouts": 1.5}, ["config: schedule.dropouts = 1.5: input should be less than 1."]),
         ({}, {"ratio": 0.5, "ratio_max": 0.2}, ["ratio_max = 0.2 must not be below ratio = 0.5"]),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -32,6 +32,9 @@ from ..cli import (
     console,
 )
 from ..errors import FedloomError, unknown
+
+if TYPE_CHECKING:
+    from .reproduce import Recipe
 
 Seeds = Annotated[str, typer.Option(help="Comma-separated seeds.")]
 
@@ -257,8 +260,9 @@ def reproduce(
         raise unknown("scale", scale, ("mini", "full"))
     found = recipe(table)
     if not (quiet or as_json):
-        rows = len(only.split(",")) if only else next(r["rows"]["here"] for r in overview() if r["table"] == found.name)
-        minutes = f"about {found.minutes * rows:g} minutes on two idle cores"
+        minutes = f"{_estimate(found, only, settings, data_root)} on two idle cores"
+        if any(s.given[scale].get("encoder") or encoder for s in found.settings):  # type: ignore[index]
+            minutes += ", and more where features are computed first"
         about = minutes if scale == "mini" else "sized for a large machine"
         title = titled(found, scale)  # type: ignore[arg-type]
         console.print(f"{title}: scale {scale}, {about}", highlight=False)
@@ -273,6 +277,17 @@ def reproduce(
     elif not quiet:
         _show_table(board)
         console.print(f"table: {(folder / 'table.md').resolve()}", soft_wrap=True, highlight=False)
+
+
+def _estimate(table: Recipe, only: str | None, settings: str | None, data_root: str | None) -> str:
+    """How long a part of a table will take."""
+    from .reproduce import at_hand
+
+    chosen = [row for row in table.rows if not only or table.method(row) in only.split(",")]
+    there = at_hand(table, "mini", data_root)
+    wanted = [n for n in there if not settings or any(part.lower() in n.lower() for part in settings.split(","))]
+    minutes = table.minutes * len(chosen) * len(wanted) / max(1, len(there))
+    return "about a minute" if minutes < 1.5 else f"about {minutes:.0f} minutes"
 
 
 def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
@@ -292,9 +307,9 @@ def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _show_table(board: Mapping[str, Any]) -> None:
-    from .reproduce import side_by_side, texts
+    from .reproduce import asked_for, texts
 
-    for block in side_by_side(board):
+    for block in asked_for(board):
         shown = Table("method", "", box=box.SIMPLE_HEAD, title=block["name"], title_justify="left", show_edge=False,
                       pad_edge=False, padding=0)  # fmt: skip
         for heading in block["columns"]:

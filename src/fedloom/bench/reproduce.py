@@ -228,6 +228,11 @@ def reproduce(
     return board
 
 
+def at_hand(table: Recipe, scale: Scale, root: str | None) -> list[str]:
+    """The settings of a table whose data are here."""
+    return [s.name for s in table.settings if _with_data(s, scale, root)[1] is None]
+
+
 def _why_not(method: str, only: Sequence[str]) -> str | None:
     if not _here(method):
         return "not run: method not available"
@@ -360,7 +365,7 @@ def markdown(board: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, board["seeds"]))
     lines = [f"# {board['title']}", "", f"{board['paper']}.", "", board["measure"], ""]
     lines.append(f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes.")
-    for block in side_by_side(board):
+    for block in asked_for(board):
         printed = any(set(row["paper"]) != {"-"} for row in block["rows"])
         who = ("ours", "paper") if printed else ("ours",)
         heads = [f"{c}, {w}" for c in block["columns"] for w in who]
@@ -374,6 +379,11 @@ def markdown(board: Mapping[str, Any]) -> str:
         if block["differs"]:
             lines += ["", "Differs from the paper:", *(f"- {d}" for d in block["differs"])]
     return "\n".join(lines) + "\n"
+
+
+def asked_for(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a table that were not left out on purpose."""
+    return [b for b in side_by_side(board) if any(row["remark"] != "not run: left out" for row in b["rows"])]
 
 
 def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -478,7 +488,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
     for name in tables():
         table = recipe(name)
         able = [r for r in table.rows if _here(table.method(r))]
-        blocks = [s.name for s in table.settings if _with_data(s, "mini", root)[1] is None]
+        blocks = at_hand(table, "mini", root)
         found.append(
             {
                 "table": name,

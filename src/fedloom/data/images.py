@@ -168,8 +168,8 @@ def _scan(path: Path, official: bool) -> list[_File]:
     without = [d for d, part, _ in places if not part]
     if official and with_parts and without:
         raise FedloomError(
-            f"{path}: {min(with_parts)} has train and test folders but {without[0]} has not; say split='mod10' to "
-            "split all domains alike."
+            f"{path}: {min(with_parts)} has train and test folders but {without[0]} has not; give all domains both, or "
+            "none: without, two of ten images are for testing."
         )
     files = [f for domain, part, place in places for f in _scan_place(path, place, domain, part)]
     if not files:

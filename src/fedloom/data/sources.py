@@ -184,7 +184,8 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
         if name in KNOWN:
             where = root or os.environ.get("FEDLOOM_DATA")
             raise FedloomError(
-                f"{name} is not at {Path(where) / KNOWN[name].path}." if where
+                f"{name} is not at {Path(where) / KNOWN[name].path}; --data-root or FEDLOOM_DATA says where to look."
+                if where
                 else f"{name} needs its files: say where they lie with --data-root or FEDLOOM_DATA."
             )  # fmt: skip
         if os.sep in name:

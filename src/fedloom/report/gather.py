@@ -310,6 +310,13 @@ def _clustering(run: RunData, _: object) -> Value:
     return first(number(run.summary, "clustering", "last"), number(run.last, "clustering"))
 
 
+def _lost(run: RunData, _: object) -> Value:
+    """How many of those who were asked were not heard of again, in the evaluated rounds; None if all were."""
+    asked = sum(m.get("participants", 0) for m in run.metrics)
+    lost = sum(len(m.get("lost", ())) for m in run.metrics)
+    return lost / asked if lost else None
+
+
 def _seconds(run: RunData, _: object) -> Value:
     spent = [s for t in run.timing if (s := number(t, "seconds")) is not None]
     return first(number(run.summary, "seconds"), sum(spent) if spent else None)
@@ -327,6 +334,7 @@ COLUMNS = (
     Column("personal_best", "Accuracy", "best\u00a0on test", "%", _figure("accuracy_mean", "best"),
            higher=None, minor=True),
     Column("common", "Accuracy", "Common", "%", _common),
+    Column("dice", "Accuracy", "Dice", "%", lambda r, _: number(r.last, "personal", "dice")),
     Column("gain_over_local", "Against alone", "Mean gain", "points", _gain, signed),
     Column("better_than_local", "Against alone", "Better\u00a0off", "%\u00a0of\u00a0clients", _share),
     Column("worst_client", "Fairness", "Worst client", "%", _figure("worst_client")),
@@ -338,6 +346,9 @@ COLUMNS = (
     Column("clustering", "Fairness", "Clients by type", "%", _clustering, minor=True),
     Column("bytes_up_per_round", "Cost", "Up", "MB/round", lambda r, _: r.sent("up"), megabytes, False),
     Column("bytes_down_per_round", "Cost", "Down", "MB/round", lambda r, _: r.sent("down"), megabytes, False),
+    Column("floats_up", "Cost", "Numbers up", "client, round", lambda r, _: number(r.summary, "floats", "up"),
+           lambda v: f"{v:,.0f}", None, True),
+    Column("lost", "Cost", "Lost", "%\u00a0of\u00a0uploads", _lost, percent, None, True),
     Column("rounds_to_target", "Cost", "To target", "rounds", _only_told, amount, False),
     Column("bytes_to_target", "Cost", "To target", "MB", _only_told, megabytes, False),
     Column("seconds_to_target", "Cost", "To target", "s", _only_told, amount, None, True),

@@ -513,6 +513,9 @@ NOTES = {
     f"{SIGMA} client": "population std (ddof 0) over clients, each with its domain's accuracy; lower is fairer.",
     "±": "std over seeds (ddof 1). Without it there is one seed only.",
     "Up, Down": "what all clients together send and receive, as serialised; MB are 10⁶ bytes.",
+    "Numbers up": "how many floating-point numbers a client sends in a round: what papers count.",
+    "Lost": "share of the clients asked in a round that were not heard of again (drop-outs), in the evaluated rounds.",
+    "Dice": "for segmentation, mean over the classes but the background; accuracies are then shares of pixels.",
     "To target": "until the target accuracy of the comparison is reached; told where all seeds reach it.",
     "Time, Memory": "depend on the machine and its load: shown, but neither ranked nor marked.",
 }
