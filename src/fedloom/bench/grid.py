@@ -133,11 +133,17 @@ class Dealer:
 
 
 def carry_out(
-    configs: Sequence[Config], out: Path, watch: Watch, dealer: Dealer | None = None, logs: Logs | None = None
+    configs: Sequence[Config],
+    out: Path,
+    watch: Watch,
+    dealer: Dealer | None = None,
+    logs: Logs | None = None,
+    labels: Sequence[str] = (),
 ) -> list[Cell]:
     """Run what is missing. A run that fails is noted with its error (and `error.txt` in its folder); the rest goes on.
 
-    Trouble with the data or with folders that are there already is raised: it is no fault of a method.
+    `labels` are what runs are called while they go on; by default, their methods. Trouble with the data or with
+    folders that are there already is raised: it is no fault of a method.
     """
     dealer = dealer or Dealer()
     cells = [Cell(config, folder_of(out, config)) for config in configs]
@@ -150,7 +156,8 @@ def carry_out(
         watch.note(f"{before} of {len(cells)} runs are there already")
     done = 0
     for i, cell in enumerate(cells, start=1):
-        watch.begin(f"[{i}/{len(cells)}] {cell.name} seed {cell.config.seed}", before=done)
+        called = labels[i - 1] if labels else cell.name
+        watch.begin(f"[{i}/{len(cells)}] {called} seed {cell.config.seed}", before=done)
         done += cell.config.schedule.rounds
         finished = (cell.folder / "summary.json").exists()
         federation = None if finished else dealer(cell.config)

@@ -205,7 +205,8 @@ def reproduce(
         blocks.append(lack)
     watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
     dealer = Dealer()
-    cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer)
+    labels = [f"{s.name}: {row}" for s, plan in zip(table.settings, plans, strict=True) for row, _ in plan]
+    cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer, labels=labels)
     board: dict[str, Any] = {
         "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure,
         "scale": scale, "seeds": table.seeds[scale], "means": table.means,
