@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .method import Method
 
 Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
-STACKED = (Split, nn.Sequential, nn.Linear, nn.ReLU, nn.GELU, nn.Tanh, nn.Flatten, nn.Identity, Unit)
+STACKED = (Split, nn.Sequential, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, Unit)
 EVAL_BATCH = 512
 EVAL_VALUES = 512 * 3 * 32 * 32  # large images go in smaller batches, or their feature maps would fill the memory
 

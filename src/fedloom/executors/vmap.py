@@ -20,15 +20,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ..local import Local, Site, _batches, _planned
-from ..models.base import Split
-from ..models.projection import Unit
 from ..training import Training
 from .base import Result, Task, execute
 from .inplace import Inplace
 
 CHUNK = 64  # clients asked at once
 STACK = 1 << 24  # bytes of weights in a stack
-FEW = 4  # clients for which a stack is not worth it
+FEW = 4  # clients; smaller stacks are taken, unmeasured, for not worth it
 
 
 class Asked(Exception):
@@ -86,7 +84,7 @@ class Vmap(Inplace):
                 groups.setdefault(found.kind, []).append(found)
         done: dict[int, Trained] = {}
         for group in groups.values():
-            # Beyond that the weights of all no longer fit into a processor's cache, and one by one is quicker.
+            # A bound, so that large models are not held many times over.
             most = STACK // max(1, sum(w.nbytes for w in group[0].weights.values()))
             group = sorted(group, key=lambda a: -a.planned)  # those that take more steps first
             for start in range(0, len(group) if most >= FEW else 0, most):
@@ -146,11 +144,8 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
         chosen = rows[:left, step]
         there = chosen >= 0
         sizes = there.sum(1)
-        if features is None:
-            x = site.prepare(data.x[places[chosen].flatten()])
-            logits = _through(template, stack, x.view(*chosen.shape, *x.shape[1:]))
-        else:
-            logits = vmap(one)(stack, fixed, features[chosen])
+        x = site.prepare(data.x[places[chosen].flatten()]) if features is None else features[chosen].flatten(0, 1)
+        logits = vmap(one)(stack, fixed, x.view(*chosen.shape, *x.shape[1:]))
         every = F.cross_entropy(logits.flatten(0, 1), y[chosen].flatten(), reduction="none").view(there.shape)
         each = (every * there).sum(1) / sizes
         optimizer.zero_grad()
@@ -171,17 +166,3 @@ def _rows(asked: Sequence[Asked]) -> Tensor:
         there = torch.arange(widest) < torch.tensor([len(b) for b in batches])[:, None]
         rows[i, : a.planned][there] = torch.cat(batches) + sum(sizes[:i])
     return rows
-
-
-def _through(module: nn.Module, weights: dict[str, Tensor], x: Tensor, name: str = "") -> Tensor:
-    """What a stack of such modules makes of a stack of batches; as `vmap` would have it, in a third of the time."""
-    if isinstance(module, nn.Linear):
-        made = x @ weights[f"{name}weight"].mT
-        return made + weights[f"{name}bias"][:, None] if module.bias is not None else made
-    if isinstance(module, nn.Sequential | Split):
-        for child, part in module.named_children():
-            x = _through(part, weights, x, f"{name}{child}.")
-        return x
-    if isinstance(module, nn.Flatten):
-        return x.flatten(2)
-    return F.normalize(x, dim=2) if isinstance(module, Unit) else module(x)
