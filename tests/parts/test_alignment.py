@@ -14,7 +14,6 @@ from fedloom.parts.alignment import (
     gains,
     margins,
     stability_loss,
-    unit_gradient,
 )
 
 
@@ -46,7 +45,7 @@ def test_the_gradient_is_that_of_autograd(tau: float, lam: float) -> None:
     free = head.clone().requires_grad_()
     loss = alignment_loss(free, points, y, weights, tau) + lam * stability_loss(free, text)
     (expected,) = torch.autograd.grad(loss, [free])
-    found = alignment_gradient(head, points, hot(y), weights, tau, text, lam)
+    found = alignment_gradient(head - text, text, points, hot(y), weights[:, None], tau, lam, unit=False)
     assert torch.allclose(found, expected, atol=1e-6)
 
 
@@ -54,21 +53,24 @@ def test_the_gradient_is_the_printed_sum_and_rows_add_up_to_nothing() -> None:
     points, y, weights, head = problem()
     p = (points @ head.T / 0.1).softmax(1)
     printed = sum(torch.outer(p[i] - F.one_hot(y[i], 5), points[i]) * weights[i] / 0.1 for i in range(len(y)))
-    found = alignment_gradient(head, points, hot(y), weights, 0.1, torch.zeros_like(head), 0.0)
+    none = torch.zeros_like(head)
+    found = alignment_gradient(head, none, points, hot(y), weights[:, None], 0.1, 0.0, unit=False)
     assert torch.allclose(found, printed, atol=1e-6)
     assert torch.allclose(found.sum(0), torch.zeros(8, dtype=torch.float64), atol=1e-10)
     text = unit(5, 8, seed=7)
-    pulled = alignment_gradient(head, points, hot(y), weights, 0.1, text, 1.0) - found
+    pulled = alignment_gradient(head - text, text, points, hot(y), weights[:, None], 0.1, 1.0, unit=False) - found
     assert torch.allclose(pulled, -text / 5, atol=1e-12)
 
 
-def test_the_gradient_goes_through_the_scaling_of_rows() -> None:
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_the_gradient_goes_through_the_scaling_of_rows(lam: float) -> None:
     points, y, weights, head = problem()
-    raw = (head * torch.linspace(0.5, 2, 5, dtype=torch.float64)[:, None]).requires_grad_()
-    (expected,) = torch.autograd.grad(alignment_loss(F.normalize(raw, dim=1), points, y, weights, 0.1), [raw])
-    found = unit_gradient(
-        raw.detach(), lambda h: alignment_gradient(h, points, hot(y), weights, 0.1, torch.zeros_like(head), 0.0)
-    )
+    text = unit(5, 8, seed=7)
+    residual = (head * torch.linspace(0.5, 2, 5, dtype=torch.float64)[:, None] - text).requires_grad_()
+    rows = F.normalize(text + residual, dim=1)
+    loss = alignment_loss(rows, points, y, weights, 0.1) + lam * stability_loss(rows, text)
+    (expected,) = torch.autograd.grad(loss, [residual])
+    found = alignment_gradient(residual.detach(), text, points, hot(y), weights[:, None], 0.1, lam, unit=True)
     assert torch.allclose(found, expected, atol=1e-8)
 
 
@@ -84,7 +86,7 @@ def test_one_cache_for_all_is_one_softmax_regression() -> None:
 def test_a_step_on_orthonormal_prototypes_raises_every_margin() -> None:
     eye = torch.eye(4, dtype=torch.float64)
     head, y, weights = 0.3 * eye, torch.arange(4), torch.full((4,), 0.25, dtype=torch.float64)
-    g = alignment_gradient(head, eye, hot(y), weights, 0.5, torch.zeros_like(eye), 0.0)
+    g = alignment_gradient(head, torch.zeros_like(eye), eye, hot(y), weights[:, None], 0.5, 0.0, unit=False)
     before, after = margins(eye, y, head), margins(eye, y, head - 0.1 * g)
     assert (after > before).all()
 
@@ -94,7 +96,8 @@ def test_small_plain_steps_raise_the_total_margin_in_all_of_500_random_trials() 
     raised = 0
     for trial in range(500):
         points, y, weights, head = problem(seed=trial)
-        g = alignment_gradient(head, points, hot(y), weights, 0.1, torch.zeros_like(head), 0.0)
+        none = torch.zeros_like(head)
+        g = alignment_gradient(head, none, points, hot(y), weights[:, None], 0.1, 0.0, unit=False)
         raised += total_margin(points, y, weights, head - 1e-3 * g) > total_margin(points, y, weights, head)
     assert raised == 500
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..local import Local, Predictor, Site
 from ..method import Update, Uploads, method
-from ..parts.alignment import alignment_gradient, gains, unit_gradient
+from ..parts.alignment import alignment_gradient, gains
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.serverside import adamw
 from ..parts.textual import Textual, no_means, own_means, pool_means, prototypes
@@ -100,13 +100,12 @@ class FedPACT(Textual):
         kinds = server.tensor("counts").nonzero()[:, 0] if self.orphans == "skip" else torch.arange(len(text))
         points, y = server.tensor("caches")[told][:, kinds].flatten(0, 1), kinds.repeat(int(told.sum()))
         share = server.tensor("sizes")[told].double()
-        weights = (share / share.mean()).float().repeat_interleave(len(kinds))  # K pi_k: a batch's mean estimates Eq. 6
+        share = (share / share.mean()).float()  # K pi_k: a batch's mean estimates Eq. 6
+        weights = share.repeat_interleave(len(kinds))[:, None]
 
         def gradient(residual: Tensor, points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            def of(head: Tensor) -> Tensor:
-                return alignment_gradient(head, points, targets, weights / len(weights), self.tau, text, self.lam)
-
-            return unit_gradient(text + residual, of) if self.unit else of(text + residual)
+            mean = weights / len(weights)
+            return alignment_gradient(residual, text, points, targets, mean, self.tau, self.lam, self.unit)
 
         residual = adamw(
             server.tensor("residual"), gradient, (points, F.one_hot(y, len(text)).to(text.dtype), weights),

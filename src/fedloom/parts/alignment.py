@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,22 +18,31 @@ def stability_loss(head: Tensor, text: Tensor) -> Tensor:
 
 
 def alignment_gradient(
-    head: Tensor, prototypes: Tensor, targets: Tensor, weights: Tensor, tau: float, text: Tensor, lam: float
+    residual: Tensor,
+    text: Tensor,
+    prototypes: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    tau: float,
+    lam: float,
+    unit: bool,
 ) -> Tensor:
-    """The gradient of alignment_loss + lam * stability_loss with respect to the head, in closed form.
+    """The gradient of alignment_loss + lam * stability_loss with respect to the residual, in closed form.
 
-    `targets` has the classes as rows with a single one.
-    """
-    off = torch.softmax((prototypes @ head.T).div_(tau), dim=1).sub_(targets).mul_((weights / tau)[:, None])
-    return torch.addmm(text, off.T, prototypes, beta=-lam / len(head))
-
-
-def unit_gradient(matrix: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
-    """The gradient with respect to a matrix, from that with respect to its rows scaled to length one."""
-    length = matrix.norm(dim=1, keepdim=True).clamp_(min=1e-12)
-    unit = matrix / length
-    g = gradient(unit)
-    return g.addcmul_((g * unit).sum(1, keepdim=True), unit, value=-1).div_(length)
+    The head is text + residual; with `unit` its rows h are scaled to length one. `targets` has the classes as rows with
+    a single one, `weights` is a column. Scaled rows are never written out: scores are divided by lengths instead, and
+    the part of the gradient along h, which scaling removes, is summed over scores, which are few.
+    """  # fmt: skip
+    head, pull = text + residual, lam / len(text)
+    scores = prototypes @ head.T
+    if not unit:
+        off = torch.softmax(scores.div_(tau), dim=1).sub_(targets).mul_(weights / tau)
+        return torch.addmm(text, off.T, prototypes, beta=-pull)
+    per = torch.linalg.vector_norm(head, dim=1).clamp_(min=1e-12).reciprocal_()  # 1 / length
+    off = torch.softmax(scores * (per / tau), dim=1).sub_(targets).mul_(weights / tau)
+    along = (off * scores).sum(0).sub_(torch.linalg.vecdot(text, head), alpha=pull)
+    gradient = (head * along.mul_(per.pow(3).neg_())[:, None]).addcmul_(text, per[:, None], value=-pull)
+    return gradient.addmm_(off.mul_(per).T, prototypes)
 
 
 def margins(features: Tensor, y: Tensor, head: Tensor) -> Tensor:

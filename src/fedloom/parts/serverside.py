@@ -48,14 +48,15 @@ def adamw(
     `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small steps in a round;
     without autograd they take a third of the time.
     """
-    w = weight.clone()
-    mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
-    for _ in range(epochs):
-        order = torch.randperm(len(samples[0]), generator=rng)
-        for part in zip(*(t[order].split(batch) for t in samples), strict=True):
-            step += 1
-            torch._fused_adamw_(
-                [w], [gradient(w, *part)], [mean], [square], [], [step], lr=lr, beta1=0.9, beta2=0.999,
-                weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
-            )  # fmt: skip
-    return w
+    with torch.inference_mode():  # spares each of some twenty small operations a little; a tenth in all
+        w = weight.clone()
+        mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
+        for _ in range(epochs):
+            order = torch.randperm(len(samples[0]), generator=rng)
+            for part in zip(*(t[order].split(batch) for t in samples), strict=True):
+                step += 1
+                torch._fused_adamw_(
+                    [w], [gradient(w, *part)], [mean], [square], [], [step], lr=lr, beta1=0.9, beta2=0.999,
+                    weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
+                )  # fmt: skip
+    return w.clone()  # a tensor that autograd accepts again
