@@ -45,7 +45,7 @@ def explain(error: ValidationError) -> str:
         if where in fits and e["type"].endswith(("_type", "_parsing")):
             continue
         what = re.sub(r", unable to parse.*", "", e["msg"]).removeprefix("Value error, ")
-        what = what[0].lower() + what[1:]
+        what = (what[0].lower() + what[1:]).replace("a valid tuple", "a list")
         # A rule between several settings names them itself; its input is all of them.
         said.append(what if isinstance(e.get("input"), dict) else f"{where} = {e.get('input')!r}: {what}")
     return "; ".join(dict.fromkeys(said)) + "."

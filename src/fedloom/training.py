@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from .errors import FedloomError, explain, unknown
@@ -15,6 +15,15 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _listed(value: object) -> object:
+    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+
+Listed = BeforeValidator(_listed)  # names may be given as one text, with commas between them
+Names = Annotated[tuple[str, ...], Listed]
+Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
 
 # With these every step is exactly `w - lr * gradient`, whatever the run's optimiser; for steps that a paper fixes.
 PLAIN: dict[str, Any] = {
@@ -57,7 +66,7 @@ class Training(BaseModel):
     weight_decay: NotNegative = 0.0  # L2 penalty (SGD, Adam) or decoupled decay (AdamW)
     clip: Positive | None = None  # largest norm of the whole gradient
     precision: Literal["fp32", "bf16"] = "fp32"  # of what networks compute; weights, losses and sums are fp32
-    augment: tuple[Literal["crop", "flip", "rotate"], ...] = ()  # of training images, anew in every step
+    augment: Changes = ()  # of training images, anew in every step
 
     @model_validator(mode="after")
     def _possible(self) -> Training:

@@ -94,6 +94,15 @@ def test_a_flat_key_finds_its_section() -> None:
     assert (config.seed, config.validation) == (9, 0.2)
 
 
+def test_lists_of_names_may_be_one_text_with_commas() -> None:
+    changes = {"augment": "crop, flip", "points": "a,b", "only_domains": ["x", "y"]}
+    config = build({"method": "fedavg+dfdc"}, changes)
+    assert config.training.augment == ("crop", "flip")
+    assert config.hyper["points"] == ("a", "b") and config.source.only_domains == ("x", "y")
+    with pytest.raises(FedloomError, match="augment = 3: input should be a list"):
+        build({"method": "fedavg"}, {"augment": 3})
+
+
 def test_a_section_may_be_named() -> None:
     config = build({"method": "fedprox"}, {"training.lr": 0.2, "hyper.mu": 0.5, "schedule.rounds": 2})
     assert (config.training.lr, config.hyper["mu"], config.schedule.rounds) == (0.2, 0.5, 2)

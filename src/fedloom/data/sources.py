@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from ..errors import FedloomError, unknown
-from ..training import Count, NotNegative, Share
+from ..training import Count, Names, NotNegative, Share
 from . import digits4, stress
 from .arrays import npz_kind, read_npz, read_npz_folder
 from .federation import Dataset
@@ -46,8 +46,8 @@ class Source(BaseModel):
     size: Count | None = None  # images become size x size
     on_bad_file: Literal["refuse", "skip"] = "refuse"  # an unreadable image is named either way
     flatten: bool = False  # images as plain vectors
-    only_domains: tuple[str, ...] | None = None  # these domains, in this order
-    only_classes: tuple[str, ...] | None = None  # these classes, in this order
+    only_domains: Names | None = None  # these domains, in this order
+    only_classes: Names | None = None  # these classes, in this order
     limit_train: Count | None = None  # so many training samples of each class and domain, the first ones
     limit_test: Count | None = None  # the same for the test part
     length: Count = 200  # words of a text
@@ -58,12 +58,6 @@ class Source(BaseModel):
     image_noise: Literal["gaussian", "laplace", "exponential"] | None = None  # on training samples
     noise_coefficient: Share = 0.1  # share of the noise in a noisy sample
     noise_scale: NotNegative = 0.05  # of the distribution it is drawn from
-
-    @field_validator("only_domains", "only_classes", mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        """Names may be given as one text, with commas between them."""
-        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ..method import Plugin, Update, plugin
 from ..parts.decoupling import Noise, Use, corrections, losses, most_confident_wrong, with_corrections
 from ..payload import Payload
 from ..roles import Roles
-from ..training import Count, NotNegative, Positive
+from ..training import Count, Names, NotNegative, Positive
 
 
 @plugin("dfdc")
@@ -42,7 +42,7 @@ class DFDC(Plugin):
     cos_tau: Positive = 0.06  # the smaller, the more the two parts are pushed apart
     lam1: NotNegative = 0.8  # weight of the decoupler's loss
     lam2: NotNegative = 1.0  # weight of the corrector's loss
-    points: tuple[str, ...] = ()  # modules of the body to stand behind; by default behind its last feature map
+    points: Names = ()  # modules of the body to stand behind; by default behind its last feature map
     module_depth: Literal[2, 3] = 2  # layers of decoupler and corrector
     bottleneck: Count = 64  # channels between these layers
     mask_noise: Noise = "gumbel"  # gumbel or logistic, of the mask in training
