@@ -246,7 +246,7 @@ def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
     except ImportError:
         raise FedloomError("onnxruntime is not installed; `pip install 'fedloom[onnx]'` brings it.") from None
     rows = torch.arange(min(len(data.y), 5))
-    x = data.prepare(data.x[rows])
+    x = data.prepare(data.take(rows))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # about operators of packages that are not there
         try:

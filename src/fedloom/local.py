@@ -175,7 +175,7 @@ class Site:
     def width(self) -> int:
         """How many features the body gives for one sample."""
         data = self.federation.data
-        blank = torch.zeros_like(data.x[torch.arange(1)])
+        blank = torch.zeros_like(data.take(torch.arange(1)))
         features = self.outputs(blank).features
         if features.ndim != 2:
             raise FedloomError(f"{self.method.name} needs one vector of features per sample, the model gives maps.")
@@ -255,7 +255,7 @@ class Site:
     def tests(self) -> tuple[Tensor, Tensor]:
         """The resident body's features of all clients' test samples, each sample once, and their labels."""
         index = torch.from_numpy(np.unique(np.concatenate([c.test for c in self.federation.clients])))
-        return self.outputs(self.federation.data.x[index]).features, self.federation.data.y[index]
+        return self.outputs(self.federation.data.take(index)).features, self.federation.data.y[index]
 
     def _trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
         """Named parameters that may be trained: not frozen and, if `only` is given, inside one of its modules."""
@@ -334,7 +334,7 @@ class Local:
         """The client's samples of that part as the model wants them, and their labels, in order, many at a time."""
         data, index = self.site.federation.data, torch.from_numpy(getattr(self.site.federation.clients[self.id], part))
         for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
-            yield self.site.prepare(data.x[rows]), data.y[rows]
+            yield self.site.prepare(data.take(rows)), data.y[rows]
 
     def losses(self) -> dict[str, float]:
         """The mean of each loss part over the steps that had it."""
@@ -410,8 +410,8 @@ class Local:
         def take(rows: Tensor) -> tuple[Tensor, Tensor]:
             if training.augment and isinstance(data.x, Views):  # before a frozen encoder: augmented beforehand
                 return site.prepare(data.x.drawn(rows, shaken)), data.y[rows]
-            x = data.x[rows]
-            return site.prepare(augment(x, training.augment, shaken) if training.augment else x), data.y[rows]
+            x, y = data.take(rows), data.y.index_select(0, rows)
+            return site.prepare(augment(x, training.augment, shaken) if training.augment else x), y
 
         def measure(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             # Statistics of a single sample are undefined: such a batch uses the running ones.
@@ -514,7 +514,7 @@ class Local:
             m.momentum = None  # the mean over chunks
             m.train()
         for rows in chunks:
-            site.through(site.model.body, nn.Identity(), data.prepare(data.x[rows]))
+            site.through(site.model.body, nn.Identity(), data.prepare(data.take(rows)))
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum
         site.model.eval()

@@ -175,7 +175,7 @@ class Work:
         s, (epoch, place) = self.student, divmod(self.step, self.per_epoch)
         order = torch.randperm(len(self.rows), generator=torch_rng(s.seed, "pretrain", "order", epoch))
         rows = self.rows[order[place * s.batch : (place + 1) * s.batch]]
-        shaken = augment(self.data.x[rows], ("crop", "flip"), torch_rng(s.seed, "pretrain", "augment", self.step))
+        shaken = augment(self.data.take(rows), ("crop", "flip"), torch_rng(s.seed, "pretrain", "augment", self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
         self.parts.train()
@@ -203,7 +203,7 @@ class Work:
         self.parts.eval()
         near, right = 0.0, 0
         for rows in self.held.split(self.student.batch) if len(self.held) else ():
-            token = self.token(self.data.x[rows])
+            token = self.token(self.data.take(rows))
             near += float(F.cosine_similarity(self.parts["project"](token), self.taught[rows]).sum())
             if "classify" in self.parts:
                 right += int((self.parts["classify"](token).argmax(1) == self.data.y[rows]).sum())

@@ -189,7 +189,7 @@ def _answers(
             continue
         lengths = [len(rows) for rows in waiting]
         chosen = torch.from_numpy(waiting[0] if len(waiting) == 1 else np.concatenate(waiting))
-        y = data.y[chosen]
-        said = predict(data.x[chosen]).argmax(1) if number and predict else y
+        y = data.y.index_select(0, chosen)
+        said = predict(data.take(chosen)).argmax(1) if number and predict else y
         yield from zip(said.split(lengths), y.split(lengths), strict=True)
         waiting, number = [], 0

@@ -118,7 +118,7 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
     places = torch.cat(index)
     rows = _rows(asked)
     y = data.y[places]
-    features = None if whole else site.outputs(data.x[places]).features
+    features = None if whole else site.outputs(data.take(places)).features
     stack = {n: torch.stack([a.weights[n] for a in asked]).requires_grad_() for n in asked[0].weights}
     fixed = {n: torch.stack([a.fixed[n] for a in asked]) for n in asked[0].fixed}
     optimizer, lr = training.make(list(stack.values()), first.round), training.step_size(first.round)
@@ -144,7 +144,7 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
         chosen = rows[:left, step]
         there = chosen >= 0
         sizes = there.sum(1)
-        x = site.prepare(data.x[places[chosen].flatten()]) if features is None else features[chosen].flatten(0, 1)
+        x = site.prepare(data.take(places[chosen].flatten())) if features is None else features[chosen].flatten(0, 1)
         logits = vmap(one)(stack, fixed, x.view(*chosen.shape, *x.shape[1:]))
         every = F.cross_entropy(logits.flatten(0, 1), y[chosen].flatten(), reduction="none").view(there.shape)
         each = (every * there).sum(1) / sizes

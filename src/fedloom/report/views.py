@@ -376,7 +376,7 @@ def grad_cam(one: Opened) -> Tiles | None:
     for domain, k in list(firsts.items())[:SHOWN]:
         chosen = numpy_rng(one.site.seed, "views", "grad-cam", k).permutation(federation.clients[k].test)[:each]
         rows = torch.from_numpy(np.sort(chosen))
-        x, y = data.x[rows], data.y[rows]
+        x, y = data.take(rows), data.y[rows]
         said = one.predictor(k)(x).argmax(1)  # as the method predicts, which need not be with the model's head
         maps = class_maps(one.site.model, data.prepare(x), said)
         for part, seen in part_maps(one.site.model, data.prepare(x), said).items():
