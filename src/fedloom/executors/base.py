@@ -162,9 +162,11 @@ def _execute(site: Site, task: Task, local: Local) -> Result:
 
 
 def score(site: Site, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
-    """A row of `Result.scores` for each client, by split."""
+    """A row of `Result.scores` for each client, by split; none of a split of which these clients have nothing."""
     scores = {}
     for split in task.splits if predict else ():
+        if not any(len(getattr(site.federation.clients[k], split)) for k in task.clients):
+            continue
         rows = []
         for said, y in _answers(site, predict, task.clients, split):
             table = confusion(said, y, site.classes).flatten().tolist() if y.ndim > 1 else []

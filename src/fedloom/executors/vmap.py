@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.utils.rnn import pad_sequence
 
 from ..local import Local, Site, _batches, _planned
 from ..training import Training
@@ -161,8 +162,10 @@ def _rows(asked: Sequence[Asked]) -> Tensor:
     sizes = [a.local.size for a in asked]
     widest = min(asked[0].training.batch, max(sizes))
     rows = torch.full((len(asked), asked[0].planned, widest), -1)
+    before = 0
     for i, a in enumerate(asked):
-        batches = list(_batches(a.local.size, a.training, a.planned, a.local.rng("batches 0")))
-        there = torch.arange(widest) < torch.tensor([len(b) for b in batches])[:, None]
-        rows[i, : a.planned][there] = torch.cat(batches) + sum(sizes[:i])
+        batches = list(_batches(sizes[i], a.training, a.planned, a.local.rng("batches 0")))
+        padded = pad_sequence(batches, batch_first=True, padding_value=-1 - before)
+        rows[i, : a.planned, : padded.shape[1]] = padded + before
+        before += sizes[i]
     return rows
