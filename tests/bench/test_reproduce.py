@@ -123,7 +123,8 @@ def test_tables_go_by_two_names() -> None:
 def test_printed_averages_are_those_of_the_printed_domains(name: str, columns: tuple[int, ...]) -> None:
     """A slip of the pen in a figure would show."""
     table, wrong, seen = recipe(name), set(), 0
-    for setting, domains in zip(table.settings, columns, strict=True):
+    printed = [s for s in table.settings if set(table.printed(next(iter(table.figures)), s)) != {"-"}]
+    for setting, domains in zip(printed, columns, strict=True):
         for row in table.figures:
             values = [float(figure.split("(")[0]) for figure in table.printed(row, setting)[: domains + 1]]
             seen += 1

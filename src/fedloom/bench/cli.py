@@ -259,6 +259,8 @@ def reproduce(
     if scale not in ("mini", "full"):
         raise unknown("scale", scale, ("mini", "full"))
     found = recipe(table)
+    chosen, blocks = (text.split(",") if text else () for text in (only, settings))
+    found.has(chosen, blocks)
     if not (quiet or as_json):
         minutes = f"{_estimate(found, only, settings, data_root)} on two idle cores"
         if any(s.given[scale].get("encoder") or encoder for s in found.settings):  # type: ignore[index]
@@ -270,7 +272,6 @@ def reproduce(
     suits = "pool" if workers else found.executor
     execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
     with _watch(1, quiet or as_json) as watch:
-        chosen, blocks = (text.split(",") if text else () for text in (only, settings))
         board = carry_out(table, scale, folder, watch, chosen, execution, encoder, blocks, precision)  # type: ignore[arg-type]
     if as_json:
         print(json.dumps(board, indent=1))

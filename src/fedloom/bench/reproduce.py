@@ -92,6 +92,15 @@ class Recipe:
         given = _merged(_merged(given, own), small if scale == "mini" else {})
         return build({**given, "seed": seed, "execution": dict(execution)})
 
+    def has(self, methods: Sequence[str], settings: Sequence[str]) -> None:
+        """Refuse methods and parts of names of settings that are not in the table."""
+        there = {self.method(row) for row in self.rows}
+        if strange := [m for m in methods if m not in there]:
+            raise unknown(f"method in table {self.name}", strange[0], there)
+        called = [s.name for s in self.settings]
+        if strange := [part for part in settings if not any(part.lower() in name.lower() for name in called)]:
+            raise unknown(f"setting of table {self.name}", strange[0], called)
+
     def method(self, row: str) -> str:
         """The method of a row."""
         return str(self.rows[row]["method"])
@@ -184,12 +193,7 @@ def reproduce(
         if precision:
             given["training"] = {**given.get("training", {}), "precision": precision}
     reasons = {row: _why_not(table.method(row), only) for row in table.rows}
-    there = {table.method(row) for row in table.rows}
-    if strange := [m for m in only if m not in there]:
-        raise unknown(f"method in table {table.name}", strange[0], there)
-    called = [s.name for s in table.settings]
-    if strange := [part for part in settings if not any(part.lower() in name.lower() for name in called)]:
-        raise unknown(f"setting of table {table.name}", strange[0], called)
+    table.has(only, settings)
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
