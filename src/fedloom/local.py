@@ -22,6 +22,7 @@ from .data.views import Views
 from .errors import FedloomError
 from .models.base import Split
 from .models.projection import Unit
+from .products import descend, products
 from .rng import key, torch_rng
 from .roles import Role
 from .training import Training, part_of
@@ -450,7 +451,10 @@ class Local:
                     tensor.copy_(before)
             return Tree((n, g) for (n, _), g in zip(named, found, strict=True))
 
-        with _trained(model, params, only, site._frozen) as norms:
+        # Where nobody wants to see gradients, large ones need not be written out.
+        unseen = optimizer is not None and optimizer.plain and not (gradient or (anchor and mu) or training.clip)
+        large = products(model, params if unseen and training.precision == "fp32" else ())
+        with _trained(model, params, only, site._frozen) as norms, large as noted:
             for rows in _batches(len(index), training, planned, rng):
                 self.step = steps + 1
                 if training.cosine and optimizer is not None:
@@ -462,12 +466,14 @@ class Local:
                     raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
                 if optimizer is not None:
                     optimizer.zero_grad()
+                    noted.clear()  # a loss may have asked for gradients itself
                     total.backward()
                     if gradient or (anchor and mu):
                         self._correct(named, anchor, mu, gradient, lr, elsewhere)
                     if training.clip:
                         nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
                     optimizer.step()
+                    descend(noted, optimizer.lr)
                 for name, part in parts.items():
                     value = part.detach() * len(rows)
                     sums[name] = sums[name] + value if name in sums else value

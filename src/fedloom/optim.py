@@ -21,6 +21,7 @@ class Optimizer:
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
         self.params = list(params)
         self.lr = lr
+        self.plain = False
         self._memory: dict[int, Any] = {}  # by place in `params`
 
     def zero_grad(self) -> None:
@@ -67,6 +68,7 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(params, lr)
         self.momentum, self.dampening, self.decay, self.nesterov = momentum, dampening, weight_decay, nesterov
+        self.plain = not (momentum or weight_decay)  # a step is w - lr * gradient
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         # Not `torch.optim.sgd.sgd`: it sorts tensors by device first, which takes longer than a small model's step.
