@@ -204,6 +204,22 @@ class Deployment:
             str(free_port()), "--node-config", node_config, *(["--insecure"] if plain else secure),
         )  # fmt: skip
 
+    def again(self, k: int, seconds: float) -> None:
+        """Site k after its end: started until the SuperLink lets it in, as a service manager would. While the SuperLink
+        takes the old process for alive (it has missed no second heartbeat yet) it turns the new one away."""
+        name = f"site-{k}"
+        before, process = self.said(name).count("SuperNode ID"), self.node(k)
+
+        def there() -> bool:
+            nonlocal process
+            if process.poll() is not None:
+                self.kill(name)  # what it had started, too
+                time.sleep(5)
+                process = self.node(k)
+            return self.said(name).count("SuperNode ID") > before
+
+        self.until(there, seconds, f"site {k} again")
+
     def flwr(self, *command: str) -> str:
         """A command of Flower's, and what it prints."""
         done = subprocess.run(
