@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from fedloom import checks
@@ -29,6 +30,10 @@ from fedloom.method import Method
 from fedloom.payload import Payload
 from fedloom.schedule import Schedule
 from fedloom.training import Training
+
+# How long drawing an example takes says something about the machine only.
+settings.register_profile("fedloom", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedloom")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 if SHARED.is_dir():
