@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,8 @@ def test_dif_digit_sizes() -> None:
     shares = run("dif", pool)
     assert sizes(shares) == DIF10
     assert [share.domain for share in shares] == [0] * 10 + [1] * 6 + [2] * 3 + [3] * 2 + [4]
-    assert np.concatenate([share.train for share in shares[:10]]).tolist() == list(range(2970))  # consecutive
+    stored = run("dif", pool, mix=False)
+    assert np.concatenate([share.train for share in stored[:10]]).tolist() == list(range(2970))  # consecutive
     assert shares[0].test.tolist() == list(range(9916, 10_016)) == shares[9].test.tolist()
     assert sizes(run("dif", pool, 10, dif=1, percent=0.25)) == [371, 1115] * 5
     # The same sizes come from 7438 training samples, Digit-Five's own number, with a product of 0.4 and of 0.2.
@@ -238,6 +240,16 @@ def test_dif_pacs_ratio_and_small_domains() -> None:
     shares = run("dif", small, dif=4, percent=1.0, train_share=1.0)
     assert sum(len(s.train) for s in shares if s.domain == 1) == 99  # never more than there are; rounded down
     assert sizes(run("dif", small, dif=1, percent=1.0, train_share=1.0)) == [25, 75] * 3
+
+
+def test_dif_mixes_domains_that_are_stored_class_by_class() -> None:
+    pool = build({name: (500, 100) for name in FIVE})
+    order = np.lexsort((pool.y, pool.test, pool.domain))  # as folders are read
+    pool = replace(pool, y=pool.y[order])
+    lacking, mixed = (run("dif", pool, 10, dif=1, percent=1.0, mix=mix) for mix in (False, True))
+    least, most = (f(len(classes_of(pool, s.train)) for s in shares) for f, shares in ((min, mixed), (max, lacking)))
+    assert least > 8 > most
+    assert sizes(mixed) == sizes(lacking)
 
 
 def test_dif_that_cannot_be() -> None:
@@ -410,6 +422,7 @@ CHOICES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "order": st.none() | st.permutations(DOMAINS),
         "percent": PART,
         "train_share": PART,
+        "mix": st.booleans(),
     },
     "f2dc": {
         "counts": st.none() | st.dictionaries(st.sampled_from(DOMAINS), st.integers(0, 4)),

@@ -328,6 +328,7 @@ def dif(
     order: list | tuple | None = None,
     percent: float = 0.5,
     train_share: float = 0.6,
+    mix: bool = True,
 ) -> list[Share]:
     """FedGCR's domain imbalance factor: `dif` times as many clients in the first domain of `order` as in the last.
 
@@ -338,7 +339,9 @@ def dif(
     rho^j (dif=1: to 3^j; PACS, known by its names and dif not 1: to dif^(j/(clients-1))), rounded down, as consecutive
     slices.  The paper validates on the other 1 - train_share, which is left out here because Fedloom takes validation
     samples from a client's own training samples.  Every client is tested on the whole test part of its domain:
-    `percent` does not thin it.  Clients are numbered domain by domain in `order`; nothing is random.
+    `percent` does not thin it.  Clients are numbered domain by domain in `order`.  Before it is cut, a domain is mixed:
+    folders are read class by class, so that slices would lack most classes; `mix=false` leaves the stored order, as
+    the authors do with theirs.
     """
     total = len(pool.domains)
     _proportion(percent=percent, train_share=train_share)
@@ -367,8 +370,9 @@ def dif(
     for d, sizes in zip(places, _dif_sizes(every, dif, percent * train_share, pacs), strict=True):
         here = pool.domain == d
         train, test = np.flatnonzero(here & ~pool.test), np.flatnonzero(here & pool.test)
+        train = rng.permutation(train) if mix else train
         ends = np.cumsum(sizes)
-        shares += [Share(train[end - size : end], test, d) for size, end in zip(sizes, ends, strict=True)]
+        shares += [Share(np.sort(train[end - size : end]), test, d) for size, end in zip(sizes, ends, strict=True)]
     return shares
 
 
