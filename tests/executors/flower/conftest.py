@@ -176,7 +176,7 @@ class Deployment:
         return process
 
     def ray(self) -> int:
-        """A Ray of our own that listens on this machine only; its port."""
+        """A Ray of our own, which ends with the test; its port."""
         port = free_port()
         self.short = tempfile.mkdtemp(prefix="ray-")  # names of sockets may not be long
         self.start(

@@ -181,7 +181,7 @@ def test_faults(deployment, tmp_path: Path) -> None:
 
 def simulate(here, folder: Path, out: Path) -> float:
     """Run an app on twenty simulated nodes, two at a time; the seconds it took."""
-    # Ray binds the machine's own address unless it is told not to: Flower's simulation joins this one instead.
+    # Flower's simulation would start a Ray that stays: it joins this one instead.
     here.env["RAY_ADDRESS"] = f"127.0.0.1:{here.ray()}"
     here.link()
     start = time.monotonic()
