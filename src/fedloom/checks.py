@@ -427,7 +427,10 @@ def check_learns(method: Method) -> None:
 
 # -- executors that watch -------------------------------------------------------------------------------------------
 class _Backwards(Inplace):
-    """Executes the last task first; hands results on in the order of tasks, as an executor must."""
+    """Executes the last task first, so also a round before the evaluation of the one before it; hands results on in the
+    order of tasks, as an executor must."""
+
+    eager = True
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         results = list(super().run(reversed(list(tasks))))

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,7 +60,6 @@ class Engine:
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})  # since the first round
     # Seconds of this round by who worked; with worker processes the server waits while clients work.
     spent: dict[str, float] = field(default_factory=dict)
-    floats: dict[str, list[int]] = field(default_factory=dict)  # in this round, one entry per message, hellos apart
 
     def run(self, start: Checkpoint | None = None) -> None:
         """Go on from a checkpoint (or from nothing) until the last round, or until a callback stops the run."""
@@ -67,27 +67,43 @@ class Engine:
         self.server = first(site) if start is None or start.server is None else start.server
         if start and start.round:
             self.round, self.bytes = start.round, dict(start.extra["bytes"])
+        begun: _Turn | None = None  # the next round, if workers have been given its first tasks
         while self.round < self.schedule.rounds:
-            self.round += 1
-            self.server = self.server.replace(round=self.round)
-            cohort, lost, work = self.schedule.cohort(self.round, site)
-            moved, clock = dict(self.bytes), time.monotonic()
-            present = self._welcome(cohort)
-            self.floats = {"up": [], "down": []}
-            due = self.schedule.evaluates(self.round)
+            turn = begun or self._turn()
+            self.round, self.server = turn.round, turn.server
+            clock = time.monotonic()
+            if not begun:
+                self._welcome(turn)
             arrived = _Arrivals(self._table())
             self.spent = {"clients": time.monotonic() - clock}
             clock = time.monotonic()
-            self.server = method.aggregate(self.server, self._timed(self._work(present, lost, work, due, arrived)))
+            self.server = method.aggregate(self.server, self._timed(self._work(turn, arrived)))
             self.spent["server"] = time.monotonic() - clock - self._waited
             self.spent["clients"] += self._waited
             arrived.finish(method.name)
-            lost = set(cohort) - set(np.flatnonzero(arrived.trained).tolist())
+            self.bytes = {way: self.bytes[way] + number for way, number in turn.bytes.items()}
             clock = time.monotonic()
-            record = self._evaluate(cohort, lost, arrived, moved) if due else None
+            begun = self._ahead() if turn.due else None
+            record = self._evaluate(turn, arrived, begun) if turn.due else None
             self.spent["evaluation"] = time.monotonic() - clock
             if any([callback.after_round(self, record) for callback in self.callbacks]):
                 return
+
+    def _turn(self) -> _Turn:
+        """The next round, as the server is now."""
+        number = self.round + 1
+        cohort, lost, work = self.schedule.cohort(number, self.site)
+        return _Turn(
+            number, self.server.replace(round=number), cohort, cohort, lost, work, self.schedule.evaluates(number)
+        )
+
+    def _ahead(self) -> _Turn | None:
+        """The next round, if it may begin while this one is evaluated: what it begins with is known, evaluation changes
+        nothing, and what comes of it is looked at only when this round is recorded and saved."""
+        if not self.executor.eager or self.round == self.schedule.rounds:
+            return None
+        turn = self._turn()
+        return turn if self.server.tensor("known")[turn.cohort].all() else None  # a newcomer says hello first
 
     def _timed(self, uploads: Iterator[tuple[int, Payload]]) -> Iterator[tuple[int, Payload]]:
         """The same, noting how long the server waits for them: the rest of `aggregate` is the server's own work."""
@@ -100,50 +116,45 @@ class Engine:
                 return
             yield found
 
-    def _welcome(self, cohort: list[int]) -> list[int]:
-        """Newcomers introduce themselves. Returns who of the cohort is known then: a client elsewhere may be silent."""
+    def _welcome(self, turn: _Turn) -> None:
+        """Newcomers introduce themselves. A client elsewhere that is silent takes no part."""
         known = self.server.tensor("known").clone()
-        new = [k for k in cohort if not known[k]]
-        results = self.executor.run(Task("hello", self.round, (k,)) for k in new) if new else ()
-        hellos = {r.clients[0]: self._received(r) for r in results}
+        new = [k for k in turn.cohort if not known[k]]
+        results = self.executor.run(Task("hello", turn.round, (k,)) for k in new) if new else ()
+        hellos = {r.clients[0]: self._received(turn, r) for r in results}
         if hellos:
             known[list(hellos)] = True
-            self.server = self.site.method.join(self.server, hellos).replace(known=known)
-        return [k for k in cohort if known[k]]
+            self.server = turn.server = self.site.method.join(self.server, hellos).replace(known=known)
+        turn.present = [k for k in turn.cohort if known[k]]
 
-    def _work(
-        self, cohort: list[int], lost: set[int], work: Mapping[int, float], due: bool, arrived: _Arrivals
-    ) -> Iterator[tuple[int, Payload]]:
-        """Send downloads, have clients work, hand on their uploads one by one in a fixed order."""
+    def _tasks(self, turn: _Turn) -> Iterator[Task]:
+        """Downloads for clients, and what they shall do."""
+        for k in turn.present:
+            down = self.site.method.download(turn.server, k)
+            turn.bytes["down"] += down.nbytes
+            turn.floats["down"].append(down.floats)
+            if k not in turn.lost:  # a client that is lost took the download and is not heard of again
+                splits = SCORED if turn.due else ()
+                yield Task("client", turn.round, (k,), down, self.store.get(k), splits, turn.work.get(k, 1.0))
 
-        def tasks() -> Iterator[Task]:
-            for k in cohort:
-                down = self._sent(self.site.method.download(self.server, k))
-                if k not in lost:  # a client that is lost took the download and is not heard of again
-                    splits = SCORED if due else ()
-                    yield Task("client", self.round, (k,), down, self.store.get(k), splits, work.get(k, 1.0))
-
-        for result in self.executor.run(tasks()):
+    def _work(self, turn: _Turn, arrived: _Arrivals) -> Iterator[tuple[int, Payload]]:
+        """Have clients work, hand on their uploads one by one in a fixed order."""
+        for result in turn.results or self.executor.run(self._tasks(turn)):
             k = result.clients[0]
-            upload = self._received(result)
-            self.floats["up"].append(upload.floats)
+            upload = self._received(turn, result)
+            turn.floats["up"].append(upload.floats)
             self.store.put(k, result.state)
             arrived.add(k, result, len(self.site.federation.clients[k].train))
             for callback in self.callbacks:
                 if hasattr(callback, "after_client"):
-                    callback.after_client(self, int(arrived.trained.sum()), len(cohort) - len(lost))
+                    callback.after_client(self, int(arrived.trained.sum()), len(turn.present) - len(turn.lost))
             yield k, upload
         arrived.complete = True
 
-    def _sent(self, down: Payload) -> Payload:
-        self.bytes["down"] += down.nbytes
-        self.floats["down"].append(down.floats)
-        return down
-
-    def _received(self, result: Result) -> Payload:
+    def _received(self, turn: _Turn, result: Result) -> Payload:
         """An upload, counted, and refused if the server could not use it."""
         upload, k = result.upload, result.clients[0]
-        self.bytes["up"] += upload.nbytes
+        turn.bytes["up"] += upload.nbytes
         for name, value in upload.items():
             if not isinstance(value, Tensor):
                 if isinstance(value, float) and not np.isfinite(value):
@@ -165,13 +176,10 @@ class Engine:
         return upload
 
     # -- evaluation ---------------------------------------------------------------------------------------------
-    def _evaluate(self, cohort: list[int], lost: set[int], arrived: _Arrivals, moved: dict[str, int]) -> dict[str, Any]:
+    def _evaluate(self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None = None) -> dict[str, Any]:
         """One line of metrics. Nothing that a client or the server remembers is changed."""
         site, method = self.site, self.site.method
-        scores: dict[str, dict[str, np.ndarray]] = {}
-        if (common := self._common(arrived)) is not None:
-            scores["common"] = common
-        scores["before"] = self._before(arrived) if method.personalised or common is None else common
+        scores = self._scores(arrived, begun)
         # A client that did not train this round has, after training, what it has before it.
         scores["after"] = {
             s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s]) for s in SCORED
@@ -179,12 +187,12 @@ class Engine:
         domains = [c.domain for c in site.federation.clients]
         record: dict[str, Any] = {
             "round": self.round,
-            "participants": len(cohort),
-            "lost": sorted(lost),
+            "participants": len(turn.cohort),
+            "lost": sorted(set(turn.cohort) - set(np.flatnonzero(arrived.trained).tolist())),
             "loss": arrived.losses(),
-            "bytes": {way: self.bytes[way] - moved[way] for way in ("up", "down")},
+            "bytes": dict(turn.bytes),
             "bytes_total": dict(self.bytes),
-            "floats": {way: float(np.mean(counts)) if counts else 0.0 for way, counts in self.floats.items()},
+            "floats": {way: float(np.mean(counts)) if counts else 0.0 for way, counts in turn.floats.items()},
         }
         if (groups := method.groups(self.server)) is not None:
             record["clustering"] = clustering_accuracy(groups, domains)
@@ -202,32 +210,49 @@ class Engine:
             record["figures"] = {name: float(value) for name, value in own.items()}
         return record
 
-    def _before(self, arrived: _Arrivals) -> dict[str, np.ndarray]:
-        """Every client's personal model with what the server would send it now."""
-        method, open_ = self.site.method, np.flatnonzero(~arrived.settled).tolist()
-        tasks = (
+    def _scores(self, arrived: _Arrivals, begun: _Turn | None) -> dict[str, dict[str, np.ndarray]]:
+        """Scores of the common model, if there is one, and of every client's with what the server would send it now.
+
+        Workers that have nothing left to score go on with the round that has `begun`.
+        """
+        method, remote = self.site.method, self.executor.remote
+        has = method.common(self.server, self.site) is not None
+        # Elsewhere only personal models are scored: the server's memory, which may say more than a download, stays.
+        common, same = self._common() if has and not remote else ([], {})
+        apart = method.personalised or remote or not has
+        open_ = np.flatnonzero(~arrived.settled).tolist() if apart else []
+        before = (
             Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED) for k in open_
         )
-        found = self._collect(self.executor.run(tasks))
-        return {s: np.where(arrived.settled[:, None], arrived.scores[s], rows) for s, rows in found.items()}
+        results = self.executor.run(chain(common, before, self._tasks(begun) if begun else ()))
+        found = self._collect(islice(results, len(common)))
+        scores = {"common": {s: found[s][same[s]] for s in SCORED}} if same else {}
+        if apart:
+            found = self._collect(islice(results, len(open_)))
+            scores["before"] = {s: np.where(arrived.settled[:, None], arrived.scores[s], found[s]) for s in SCORED}
+        else:
+            scores["before"] = scores["common"]
+        if has and remote and not method.personalised:
+            scores["common"] = scores["before"]
+        if begun:
+            begun.results = results
+        else:
+            next(results, None)  # lets it end
+        return scores
 
-    def _common(self, arrived: _Arrivals) -> dict[str, np.ndarray] | None:
-        """The common model on every client's samples; clients with the same samples are scored once."""
-        if self.site.method.common(self.server, self.site) is None:
-            return None
-        if self.executor.remote:  # the server's memory stays with the server, which may say more than a download
-            return None if self.site.method.personalised else self._before(arrived)
-        scores = {}
+    def _common(self) -> tuple[list[Task], dict[str, list[int]]]:
+        """What scores the common model on everybody's samples, and whose score each client then has: those with the
+        same samples are scored once."""
+        tasks, same = [], {}
         for split in SCORED:
             first: dict[bytes, int] = {}
-            same = [
+            same[split] = [
                 first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(self.site.federation.clients)
             ]
-            chosen = sorted(set(same))
+            chosen = sorted(k for k in set(same[split]) if len(getattr(self.site.federation.clients[k], split)))
             chunks = [tuple(chosen[i : i + COMMON_CHUNK]) for i in range(0, len(chosen), COMMON_CHUNK)]
-            tasks = (Task("common", self.round, chunk, self.server, splits=(split,)) for chunk in chunks)
-            scores[split] = self._collect(self.executor.run(tasks))[split][same]
-        return scores
+            tasks += [Task("common", self.round, chunk, self.server, splits=(split,)) for chunk in chunks]
+        return tasks, same
 
     def _table(self) -> dict[str, np.ndarray]:
         """Room for every client's scores; see `Result.scores`."""
@@ -241,6 +266,23 @@ class Engine:
             for split, rows in result.scores.items():
                 scores[split][list(result.clients)] = rows.numpy()
         return scores
+
+
+@dataclass
+class _Turn:
+    """One round: who takes part, from what, and what has moved."""
+
+    round: int
+    server: Payload  # as it is when the round begins
+    cohort: list[int]
+    present: list[int]  # those of the cohort that can be asked
+    lost: set[int]
+    work: Mapping[int, float]
+    due: bool  # whether the round is evaluated
+    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    # One entry per message, hellos apart.
+    floats: dict[str, list[int]] = field(default_factory=lambda: {"up": [], "down": []})
+    results: Iterator[Result] | None = None  # those to come, if the round was begun ahead of its time
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.checks import federation, network, trace
+from fedloom.checks import federation, network, same, trace
 from fedloom.engine import Engine
 from fedloom.errors import FedloomError
 from fedloom.executors.inplace import Inplace
@@ -156,7 +156,7 @@ def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again:
         here, kinds, records = Inplace(site), [], []
 
         class Watched:
-            remote, processes = False, ()
+            remote, eager, processes = False, False, ()
 
             def run(self, tasks):
                 for task in tasks:
@@ -203,6 +203,56 @@ def test_early_stop_by_validation() -> None:
     held = [m["validation"]["personal"] for m in done.metrics]
     assert len(held) - 1 - held.index(max(held)) == 3
     assert done.summary["finished"] and done.summary["rounds"] == len(held) < 50
+
+
+class Eager(Inplace):
+    """Executes all it is given before it hands on the first result."""
+
+    eager = True
+
+    def __init__(self, site: Site, order: list) -> None:
+        super().__init__(site)
+        self.order = order
+
+    def run(self, tasks):
+        results = []
+        for task in tasks:
+            self.order.append((task.round, task.kind))
+            results += super().run([task])
+        yield from results
+
+
+@pytest.mark.parametrize("schedule", [{}, {"ratio": 0.5}, {"dropouts": {2: [0, 1]}}, {"eval_every": 2}])
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "scaffold", "fedpcl"])
+def test_a_round_that_begins_during_evaluation_changes_nothing(name: str, schedule: dict) -> None:
+    order: list = []
+    found = trace(make(name), wrap=lambda site: Eager(site, order), rounds=5, **schedule)
+    same(trace(make(name), rounds=5, **schedule), found, "begun ahead")
+    evaluated = [i for i, at in enumerate(order) if at[0] == 2 and at[1] in ("common", "before")]
+    # Evaluation goes first, so that no record waits for clients of the next round.
+    assert all(round <= 2 for round, _ in order[: max(evaluated, default=0)])
+
+
+def test_a_round_begins_while_the_one_before_is_evaluated_unless_somebody_is_new() -> None:
+    def begun(**schedule: object) -> list[int]:
+        """The rounds whose clients had begun before the round before was recorded."""
+        order: list = []
+        site = Site(make("fedavg"), federation(), network(), Training(batch=8), seed=0)
+
+        class Seen:
+            def after_round(self, engine, record) -> None:
+                order.append((engine.round, "recorded"))
+
+        engine = Engine(site, Eager(site, order), Schedule(rounds=4, **schedule), [Seen()])
+        engine.run()
+        return [r for r in (2, 3, 4) if order.index((r, "client")) < order.index((r - 1, "recorded"))]
+
+    assert begun() == [2, 3, 4]
+    assert begun(eval_every=2) == [3]  # nothing is evaluated after rounds 1 and 3
+    order: list = []
+    trace(make("fedavg"), wrap=lambda site: Eager(site, order), rounds=4, ratio=0.5)
+    new = [r for r, kind in order if kind == "hello"]
+    assert max(new) > 1 and all(order.index((r, "hello")) < order.index((r, "client")) for r in new)
 
 
 def test_callbacks_can_stop_a_run() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedloom.checks import federation, network, same, trace, usual
+from fedloom.engine import Engine
 from fedloom.errors import ClientError, FedloomError
 from fedloom.executors import Task, make
 from fedloom.executors.base import Result
@@ -15,6 +16,7 @@ from fedloom.executors.pool import Pool
 from fedloom.local import Site
 from fedloom.method import make as make_method
 from fedloom.payload import Payload
+from fedloom.schedule import Schedule
 from fedloom.training import Training
 
 
@@ -94,3 +96,27 @@ def test_wrong_names_and_numbers(site) -> None:
         make("poool", site, 2)
     with pytest.raises(FedloomError, match="at least 1 worker"):
         Pool(site, 0)
+
+
+def test_a_failure_is_raised_in_its_turn(site) -> None:
+    """What comes before it may belong to a round that is still to be recorded."""
+    pool = Pool(site, 2)
+    broken = Task("client", 4, (1,), Payload({"model/no.such.tensor": torch.zeros(1)}))
+    found = []
+    with pytest.raises(ClientError, match="client 1"):
+        for result in pool.run([*tasks(site, [0, 2]), broken, *tasks(site, [3, 3, 3])]):
+            found.append(result.clients[0])
+    assert found == [0, 2]
+    assert len(list(pool.run(tasks(site)))) == 4
+    pool.close()
+
+
+def test_a_run_that_is_stopped_leaves_the_workers_in_order(site) -> None:
+    class Stop:
+        def after_round(self, engine, record) -> bool:
+            return engine.round == 2
+
+    pool = Pool(site, 2)
+    Engine(site, pool, Schedule(rounds=9), [Stop()]).run()
+    assert [r.clients[0] for r in pool.run(tasks(site))] == [0, 1, 2, 3]
+    pool.close()

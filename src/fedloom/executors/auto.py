@@ -101,6 +101,11 @@ class Auto:
         return choice if choice in ("inplace", "pool") else None
 
     @property
+    def eager(self) -> bool:
+        """Whether workers may go ahead: if they are there."""
+        return self._pool is not None
+
+    @property
     def processes(self) -> list[int]:
         """The ids of the workers, if there are any."""
         return self._pool.processes if self._pool else []

@@ -107,10 +107,19 @@ class Executor(Protocol):
     """Runs tasks. Results come in the order of the tasks, whoever finishes first.
 
     `remote` says that clients are elsewhere: some may not answer, then their results are missing; and the server as a
-    whole (the task `common`) is not shown to them.
+    whole (the task `common`) is not shown to them. `eager` says that tasks are begun before their results are asked
+    for, so that a stream may go on with what comes next while the first results are looked at.
     """
 
-    remote: bool
+    @property
+    def remote(self) -> bool:
+        """Whether clients are elsewhere."""
+        ...
+
+    @property
+    def eager(self) -> bool:
+        """Whether tasks are begun before their results are asked for."""
+        ...
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Execute the tasks; they are drawn one by one, as there is room."""

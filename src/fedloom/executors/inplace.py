@@ -17,7 +17,7 @@ from .base import Result, Task, execute
 class Inplace:
     """Clients one by one in this process, with one thread, so that numbers equal those of single-threaded workers."""
 
-    remote = False
+    remote = eager = False
 
     def __init__(self, site: Site) -> None:
         self.site = site

@@ -37,7 +37,7 @@ FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
 class Pool:
     """`workers` processes. Tasks go out in order to whoever is free; results are handed on in the order of tasks."""
 
-    remote = False
+    remote, eager = False, True
 
     def __init__(self, site: Site, workers: int) -> None:
         if workers < 1:
@@ -63,13 +63,14 @@ class Pool:
         """Execute the tasks on whoever is free."""
         waiting = iter(tasks)
         under_way: dict[Connection, deque[tuple[int, Task]]] = {connection: deque() for _, connection in self._workers}
-        done: dict[int, Result] = {}
+        done: dict[int, Result | ClientError] = {}
         sent = handed = 0
+        failed = False
         task = next(waiting, None)
         data = task.encode() if task else b""
         try:
             while True:
-                while task:
+                while task and not failed:
                     connection = min(under_way, key=lambda c: len(under_way[c]))
                     # A worker that is busy gets the next task beforehand if that is sure to fit into the pipe: neither
                     # side can block the other, and no worker waits for the server between two short tasks.
@@ -82,7 +83,10 @@ class Pool:
                     task = next(waiting, None)
                     data = task.encode() if task else b""
                 while handed in done:
-                    yield done.pop(handed)
+                    result = done.pop(handed)
+                    if isinstance(result, ClientError):
+                        raise result
+                    yield result
                     handed += 1
                 busy = [connection for connection, queue in under_way.items() if queue]
                 if not busy:
@@ -90,7 +94,10 @@ class Pool:
                 for ready in wait(busy):
                     assert isinstance(ready, Connection)
                     number, asked = under_way[ready].popleft()
-                    done[number] = _receive(ready, self._rooms[ready], asked)
+                    try:
+                        done[number] = _receive(ready, self._rooms[ready], asked)
+                    except ClientError as error:  # raised in its turn: what comes before it may be another round's
+                        done[number], failed = error, True
         except KeyboardInterrupt:  # nobody wants to wait for what the workers have under way
             for process, _ in self._workers:
                 process.kill()

@@ -170,7 +170,7 @@ class _Flight:
 class Flower:
     """An executor whose clients are Flower nodes. One that does not answer in time, or wrongly, has no result."""
 
-    remote = True
+    remote, eager = True, False
 
     def __init__(self, site: Site, roster: Roster, settings: Settings) -> None:
         self.site, self.roster, self.settings = site, roster, settings
