@@ -24,7 +24,7 @@ from .schedule import Schedule
 from .state import Checkpoint, Store
 
 SCORED = ("validation", "test")
-COMMON_CHUNK = 64  # clients whose samples one task scores with the common model
+BLOCK = 512  # a task scores the common model on the samples of clients whose first sample lies in the same such block
 
 
 class Callback(Protocol):
@@ -249,9 +249,11 @@ class Engine:
             same[split] = [
                 first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(self.site.federation.clients)
             ]
-            chosen = sorted(k for k in set(same[split]) if len(getattr(self.site.federation.clients[k], split)))
-            chunks = [tuple(chosen[i : i + COMMON_CHUNK]) for i in range(0, len(chosen), COMMON_CHUNK)]
-            tasks += [Task("common", self.round, chunk, self.server, splits=(split,)) for chunk in chunks]
+            chosen = np.unique(same[split])
+            sizes = np.array([len(getattr(self.site.federation.clients[k], split)) for k in chosen])
+            blocks = (np.cumsum(sizes) - sizes) // BLOCK
+            for clients in np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1) if sizes.any() else ():
+                tasks.append(Task("common", self.round, tuple(clients.tolist()), self.server, splits=(split,)))
         return tasks, same
 
     def _table(self) -> dict[str, np.ndarray]:

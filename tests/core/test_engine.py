@@ -197,6 +197,25 @@ def test_common_model_scores_equal_samples_once() -> None:
     assert len(set(seen.metrics[0]["clients"]["common"])) == 1
 
 
+def test_the_common_model_is_scored_in_pieces(monkeypatch) -> None:
+    """So that several workers share it; whoever has samples is scored once, and the figures are the same."""
+    world, whole = federation(), trace(make("fedavg"), rounds=1)
+    sizes = [len(c.test) for c in world.clients]
+    monkeypatch.setattr("fedloom.engine.BLOCK", sizes[0] + 1)
+    scored = []
+
+    class Noting(Inplace):
+        def run(self, tasks):
+            for task in tasks:
+                if task.kind == "common" and task.splits == ("test",):
+                    scored.append(task.clients)
+                yield from super().run([task])
+
+    found = trace(make("fedavg"), world, wrap=Noting, rounds=1)
+    assert scored[0] == (0, 1) and sum(scored, ()) == tuple(range(len(sizes))) and len(scored) > 1
+    assert found.metrics == whole.metrics
+
+
 def test_early_stop_by_validation() -> None:
     """The run ends `patience` evaluations after the first best one, long before its last round."""
     done = run("fedavg", federation(), model=network(), rounds=50, lr=1e-9, patience=3)
