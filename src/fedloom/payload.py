@@ -121,6 +121,13 @@ class Payload(Mapping[str, Value]):
         """Whether both hold the same names and exactly the same values."""
         return self.encode() == other.encode()
 
+    def holds(self, other: Payload) -> bool:
+        """Whether both hold the very same tensors and equal scalars; neither is unpacked for it."""
+        if self._content is None or other._content is None or len(self._content) != len(other._content):
+            return self is other
+        pairs = zip(self._content.items(), other._content.items(), strict=True)
+        return all(n == m and (v is w if isinstance(v, Tensor) else repr(v) == repr(w)) for (n, v), (m, w) in pairs)
+
     # -- the wire -----------------------------------------------------------------------------------------------
     def encode(self) -> bytes:
         """The payload as safetensors bytes, scalars in the header. Nothing to say takes no bytes."""

@@ -399,3 +399,14 @@ def test_a_payload_may_be_sealed_in_another() -> None:
     inner = Payload(a=1)
     outer = Payload.sealed(inner)
     assert not outer.opened and outer.number("a") == 1 and outer.opened and outer.equal(inner)
+
+
+def test_holds_tells_the_very_same_tensors_from_equal_ones() -> None:
+    w = torch.zeros(3)
+    one = Payload(w=w, n=1)
+    assert one.holds(Payload(w=w, n=1))
+    others = [Payload(w=w.clone(), n=1), Payload(w=w, n=2), Payload(w=w, n=True), Payload(w=w, m=1), Payload(w=w)]
+    assert not any(one.holds(other) or other.holds(one) for other in others)
+    assert not Payload(n=0.0).holds(Payload(n=-0.0))
+    sealed = Payload.sealed(one.encode())
+    assert not sealed.holds(one) and not one.holds(sealed) and sealed.holds(sealed) and not sealed.opened

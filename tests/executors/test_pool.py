@@ -12,7 +12,7 @@ from fedloom.engine import Engine
 from fedloom.errors import ClientError, FedloomError
 from fedloom.executors import Task, make
 from fedloom.executors.base import Result
-from fedloom.executors.pool import Pool
+from fedloom.executors.pool import Pool, _Last
 from fedloom.local import Site
 from fedloom.method import make as make_method
 from fedloom.payload import Payload
@@ -32,11 +32,11 @@ def tasks(site: Site, clients=range(4)) -> list[Task]:
 
 def test_tasks_and_results_survive_the_wire(site) -> None:
     (task,) = tasks(site, [2])
-    again = Task.decode(task.encode())
+    again = Task.decode(b"".join(task.encode()))
     assert (again.kind, again.round, again.clients, again.splits, again.work) == ("client", 1, (2,), ("test",), 1.0)
     assert again.down.equal(task.down) and again.state.equal(task.state)
     result = Result((2,), Payload(a=1), Payload(), {"test": torch.tensor([[1, 2]])}, {"ce": 0.5})
-    back = Result.decode(result.encode())
+    back = Result.decode(b"".join(result.encode()))
     assert back.upload.equal(result.upload) and back.losses == {"ce": 0.5} and back.scores["test"].tolist() == [[1, 2]]
 
 
@@ -120,3 +120,12 @@ def test_a_run_that_is_stopped_leaves_the_workers_in_order(site) -> None:
     Engine(site, pool, Schedule(rounds=9), [Stop()]).run()
     assert [r.clients[0] for r in pool.run(tasks(site))] == [0, 1, 2, 3]
     pool.close()
+
+
+def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> None:
+    last, w = _Last(), torch.zeros(3)
+    first = last.encoded(Payload(w=w))
+    assert last.encoded(Payload(w=w)) is first
+    other = Payload(w=w, to=1)
+    assert last.encoded(other) == other.encode() and last.encoded(Payload(w=w)) == first
+    assert last.encoded(Payload()) == b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -35,8 +35,8 @@ class Task:
     splits: tuple[str, ...] = ()  # which samples to score (after training, for `client`)
     work: float = 1.0
 
-    def encode(self) -> bytes:
-        """The task as bytes."""
+    def encode(self, encoded: Callable[[Payload], bytes] = Payload.encode) -> list[bytes]:
+        """The task as bytes, in parts; `encoded` may know the download's already."""
         told = Payload(
             kind=self.kind,
             round=self.round,
@@ -44,11 +44,11 @@ class Task:
             splits=" ".join(self.splits),
             work=self.work,
         )
-        return _packed(told, self.down, self.state)
+        return _packed(told.encode(), encoded(self.down), self.state.encode())
 
     @staticmethod
-    def decode(data: bytes) -> Task:
-        """The task that `encode` turned into these bytes."""
+    def decode(data: bytes | memoryview) -> Task:
+        """The task whose parts these are, one after another."""
         told, down, state = _unpacked(data)
         p: Any = told
         return Task(
@@ -69,36 +69,35 @@ class Result:
     losses: dict[str, float] = field(default_factory=dict)
     settled: bool = False
 
-    def encode(self) -> bytes:
-        """The result as bytes."""
+    def encode(self) -> list[bytes]:
+        """The result as bytes, in parts."""
         told = Payload(
             clients=torch.tensor(self.clients),
             scores=Payload(self.scores),
             losses=Payload(self.losses),
             settled=self.settled,
         )
-        return _packed(told, self.upload, self.state)
+        return _packed(told.encode(), self.upload.encode(), self.state.encode())
 
     @staticmethod
-    def decode(data: bytes) -> Result:
-        """The result that `encode` turned into these bytes."""
+    def decode(data: bytes | memoryview) -> Result:
+        """The result whose parts these are, one after another."""
         told, upload, state = _unpacked(data)
         p: Any = told
         scores, losses = dict(p.group("scores")), dict(p.group("losses"))
         return Result(tuple(p["clients"].tolist()), upload, state, scores, losses, p["settled"])
 
 
-def _packed(*payloads: Payload) -> bytes:
-    parts = [p.encode() for p in payloads]
-    return b"".join([*(len(part).to_bytes(8, "little") for part in parts), *parts])
+def _packed(*parts: bytes) -> list[bytes]:
+    return [*(len(part).to_bytes(8, "little") for part in parts), *parts]
 
 
-def _unpacked(data: bytes, number: int = 3) -> list[Payload]:
+def _unpacked(data: bytes | memoryview, number: int = 3) -> list[Payload]:
     """The payloads, sealed: a state, which may be large, is unpacked by the client alone."""
     place, payloads = 8 * number, []
     for i in range(number):
         length = int.from_bytes(data[8 * i : 8 * i + 8], "little")
-        payloads.append(Payload.sealed(data[place : place + length]))
+        payloads.append(Payload.sealed(bytes(data[place : place + length])))
         place += length
     return payloads
 

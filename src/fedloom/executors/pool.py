@@ -14,9 +14,9 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.multiprocessing as mp
@@ -24,8 +24,10 @@ import torch.multiprocessing as mp
 from ..errors import ClientError, FedloomError
 from ..local import Site
 from ..memory import keep_freed_memory
+from ..payload import Payload
 from .base import Result, Task, execute
 
+T = TypeVar("T")
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
 SHORT = 1 << 15  # bytes of a task: two of them fit into a pipe's buffer
@@ -66,22 +68,23 @@ class Pool:
         done: dict[int, Result | ClientError] = {}
         sent = handed = 0
         failed = False
+        last = _Last()
         task = next(waiting, None)
-        data = task.encode() if task else b""
+        data = task.encode(last.encoded) if task else []
         try:
             while True:
                 while task and not failed:
                     connection = min(under_way, key=lambda c: len(under_way[c]))
                     # A worker that is busy gets the next task beforehand if that is sure to fit into the pipe: neither
                     # side can block the other, and no worker waits for the server between two short tasks.
-                    if len(under_way[connection]) >= (2 if len(data) <= SHORT else 1):
+                    if len(under_way[connection]) >= (2 if _length(data) <= SHORT else 1):
                         break
                     under_way[connection].append((sent, task))
                     with contextlib.suppress(OSError):  # a worker that died is reported when its answer is awaited
                         self._rooms[connection].send(connection, data)
                     sent += 1
                     task = next(waiting, None)
-                    data = task.encode() if task else b""
+                    data = task.encode(last.encoded) if task else []
                 while handed in done:
                     result = done.pop(handed)
                     if isinstance(result, ClientError):
@@ -125,6 +128,23 @@ class Pool:
         torch.set_num_threads(self._threads)
 
 
+class _Last:
+    """A payload as bytes, for as long as no other comes: many methods send everybody the same."""
+
+    def __init__(self) -> None:
+        self._payload, self._data = Payload(), b""
+
+    def encoded(self, payload: Payload) -> bytes:
+        """The payload's bytes."""
+        if not payload.holds(self._payload):
+            self._payload, self._data = payload, payload.encode()
+        return self._data
+
+
+def _length(parts: Sequence[bytes]) -> int:
+    return sum(map(len, parts))
+
+
 class _Room:
     """Memory that two processes share, with two places that are written to in turn.
 
@@ -150,22 +170,25 @@ class _Room:
         self._file = passed.detach() if passed else -1
         self._memory, self._turn = mmap.mmap(self._file, 2 * ROOM) if passed else None, 0
 
-    def send(self, connection: Connection, data: bytes) -> None:
+    def send(self, connection: Connection, parts: Sequence[bytes]) -> None:
         """Hand over a message."""
-        if self._memory and SHORT < len(data) <= ROOM:
-            start = self._turn * ROOM
-            self._memory[start : start + len(data)] = data
-            data = SHARED + start.to_bytes(8, "little") + len(data).to_bytes(8, "little")
+        if self._memory and SHORT < _length(parts) <= ROOM:
+            start = place = self._turn * ROOM
+            for part in parts:
+                self._memory[place : place + len(part)] = part
+                place += len(part)
+            parts = [SHARED, start.to_bytes(8, "little"), (place - start).to_bytes(8, "little")]
             self._turn = 1 - self._turn
-        connection.send_bytes(data)
+        connection.send_bytes(b"".join(parts))
 
-    def receive(self, connection: Connection) -> bytes:
-        """The next message."""
+    def receive(self, connection: Connection, read: Callable[[bytes | memoryview], T]) -> T:
+        """What `read` makes of the next message, of which it keeps nothing but copies."""
         data = connection.recv_bytes()
-        if self._memory and data.startswith(SHARED):
-            start, length = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16))
-            return self._memory[start : start + length]
-        return data
+        if not (self._memory and data.startswith(SHARED)):
+            return read(data)
+        start, length = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16))
+        with memoryview(self._memory) as whole, whole[start : start + length] as message:
+            return read(message)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -176,14 +199,17 @@ class _Room:
 
 def _receive(connection: Connection, room: _Room, task: Task) -> Result:
     try:
-        answer = room.receive(connection)
+        return room.receive(connection, _result)
     except (EOFError, OSError):
         raise ClientError(
             f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]}: killed, out of "
             "memory, or started from a script that lacks `if __name__ == '__main__':`; the last checkpoint is intact."
         ) from None
-    if answer.startswith(FAILED):
-        raise ClientError(answer.removeprefix(FAILED).decode())
+
+
+def _result(answer: bytes | memoryview) -> Result:
+    if answer[: len(FAILED)] == FAILED:
+        raise ClientError(bytes(answer[len(FAILED) :]).decode())
     return Result.decode(answer)
 
 
@@ -213,13 +239,13 @@ def _work(connection: Connection, room: _Room, *parts: Any) -> None:
         site = Site(*parts)
     while True:
         try:
-            task = Task.decode(room.receive(connection))
+            task = room.receive(connection, Task.decode)
         except (EOFError, OSError):
             return
         try:
             answer = execute(site, task).encode()
         except ClientError as error:
-            answer = FAILED + str(error).encode()
+            answer = [FAILED, str(error).encode()]
         try:
             room.send(connection, answer)
         except OSError:
