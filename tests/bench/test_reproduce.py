@@ -260,6 +260,16 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
     assert chart.startswith("<svg") and ">both<" in chart and ">local<" in chart
 
 
+def test_curves_by_round(made_up: None, tmp_path: Path, watch: Watch) -> None:
+    """A picture for each setting: of the common model, or of clients' own where a method has none."""
+    table = tmp_path / "package/tables/made-1.toml"
+    table.write_text(table.read_text().replace("extra =", 'curves = "domain_avg"\nextra =', 1))
+    board = reproduce("made-1", "mini", tmp_path / "R", watch)
+    run = [name for name, block in ((b["name"], b) for b in board["settings"]) if block["rows"][0]["ours"]]
+    pictures = {p.name: p.read_text() for p in (tmp_path / "R").glob("*-by-round.svg")}
+    assert len(pictures) == len(run) and all(p.startswith("<svg") and ">FedAvg<" in p for p in pictures.values())
+
+
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
     board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedper"])
     remarks = {r["row"]: r["remark"] for r in board["settings"][0]["rows"]}

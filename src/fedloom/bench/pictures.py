@@ -1,12 +1,14 @@
-"""A reproduced figure as pictures: lines over the settings of a table, or a heat map of rows by columns."""
+"""A reproduced figure as pictures: lines over settings or rounds of a table, or a heat map of rows by columns."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from ..report.figures import Axis, Chart, Heat, Mark
+from ..runs import Run
 
 
 def lines(board: Mapping[str, Any], name: str, settings: Sequence[str]) -> str:
@@ -32,6 +34,20 @@ def _points(blocks: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[fl
             if row["row"] == name and row["ours"] and row["ours"][0]["mean"] is not None:
                 mean, std = row["ours"][0]["mean"], row["ours"][0]["std"]
                 yield float(i), 100 * mean, None if std is None else 100 * std
+
+
+def curves(title: str, who: str, measure: str, runs: Mapping[str, Sequence[Run]]) -> str:
+    """A measure by round as SVG: a line per row, the mean of its runs, of the common or the personal model."""
+    marks = []
+    for series, (row, own) in enumerate(runs.items()):
+        seen: dict[int, list[float]] = {}
+        for record in (record for run in own for record in run.metrics):
+            value = (record.get(who) or record["personal"]).get(measure)
+            if value is not None:
+                seen.setdefault(record["round"], []).append(100 * value)
+        if seen:
+            marks.append(Mark("line", sorted(seen), [fmean(seen[r]) for r in sorted(seen)], series, row))
+    return Chart(title, marks, Axis("round", whole=True), Axis(f"{measure}, %")).draw(legend=True).svg(alone=True)
 
 
 def heat_map(block: Mapping[str, Any]) -> str:

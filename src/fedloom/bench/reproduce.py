@@ -36,7 +36,7 @@ from ..state import Store, write_atomic
 from .compare import _at, _spread
 from .flops import flops_per_round
 from .grid import Cell, Dealer, carry_out
-from .pictures import heat_map, lines
+from .pictures import curves, heat_map, lines
 
 Scale = Literal["mini", "full"]
 # Where the data come from is told in words; the rest of these changes no figure.
@@ -76,6 +76,7 @@ class Recipe:
     executor: str  # what suits its runs, where the user says nothing
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
     charts: dict[str, list[str]]  # a picture's name -> the settings along its axis
+    curves: str | None  # what is drawn by round, a picture for each setting
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -166,6 +167,7 @@ def recipe(name: str) -> Recipe:
         body.get("executor", "pool"),
         {row: line.split() for row, line in body.get("paper_means", {}).items()},
         body.get("charts", {}),
+        body.get("curves"),
     )
 
 
@@ -224,6 +226,10 @@ def reproduce(
         if table.costs:
             count_costs(pairs, table.costs, dealer)
         board["settings"].append(_block(table, setting, scale, pairs, reasons, lack))
+        if table.curves and any(cell.run for _, cell in pairs):
+            runs = {row: [c.run for name, c in pairs if name == row and c.run] for row in setting.rows}
+            picture = curves(f"{setting.name} by round", setting.who, table.curves, runs)
+            write_atomic(out / f"{setting.name.replace(' ', '-')}-by-round.svg", picture.encode())
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
     for chart, along in table.charts.items():
