@@ -195,7 +195,8 @@ def personalise(
 
         fedloom personalise runs/pets --data my_pets --out my_model
 
-    Class folders are matched with the run's classes by name; samples in a folder `test` are only tested on.
+    Class folders are matched with the run's classes by name; samples in a folder `test` are only tested on. Where there
+    is no such folder, some samples are held out for it, as in any data set: the first line says how many.
     """
     from .deploy import export as write
     from .deploy import personalise as make
@@ -216,7 +217,9 @@ def personalise(
             else "no test samples"
         )
         console.print(
-            f"{found.train} training samples, {found.seconds:.1f} s; {tested}", highlight=False, soft_wrap=True
+            f"{found.train} training and {found.test} test samples, {found.seconds:.1f} s; {tested}",
+            highlight=False,
+            soft_wrap=True,
         )
         if out is not None:
             console.print(f"model: {out}", highlight=False, soft_wrap=True)

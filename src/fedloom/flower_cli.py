@@ -44,7 +44,7 @@ def init(
     from pydantic import ValidationError
 
     from .config import build, parse_set, read
-    from .errors import FedloomError, explain
+    from .errors import FedloomError, explain, unknown
     from .executors.flower.app import write_app
     from .executors.flower.settings import Settings
 
@@ -53,6 +53,8 @@ def init(
     config = build(start, parse_set(set_ or []) | given(rounds=rounds))
     # The server process that Flower starts has a working folder of its own.
     own = {"out": str((Path.cwd() / "runs" / folder.resolve().name).resolve()), **parse_set(federation or [])}
+    if strange := [key for key in own if key not in Settings.model_fields]:
+        raise unknown("setting of the federation", strange[0], Settings.model_fields)
     try:
         settings = Settings.model_validate(own)
     except ValidationError as error:
