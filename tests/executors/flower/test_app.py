@@ -58,6 +58,12 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
         parse({"schedule.checkpoint_every": 2})
 
 
+def test_an_unknown_setting_of_the_federation_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["flower", "init", str(tmp_path / "a"), "fedavg", "--federation", "timout=9"])
+    assert done.exit_code != 0 and "did you mean 'timeout'" in str(done.exception) + done.output
+    assert not (tmp_path / "a").exists()
+
+
 def test_commands(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     what = ["app", "fedpcl", "--clients", "5", "--set", "tau=0.1", "--federation", "timeout=9"]
