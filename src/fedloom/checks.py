@@ -453,7 +453,7 @@ class _Watching(Inplace):
             for what, was, now in (("download", down, task.down), ("state", state, task.state)):
                 if now.encode() != was:
                     self.notes.changed.append(f"{task.kind} changes the {what} it was given")
-            result = Result.decode(result.encode())
+            result = Result.decode(b"".join(result.encode()))
             self.notes.sent.update(result.upload)
             if task.kind == "client":
                 self.notes.bytes["down"] += len(down)
