@@ -320,3 +320,17 @@ def test_when_everything_fails_the_board_still_says_why(tmp_path: Path, watch: W
     assert len(board["rows"]) == 1 and board["tests"] == [] and board["settings"]["target"] is None
     assert [f["seed"] for f in board["rows"][0]["failed"]] == [0, 1]
     assert (tmp_path / "leaderboard.md").exists() and (tmp_path / "report.html").exists()
+
+
+def test_a_method_that_trains_in_another_way_is_told_of() -> None:
+    """F2DC's step size, momentum and batches are its paper's: who reads the table must not take them for FedAvg's."""
+    from fedloom.bench.compare import _own_training
+    from fedloom.config import build
+
+    def training(name: str, **changes: object):
+        return build({"method": name}, changes).training
+
+    notes = _own_training({name: training(name) for name in ("local", "fedavg", "fedavg+dfdc", "f2dc")})
+    assert list(notes) == ["f2dc"] and "lr = 0.01 (others: 0.05), batch = 64 (others: 32)" in notes["f2dc"]
+    alike = {"lr": 0.1, "momentum": 0.5, "batch": 8, "weight_decay": 0.0}
+    assert _own_training({name: training(name, **alike) for name in ("fedavg", "f2dc")}) == {}

@@ -278,6 +278,10 @@ def reproduce(
     elif not quiet:
         _show_table(board)
         console.print(f"table: {(folder / 'table.md').resolve()}", soft_wrap=True, highlight=False)
+        for name in board["pictures"]:
+            console.print(f"picture: {(folder / name).resolve()}", soft_wrap=True, highlight=False)
+    if not any(row["ours"] for block in board["settings"] for row in block["rows"]):
+        raise typer.Exit(1)  # nothing was run: each row says why
 
 
 def _estimate(table: Recipe, only: str | None, settings: str | None, data_root: str | None) -> str:
@@ -301,8 +305,8 @@ def _list_tables(found: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         shown.add_row(row["table"], row["title"], *able, f"{row['minutes']:g}")
     console.print(shown)
     console.print(
-        "rows and settings: those whose methods and data are here. minutes: an estimate for all of them at the scale "
-        "mini, on two idle cores.",
+        "rows and settings: those whose methods and data are here (data lie under --data-root or FEDLOOM_DATA). "
+        "minutes: an estimate for all of them at the scale mini, on two idle cores.",
         highlight=False,
     )
 
@@ -328,7 +332,8 @@ def _show_table(board: Mapping[str, Any]) -> None:
         _paragraph("", [f"{', '.join(rows)}: {why}" for why, rows in missing.items()])
         if block["data"]:
             _paragraph("", [f"Ours: {block['data']}.", *(f"Differs: {d}." for d in block["differs"])])
-    console.print("\nIn percent; spreads over seeds are in the files.", highlight=False)
+    seeds = "spreads over seeds are in the files" if len(board["seeds"]) > 1 else "one seed"
+    console.print(f"\nIn percent; {seeds}.", highlight=False)
 
 
 def _logs(names: str | None) -> Any:

@@ -24,6 +24,7 @@ from ..progress import Watch
 from ..report import render_comparison
 from ..runs import Run
 from ..state import write_atomic
+from ..training import Training
 from .flops import flops_per_round
 from .grid import Cell, Dealer, Logs, carry_out, plan
 from .statistics import ALPHA, paired_tests
@@ -62,6 +63,18 @@ def compare(
     return board
 
 
+def _own_training(given: Mapping[str, Training]) -> dict[str, str]:
+    """By method, what it trains with in place of what FedAvg (or the first) does, because its paper says so."""
+    usual = given.get("fedavg", next(iter(given.values()))).model_dump()
+    notes = {}
+    for name, training in given.items():
+        own = {key: value for key, value in training.model_dump().items() if value != usual[key]}
+        if own:
+            said = ", ".join(f"{key} = {value} (others: {usual[key]})" for key, value in own.items())
+            notes[name] = f"trained as in its paper, {said}; --set gives everybody the same."
+    return notes
+
+
 def leaderboard(
     cells: Sequence[Cell], title: str, target: float | None = None, flops: Mapping[str, float | None] | None = None
 ) -> dict[str, Any]:
@@ -73,6 +86,7 @@ def leaderboard(
         runs[TUNED] = {seed: finetuned(run) for seed, run in runs["fedavg"].items()}
         flops[TUNED] = flops.get("fedavg")
         notes[TUNED] = _how_tuned(runs["fedavg"])
+    notes |= _own_training({c.name: c.config.training for c in cells})
     alone = runs.get("local", {})
     for name, own in runs.items():
         for seed, run in own.items():

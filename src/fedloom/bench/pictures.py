@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ..report.figures import Axis, Chart, Heat, Mark
+from ..report.gather import COLUMNS
 from ..runs import Run
 
 
@@ -47,7 +48,9 @@ def curves(title: str, who: str, measure: str, runs: Mapping[str, Sequence[Run]]
                 seen.setdefault(record["round"], []).append(100 * value)
         if seen:
             marks.append(Mark("line", sorted(seen), [fmean(seen[r]) for r in sorted(seen)], series, row))
-    return Chart(title, marks, Axis("round", whole=True), Axis(f"{measure}, %")).draw(legend=True).svg(alone=True)
+    label = next((column.label for column in COLUMNS if column.key == measure), measure)
+    y = Axis(f"{title}: {label.lower()}, %")
+    return Chart(title, marks, Axis("round", whole=True), y).draw(legend=True).svg(alone=True)
 
 
 def heat_map(block: Mapping[str, Any]) -> str:

@@ -216,8 +216,9 @@ def reproduce(
     board: dict[str, Any] = {
         "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure,
         "scale": scale, "seeds": table.seeds[scale], "means": table.means,
-        "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [],
+        "seconds": sum(c.run.summary["seconds"] for c in cells if c.run), "settings": [], "pictures": [],
     }  # fmt: skip
+    pictures: list[str] = board["pictures"]
     for setting, plan, lack in zip(table.settings, plans, blocks, strict=True):
         own, cells = cells[: len(plan)], cells[len(plan) :]
         pairs = [(row, cell) for (row, _), cell in zip(plan, own, strict=True)]
@@ -229,13 +230,16 @@ def reproduce(
         if table.curves and any(cell.run for _, cell in pairs):
             runs = {row: [c.run for name, c in pairs if name == row and c.run] for row in setting.rows}
             picture = curves(f"{setting.name} by round", setting.who, table.curves, runs)
-            write_atomic(out / f"{setting.name.replace(' ', '-')}-by-round.svg", picture.encode())
+            pictures.append(f"{setting.name.replace(' ', '-')}-by-round.svg")
+            write_atomic(out / pictures[-1], picture.encode())
+    for chart, along in table.charts.items():
+        pictures.append(f"{chart.replace(' ', '-')}.svg")
+        write_atomic(out / pictures[-1], lines(board, chart, along).encode())
+    for block in board["settings"] if table.similar else ():
+        pictures.append(f"{block['name']}.svg")
+        write_atomic(out / pictures[-1], heat_map(block).encode())
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
-    for chart, along in table.charts.items():
-        write_atomic(out / f"{chart.replace(' ', '-')}.svg", lines(board, chart, along).encode())
-    for block in board["settings"] if table.similar else ():
-        write_atomic(out / f"{block['name']}.svg", heat_map(block).encode())
     return board
 
 
@@ -268,7 +272,7 @@ def _with_data(setting: Setting, scale: Scale, root: str | None) -> tuple[dict[s
         for path in (Path(place) / name, Path(place) / f"{name}.npz"):
             if path.exists():
                 return {"data": str(path)}, None
-    return {}, f"not run: data set {name} not at hand"
+    return {}, f"not run: data set {name} not at hand (its folder goes under --data-root or FEDLOOM_DATA)"
 
 
 def _block(
@@ -303,7 +307,7 @@ def _block(
         "plain": [c in table.plain for c in setting.columns],
         "rows": rows,
         "data": _described(described) if described else None,
-        "differs": [*setting.differs, *_changed(table, setting)] if scale == "mini" else [],
+        "differs": [*setting.differs, *_changed(table, setting), *_fewer(table)] if scale == "mini" else [],
     }
 
 
@@ -325,6 +329,12 @@ def _figure(cell: Cell, who: str, paths: Sequence[str]) -> float | None:
 def _described(clients: Sequence[Mapping[str, Any]]) -> str:
     trained = sum(c["train"] + c["validation"] for c in clients)
     return f"{len(clients)} clients with {trained} training samples"
+
+
+def _fewer(table: Recipe) -> list[str]:
+    """That there are fewer seeds than in the paper, if so."""
+    ours, theirs = len(table.seeds["mini"]), len(table.seeds["full"])
+    return [f"{ours} seed{'s' * (ours > 1)}, not {theirs}"] if ours < theirs else []
 
 
 def _changed(table: Recipe, setting: Setting) -> list[str]:
@@ -389,6 +399,8 @@ def markdown(board: Mapping[str, Any]) -> str:
             lines += ["", f"Ours: {block['data']}."]
         if block["differs"]:
             lines += ["", "Differs from the paper:", *(f"- {d}" for d in block["differs"])]
+    for name in board.get("pictures", ()):
+        lines += ["", f"![{name.removesuffix('.svg')}](<{name}>)"]
     return "\n".join(lines) + "\n"
 
 
