@@ -262,6 +262,9 @@ def methods(
         console.print(said, highlight=False, markup=False)
         if found := method_rows(name):
             console.print(_settings_table(found))
+        if own := find(name).training:
+            said = ", ".join(f"{key} = {value}" for key, value in own.items())
+            console.print(f"Local training as in its paper, unless told otherwise: {said}.", highlight=False)
         return
     rows: list[dict[str, Any]] = [
         {
@@ -368,7 +371,10 @@ def new(
 
 @bench_app.command()
 def speed(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and rounds.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Fewer samples and rounds, to see whether it runs: goals are for the full work."),
+    ] = False,
     peers: Annotated[
         bool, typer.Option("--peers", help="Race other libraries, installed from the package index, on four jobs.")
     ] = False,
