@@ -177,22 +177,28 @@ def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again:
     assert scored == (twice if again else 0)
 
 
+class Noting(Inplace):
+    """Notes on whose test samples the common model is scored, task by task."""
+
+    def __init__(self, site: Site, scored: list) -> None:
+        super().__init__(site)
+        self.scored = scored
+
+    def run(self, tasks):
+        for task in tasks:
+            if task.kind == "common" and task.splits == ("test",):
+                self.scored.append(task.clients)
+            yield from super().run([task])
+
+
 def test_common_model_scores_equal_samples_once() -> None:
     """Clients with the same test samples get the same score from one pass."""
     world = federation()
     shared = world.clients[0].test
     clients = tuple(type(c)(c.train, c.validation, shared, c.domain) for c in world.clients)
     world = type(world)(world.data, clients)
-    scored = []
-
-    class Noting(Inplace):
-        def run(self, tasks):
-            for task in tasks:
-                if task.kind == "common" and task.splits == ("test",):
-                    scored.append(task.clients)
-                yield from super().run([task])
-
-    seen = trace(make("fedavg"), world, wrap=Noting, rounds=1)
+    scored: list = []
+    seen = trace(make("fedavg"), world, wrap=lambda site: Noting(site, scored), rounds=1)
     assert scored == [(0,)]
     assert len(set(seen.metrics[0]["clients"]["common"])) == 1
 
@@ -202,16 +208,8 @@ def test_the_common_model_is_scored_in_pieces(monkeypatch) -> None:
     world, whole = federation(), trace(make("fedavg"), rounds=1)
     sizes = [len(c.test) for c in world.clients]
     monkeypatch.setattr("fedloom.engine.BLOCK", sizes[0] + 1)
-    scored = []
-
-    class Noting(Inplace):
-        def run(self, tasks):
-            for task in tasks:
-                if task.kind == "common" and task.splits == ("test",):
-                    scored.append(task.clients)
-                yield from super().run([task])
-
-    found = trace(make("fedavg"), world, wrap=Noting, rounds=1)
+    scored: list = []
+    found = trace(make("fedavg"), world, wrap=lambda site: Noting(site, scored), rounds=1)
     assert scored[0] == (0, 1) and sum(scored, ()) == tuple(range(len(sizes))) and len(scored) > 1
     assert found.metrics == whole.metrics
 
