@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .chain import Chain, layers
 from .data.federation import Federation
 from .data.transforms import augment
 from .data.views import Views
@@ -185,7 +186,7 @@ class Site:
     @cached_property
     def stackable(self) -> bool:
         """Whether models like this one can be trained as a stack: layers for vectors that neither draw nor remember."""
-        return not self._frozen and all(isinstance(m, STACKED) for m in self.model.modules())
+        return not self._frozen and all(type(m) in STACKED for m in self.model.modules())
 
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
@@ -240,6 +241,8 @@ class Site:
         for start in range(0, max(len(x), 1), size):
             part = self.prepare(x[start : start + size])
             parts.append(self.through(self.model.body, head, inputs(part) if inputs else part))
+        if len(parts) == 1:  # the most frequent case, and a copy less
+            return Outputs(*parts[0])
         features, logits = zip(*parts, strict=True)
         return Outputs(torch.cat(features), torch.cat(logits))
 
@@ -386,7 +389,7 @@ class Local:
             only = [head]
         if site.ahead and (part := head or (site.model if only is None and site.stackable else None)):
             special = pull or gradient or refs or inputs or watched or training.augment or training.clip or label
-            plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.plugged)
+            plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.adds)
             if plain and not also:
                 return self._handed(part, site.ahead(self, part, training), training)
         named = site._trainable(only) if head is None else list(head.named_parameters())
@@ -453,21 +456,26 @@ class Local:
 
         # Where nobody wants to see gradients, large ones need not be written out.
         unseen = optimizer is not None and optimizer.plain and not (gradient or (anchor and mu) or training.clip)
-        large = products(model, params if unseen and training.precision == "fp32" else ())
+        chain = self._chain(model, params) if loss is cross_entropy and not (inputs or modules or references) else None
+        large = products(model, params if unseen and not chain and training.precision == "fp32" else ())
         with _trained(model, params, only, site._frozen) as norms, large as noted:
             for rows in _batches(len(index), training, planned, rng):
                 self.step = steps + 1
                 if training.cosine and optimizer is not None:
                     optimizer.lr = lr * 0.5 * (1 + math.cos(math.pi * steps / planned))
-                x, y = take(index[rows])
+                x, y = take(index.index_select(0, rows))
                 drawn = [(x, y, torch.get_rng_state())] if gradient else []
-                total, parts = measure(x, y)
-                if site.strict and not torch.isfinite(total):
-                    raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
-                if optimizer is not None:
-                    optimizer.zero_grad()
-                    noted.clear()  # a loss may have asked for gradients itself
-                    total.backward()
+                if chain:
+                    parts = {"ce": chain.back(x, y, optimizer.lr if unseen and optimizer else None)}
+                else:
+                    total, parts = measure(x, y)
+                    if site.strict and not torch.isfinite(total):
+                        raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
+                    if optimizer is not None:
+                        optimizer.zero_grad()
+                        noted.clear()  # a loss may have asked for gradients itself
+                        total.backward()
+                if optimizer is not None and not (chain and unseen):
                     if gradient or (anchor and mu):
                         self._correct(named, anchor, mu, gradient, lr, elsewhere)
                     if training.clip:
@@ -481,6 +489,13 @@ class Local:
         losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
         return Fit(steps, lr, losses)
+
+    def _chain(self, model: Any, params: list[nn.Parameter]) -> Chain | None:
+        """The model as a chain of layers, if it is one whose cross-entropy is all that is trained."""
+        site, shape = self.site, self.site.federation.data.x.shape
+        plain = site.training.precision == "fp32" and not (site.strict or site.method.adds)
+        found = layers(model.body, model.head) if plain and params else None
+        return Chain(found, params) if found and (len(shape) == 2 or type(found[0]) is nn.Flatten) else None
 
     @torch.no_grad()
     def _handed(self, part: nn.Module, done: Any, training: Training) -> Fit:

@@ -120,6 +120,11 @@ class Method:
         """What is added to the loss of every `local.fit`, by name; `batch.seen` is of the `watched` modules."""
         return {}
 
+    @property
+    def adds(self) -> bool:
+        """Whether `terms` are its own, so that no loss is what `local.fit` was given."""
+        return type(self).terms is not Method.terms
+
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         """What a client would use, given a download (or `trained`) and its state. It may train first; nothing stays."""
         raise NotImplementedError

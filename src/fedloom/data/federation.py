@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -109,9 +110,14 @@ class Dataset:
         """Stored samples as a model wants them: bytes become normalised floats, all else stays as it is."""
         if x.dtype != torch.uint8:
             return x
+        scale, shift = self._normal
+        return x.to(torch.float32).mul_(scale).sub_(shift)
+
+    @cached_property
+    def _normal(self) -> tuple[Tensor, Tensor]:
         scale = torch.tensor([1 / (255 * s) for s in self.std])
         shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)])
-        return x.to(torch.float32).mul_(scale[:, None, None]).sub_(shift[:, None, None])
+        return scale[:, None, None], shift[:, None, None]
 
 
 @dataclass(frozen=True)

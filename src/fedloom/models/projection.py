@@ -13,7 +13,7 @@ class Unit(nn.Module):
     """Rows scaled to length 1."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x, dim=1)
+        return F.normalize(x, dim=-1)
 
 
 @register("projection")

@@ -1,0 +1,121 @@
+"""Gradients without a graph are autograd's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fedloom
+from fedloom.chain import Chain, layers
+
+X = torch.randn(5, 1, 3, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.tensor([0, 1, 2, 1, 0])
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 8, bias=False), nn.ReLU(), nn.Identity(), nn.Linear(8, 6), nn.ReLU()
+    )
+    return nn.Sequential(body, nn.Linear(6, 3))
+
+
+def chained(net: nn.Sequential, params: list[nn.Parameter]) -> Chain:
+    found = layers(*net)
+    assert found is not None and len(found) == 7
+    return Chain(found, params)
+
+
+def gradients(net: nn.Sequential) -> tuple[Tensor, list[Tensor]]:
+    loss = F.cross_entropy(net(X), Y)
+    return loss.detach(), list(torch.autograd.grad(loss, list(net.parameters())))
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    net = network()
+    loss, wanted = gradients(net)
+    assert torch.equal(chained(net, list(net.parameters())).back(X, Y, None), loss)
+    for p, g in zip(net.parameters(), wanted, strict=True):
+        assert p.grad is not None and torch.allclose(p.grad, g, atol=1e-7)
+
+
+def test_a_step_is_taken_at_once() -> None:
+    net = network()
+    _, wanted = gradients(net)
+    before = [p.detach().clone() for p in net.parameters()]
+    chained(net, list(net.parameters())).back(X, Y, 0.5)
+    for p, old, g in zip(net.parameters(), before, wanted, strict=True):
+        assert p.grad is None and torch.allclose(p, old - 0.5 * g, atol=1e-6) and not torch.equal(p, old)
+
+
+@pytest.mark.parametrize("lr", [None, 0.5])
+@pytest.mark.parametrize("kept", [slice(3, 5), slice(1, 2), slice(2, 3)])  # the head; one weight; one bias
+def test_what_is_not_trained_stays(kept: slice, lr: float | None) -> None:
+    net = network()
+    _, wanted = gradients(net)
+    params = list(net.parameters())
+    before = [p.detach().clone() for p in params]
+    chained(net, params[kept]).back(X, Y, lr)
+    for i, (p, old, g) in enumerate(zip(params, before, wanted, strict=True)):
+        if i not in range(*kept.indices(len(params))):
+            assert p.grad is None and torch.equal(p, old)
+        elif lr is None:
+            assert p.grad is not None and torch.allclose(p.grad, g, atol=1e-7) and torch.equal(p, old)
+        else:
+            assert torch.allclose(p, old - lr * g, atol=1e-6)
+
+
+class Other(nn.Sequential):
+    """Does something of its own with its layers."""
+
+
+def test_other_networks_are_refused() -> None:
+    linear, twice = nn.Linear(3, 3), nn.Linear(3, 3)
+    tied = nn.Linear(3, 3)
+    tied.weight = linear.weight
+    hooked = nn.Linear(3, 3)
+    hooked.register_forward_hook(lambda *_: None)
+    assert layers(nn.Sequential(linear), twice) == [linear, twice]
+    for others in ([nn.Dropout()], [Other(linear)], [twice, twice], [linear, tied], [hooked], [nn.Conv2d(1, 1, 1)]):
+        assert layers(*others) is None
+
+
+RUNS: list[tuple[str, dict[str, Any], bool]] = [
+    ("fedavg", {}, True),
+    ("fedavg", {"momentum": 0.9, "weight_decay": 0.01, "clip": 1.0}, True),
+    ("fedavg", {"optimizer": "adamw", "lr": 0.01, "cosine": True}, True),
+    ("fedavg", {"model": "linear"}, True),
+    ("fedprox", {"mu": 0.1}, True),  # gradients are corrected
+    ("fedrep", {}, True),  # the head, then the body alone
+    ("scaffold", {}, True),
+    ("moon", {}, False),  # a loss of its own
+    ("fedavg+dfdc", {}, False),  # a plug-in has a part in the loss
+    ("fedavg+daa", {}, True),  # ... and one that has not
+    ("fedavg", {"model": "cnn"}, False),
+    ("fedavg", {"precision": "bf16"}, False),
+    ("fedavg", {"executor": "debug"}, False),  # shows where in a graph a NaN arose
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "taken"), RUNS)
+def test_runs_agree_with_and_without(name: str, changes: dict[str, Any], taken: bool, monkeypatch) -> None:
+    steps = []
+    back = Chain.back
+    monkeypatch.setattr(Chain, "back", lambda self, x, y, lr: steps.append(len(y)) or back(self, x, y, lr))
+
+    def losses() -> list[float]:
+        given = {"model": "mlp", "limit_train": 4, "limit_test": 2, **changes}
+        if given["model"] == "mlp":
+            given["hidden"] = (16, 8)
+        return [line["loss"]["ce"] for line in fedloom.run(name, clients=4, rounds=3, **given).metrics]
+
+    by_hand = losses()
+    assert bool(steps) == taken
+    if taken:
+        steps.clear()
+        monkeypatch.setattr("fedloom.local.layers", lambda *_: None)
+        assert by_hand == pytest.approx(losses(), rel=1e-5) and not steps
