@@ -24,7 +24,7 @@ from .encoders import Context, Dual, Encoder, Preprocess, TextEncoder
 from .encoders.texts import Hashed
 from .engine import Engine
 from .errors import FedloomError
-from .executors import Executor, Result, Task
+from .executors import Executor, Result, Results, Task
 from .executors.inplace import Inplace
 from .executors.pool import Pool
 from .local import Site
@@ -432,7 +432,7 @@ class _Backwards(Inplace):
 
     eager = True
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         results = list(super().run(reversed(list(tasks))))
         yield from reversed(results)
 
@@ -444,7 +444,7 @@ class _Watching(Inplace):
         super().__init__(site)
         self.notes = notes
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         from .executors.base import execute
 
         for task in tasks:

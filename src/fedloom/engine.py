@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import FedloomError
-from .executors import Executor, Result, Task
+from .executors import Executor, Result, Results, Task
 from .local import Site, weighted
 from .metrics.accuracy import accuracies, summarise
 from .metrics.clustering import clustering_accuracy
@@ -87,6 +87,8 @@ class Engine:
             record = self._evaluate(turn, arrived, begun) if turn.due else None
             self.spent["evaluation"] = time.monotonic() - clock
             if any([callback.after_round(self, record) for callback in self.callbacks]):
+                if begun and begun.results:
+                    begun.results.close()  # workers are done with it when this returns
                 return
 
     def _turn(self) -> _Turn:
@@ -284,7 +286,7 @@ class _Turn:
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
     # One entry per message, hellos apart.
     floats: dict[str, list[int]] = field(default_factory=lambda: {"up": [], "down": []})
-    results: Iterator[Result] | None = None  # those to come, if the round was begun ahead of its time
+    results: Results | None = None  # those to come, if the round was begun ahead of its time
 
 
 @dataclass

@@ -7,12 +7,13 @@ written to disk, sent over a network and compared byte by byte.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from .errors import FedloomError
@@ -20,6 +21,15 @@ from .tree import Tree
 
 Scalar = bool | int | float | str
 Value = Tensor | Scalar
+Bytes = bytes | bytearray | memoryview
+# As the format calls them.
+_DTYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+    "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
+    "F64": torch.float64, "C64": torch.complex64,
+}  # fmt: skip
+_Shapes = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
 class Payload(Mapping[str, Value]):
@@ -30,7 +40,7 @@ class Payload(Mapping[str, Value]):
 
     __slots__ = ("_content", "_sealed")
     _content: dict[str, Value] | None  # None while it is sealed
-    _sealed: bytes | Payload | None
+    _sealed: bytes | bytearray | Payload | None
 
     def __init__(self, items: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         content: dict[str, Value] = {}
@@ -47,11 +57,11 @@ class Payload(Mapping[str, Value]):
         self._content, self._sealed = dict(sorted(content.items())), None
 
     @staticmethod
-    def sealed(inside: bytes | Payload) -> Payload:
+    def sealed(inside: bytes | bytearray | Payload) -> Payload:
         """What is in these bytes, or in another payload, unpacked when somebody looks at it and not before.
 
         Who only keeps or passes on a payload need not unpack and pack it again; and whether anybody has looked can be
-        told (`opened`).
+        told (`opened`). A bytearray is the payload's own from now on: its tensors are not copied out of it.
         """
         made = Payload()
         made._content, made._sealed = None, inside
@@ -113,8 +123,8 @@ class Payload(Mapping[str, Value]):
 
     def copy(self) -> Payload:
         """A payload that shares no memory with this one."""
-        if isinstance(self._sealed, bytes):
-            return Payload.sealed(self._sealed)
+        if isinstance(self._sealed, bytes | bytearray):
+            return Payload.sealed(self._sealed[:])  # of bytes the same, of a bytearray a copy
         return Payload({n: _own(v) if isinstance(v, Tensor) else v for n, v in self._items.items()})
 
     def equal(self, other: Payload) -> bool:
@@ -131,50 +141,60 @@ class Payload(Mapping[str, Value]):
     # -- the wire -----------------------------------------------------------------------------------------------
     def encode(self) -> bytes:
         """The payload as safetensors bytes, scalars in the header. Nothing to say takes no bytes."""
-        if isinstance(self._sealed, bytes):
-            return self._sealed
+        return b"".join(self.parts())
+
+    def parts(self) -> list[Bytes]:
+        """The same in parts that follow each other, tensors as they lie in memory: whoever writes them somewhere need
+        not copy them first. They change if a tensor does."""
+        if isinstance(self._sealed, bytes | bytearray):
+            return [self._sealed]
         if not self._items:
-            return b""
-        tensors = {n: v.detach().contiguous() for n, v in self._items.items() if isinstance(v, Tensor)}
-        # Tensors that share memory (tied weights, views) are refused by the format: give each its own.
-        seen: set[int] = set()
-        for name, tensor in tensors.items():
-            place = tensor.untyped_storage().data_ptr()
-            if place in seen:
-                tensors[name] = tensor.clone()
-            seen.add(place)
-        return save(tensors, metadata={"scalars": self._scalars()})
+            return []
+        layout, order = _layout(self._shapes())
+        return [self._head(layout), *(_raw(self.tensor(name)) for name in order)]
 
     @staticmethod
-    def decode(data: bytes) -> Payload:
-        """The payload that `encode` turned into these bytes."""
+    def decode(data: bytes | bytearray) -> Payload:
+        """The payload that `encode` turned into these bytes. Tensors lie in a bytearray that is given, and in a copy of
+        bytes."""
         if not data:
             return Payload()
         try:
-            tensors = load(bytes(data))
-            length = int.from_bytes(data[:8], "little")
-            scalars = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["scalars"])
-            return Payload({**scalars, **tensors})
+            start = 8 + int.from_bytes(data[:8], "little")
+            told = json.loads(data[8:start])
+            content = json.loads(told.pop("__metadata__")["scalars"])
+            memory = data if isinstance(data, bytearray) else bytearray(data)
+            ends = [entry["data_offsets"][1] for entry in told.values()]
+            if start + max(ends, default=0) != len(memory):
+                raise ValueError(f"they should be {start + max(ends, default=0)}")
+            return Payload(content | {name: _tensor(memory, start, **entry) for name, entry in told.items()})
         except Exception as error:
             raise FedloomError(f"these {len(data)} bytes are no payload: {error}") from error
 
     @property
     def nbytes(self) -> int:
-        """`len(self.encode())`, without encoding: the length depends on names, shapes and scalars only."""
-        if isinstance(self._sealed, bytes):
+        """`len(self.encode())`, without encoding."""
+        if isinstance(self._sealed, bytes | bytearray):
             return len(self._sealed)
         if not self._items:
             return 0
-        shapes = tuple(sorted((n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor)))
-        return _encoded_length(shapes, len(json.dumps(self._scalars())))
+        tensors = sum(v.nbytes for v in self._items.values() if isinstance(v, Tensor))
+        return len(self._head(_layout(self._shapes())[0])) + tensors
+
+    def _shapes(self) -> _Shapes:
+        return tuple((n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor))
+
+    def _head(self, layout: str) -> bytes:
+        """Length and header: the scalars, then where each tensor lies."""
+        scalars = json.dumps({n: v for n, v in self._items.items() if not isinstance(v, Tensor)})
+        text = f'{{"__metadata__":{{"scalars":{json.dumps(scalars)}}}{"," * (layout != "}")}{layout}'.encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
 
     @property
     def floats(self) -> int:
         """How many floating-point numbers its tensors hold: what papers count as communicated parameters."""
         return sum(v.numel() for v in self._items.values() if isinstance(v, Tensor) and v.is_floating_point())
-
-    def _scalars(self) -> str:
-        return json.dumps({n: v for n, v in sorted(self._items.items()) if not isinstance(v, Tensor)})
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -182,7 +202,22 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _encoded_length(shapes: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], scalars: int) -> int:
-    """Measured, not computed: the same names and shapes are really encoded once, with a text as long as the scalars."""
-    tensors = {name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in shapes}
-    return len(save(tensors, metadata={"scalars": "x" * (scalars - 2)}))
+def _layout(shapes: _Shapes) -> tuple[str, tuple[str, ...]]:
+    """What safetensors says in its header of such tensors, and their order: such are really written once."""
+    data = save({name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in shapes})
+    text = data[8 : 8 + int.from_bytes(data[:8], "little")].decode().rstrip()
+    return text[1:], tuple(json.loads(text))
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, as they lie in memory if they lie in plain order."""
+    plain = tensor.detach().cpu().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,))  # a single number may claim to be 0 apart from the next
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _tensor(memory: bytearray, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+    count, kind = math.prod(shape), _DTYPES[dtype]
+    if not count:
+        return torch.empty(shape, dtype=kind)
+    return torch.frombuffer(memory, dtype=kind, count=count, offset=start + data_offsets[0]).view(shape)

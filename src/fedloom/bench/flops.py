@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..data.federation import Federation
@@ -34,7 +35,9 @@ def flops_per_round(run: Run, federation: Federation) -> float | None:
     method, round = make(config.method, config.hyper), start.round + 1
     site = Site(method, small, network(config, federation), config.training, config.seed)
     down = method.download(start.server.replace(round=round), k)
-    with FlopCounterMode(display=False) as counter:
+    # Steps of linear layers are products that are added in place, which the counter does not know by itself.
+    steps = {torch.ops.aten.addmm_: lambda w, g, x, **_: 2 * g[0] * g[1] * x[1]}
+    with FlopCounterMode(display=False, custom_mapping=steps) as counter:
         method.client(down, store.get(k), Local(site, k, round))
     share = (config.schedule.ratio + (config.schedule.ratio_max or config.schedule.ratio)) / 2
     # With a fixed number of steps a client's work does not grow with its data.

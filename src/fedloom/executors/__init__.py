@@ -8,7 +8,7 @@ from ..errors import unknown
 from ..local import Site
 from ..memory import keep_freed_memory
 from .auto import Auto
-from .base import Executor, Result, Task, execute
+from .base import Executor, Result, Results, Task, execute
 from .inplace import Debug, Inplace
 from .pool import Pool
 from .vmap import Vmap
@@ -30,4 +30,4 @@ def make(name: str, site: Site, workers: int) -> Executor:
     return EXECUTORS[name](site, workers)
 
 
-__all__ = ["EXECUTORS", "Executor", "Result", "Task", "execute", "make"]
+__all__ = ["EXECUTORS", "Executor", "Result", "Results", "Task", "execute", "make"]

@@ -15,7 +15,7 @@ from time import perf_counter
 from ..data.sources import cache_folder
 from ..local import Site, _planned
 from ..state import sha256, write_atomic
-from .base import Executor, Result, Task
+from .base import Executor, Result, Results, Task
 from .inplace import Inplace
 from .pool import Pool
 
@@ -42,7 +42,7 @@ class Auto:
         if self.choice == "pool":
             self._pool = Pool(site, workers)
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks, in this process or by workers."""
         waiting = iter(tasks)
         if self.choice is None:

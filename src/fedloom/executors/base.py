@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from ..errors import ClientError
 from ..local import Local, Network, Predictor, Site, eval_batch
 from ..metrics.segmentation import confusion
-from ..payload import Payload
+from ..payload import Bytes, Payload
 from ..rng import key
 
 Kind = Literal["hello", "client", "before", "common"]
@@ -35,22 +36,27 @@ class Task:
     splits: tuple[str, ...] = ()  # which samples to score (after training, for `client`)
     work: float = 1.0
 
-    def encode(self, encoded: Callable[[Payload], bytes] = Payload.encode) -> list[bytes]:
-        """The task as bytes, in parts; `encoded` may know the download's already."""
+    def encode(self, down: bytes | None = None, repeats: bool = False) -> list[Bytes]:
+        """The task as bytes, in parts. `down` is the download as bytes, if they are known already; it is left out if it
+        `repeats` that of the task before."""
         told = Payload(
             kind=self.kind,
             round=self.round,
             clients=torch.tensor(self.clients),
             splits=" ".join(self.splits),
             work=self.work,
+            repeats=repeats,
         )
-        return _packed(told.encode(), encoded(self.down), self.state.encode())
+        download = [] if repeats else self.down.parts() if down is None else [down]
+        return _packed(told.parts(), download, self.state.parts())
 
     @staticmethod
-    def decode(data: bytes | memoryview) -> Task:
-        """The task whose parts these are, one after another."""
-        told, down, state = _unpacked(data)
+    def decode(data: bytes | memoryview, before: Payload | None = None) -> Task:
+        """The task whose parts these are, one after another; `before` is the download of the task before."""
+        told, down, state = _unpacked(data, kept=True)
         p: Any = told
+        if p["repeats"] and before is not None:
+            down = before.copy()
         return Task(
             p["kind"], p["round"], tuple(p["clients"].tolist()), down, state, tuple(p["splits"].split()), p["work"]
         )
@@ -69,7 +75,7 @@ class Result:
     losses: dict[str, float] = field(default_factory=dict)
     settled: bool = False
 
-    def encode(self) -> list[bytes]:
+    def encode(self) -> list[Bytes]:
         """The result as bytes, in parts."""
         told = Payload(
             clients=torch.tensor(self.clients),
@@ -77,7 +83,7 @@ class Result:
             losses=Payload(self.losses),
             settled=self.settled,
         )
-        return _packed(told.encode(), self.upload.encode(), self.state.encode())
+        return _packed(told.parts(), self.upload.parts(), self.state.parts())
 
     @staticmethod
     def decode(data: bytes | memoryview) -> Result:
@@ -88,18 +94,22 @@ class Result:
         return Result(tuple(p["clients"].tolist()), upload, state, scores, losses, p["settled"])
 
 
-def _packed(*parts: bytes) -> list[bytes]:
-    return [*(len(part).to_bytes(8, "little") for part in parts), *parts]
+def _packed(*payloads: Sequence[Bytes]) -> list[Bytes]:
+    return [*(sum(map(len, parts)).to_bytes(8, "little") for parts in payloads), *chain(*payloads)]
 
 
-def _unpacked(data: bytes | memoryview, number: int = 3) -> list[Payload]:
-    """The payloads, sealed: a state, which may be large, is unpacked by the client alone."""
-    place, payloads = 8 * number, []
-    for i in range(number):
-        length = int.from_bytes(data[8 * i : 8 * i + 8], "little")
-        payloads.append(Payload.sealed(bytes(data[place : place + length])))
-        place += length
+def _unpacked(data: bytes | memoryview, kept: bool = False) -> list[Payload]:
+    """The three payloads, sealed: a state, which may be large, is unpacked by the client alone. The second is made of
+    bytes, which copies share, if it will be `kept`."""
+    place, payloads = 24, []
+    for i in range(3):
+        end = place + int.from_bytes(data[8 * i : 8 * i + 8], "little")
+        payloads.append(Payload.sealed((bytes if kept and i == 1 else bytearray)(data[place:end])))
+        place = end
     return payloads
+
+
+Results = Generator[Result, None, None]
 
 
 class Executor(Protocol):
@@ -120,7 +130,7 @@ class Executor(Protocol):
         """Whether tasks are begun before their results are asked for."""
         ...
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks; they are drawn one by one, as there is room."""
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..local import Site
 from ..payload import Payload
-from .base import Result, Task, execute
+from .base import Results, Task, execute
 
 
 class Inplace:
@@ -24,7 +24,7 @@ class Inplace:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks in order. What crosses the boundary is copied, as it would be on a wire."""
         for task in tasks:
             result = execute(self.site, replace(task, down=task.down.copy(), state=task.state.copy()))
@@ -56,7 +56,7 @@ class Debug(Inplace):
         super().__init__(site)
         site.strict = True
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks in order, watching every operation."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Anomaly Detection")  # that is what was asked for

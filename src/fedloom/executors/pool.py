@@ -14,7 +14,8 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -24,13 +25,13 @@ import torch.multiprocessing as mp
 from ..errors import ClientError, FedloomError
 from ..local import Site
 from ..memory import keep_freed_memory
-from ..payload import Payload
-from .base import Result, Task, execute
+from ..payload import Bytes, Payload
+from .base import Result, Results, Task, execute
 
 T = TypeVar("T")
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
-SHORT = 1 << 15  # bytes of a task: two of them fit into a pipe's buffer
+SHORT = 1 << 14  # bytes of a short message: two of them, and what is told beside, fit into a pipe's buffer
 ROOM = 1 << 30  # bytes of the longest message that is shared
 # In front of what went wrong, and of a shared message's length; all else begins with a length, which is never so large.
 FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
@@ -61,46 +62,53 @@ class Pool:
             self._workers.append((process, ours))
             self._rooms[ours] = room
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks on whoever is free."""
         waiting = iter(tasks)
         under_way: dict[Connection, deque[tuple[int, Task]]] = {connection: deque() for _, connection in self._workers}
+        given: dict[Connection, bytes] = {}  # the last download that each worker got
+        answers: list[tuple[int, Connection, bytes]] = []
         done: dict[int, Result | ClientError] = {}
         sent = handed = 0
         failed = False
         last = _Last()
         task = next(waiting, None)
-        data = task.encode(last.encoded) if task else []
         try:
             while True:
                 while task and not failed:
+                    down = last.encoded(task.down)
                     connection = min(under_way, key=lambda c: len(under_way[c]))
+                    busy = len(under_way[connection])
+                    unread = any(c is connection for _, c, _ in answers)
                     # A worker that is busy gets the next task beforehand if that is sure to fit into the pipe: neither
                     # side can block the other, and no worker waits for the server between two short tasks.
-                    if len(under_way[connection]) >= (2 if _length(data) <= SHORT else 1):
+                    if busy + unread > 1 or (busy and not _short(task, down)):
                         break
                     under_way[connection].append((sent, task))
                     with contextlib.suppress(OSError):  # a worker that died is reported when its answer is awaited
-                        self._rooms[connection].send(connection, data)
+                        self._rooms[connection].send(
+                            connection, task.encode(down, repeats=given.get(connection) is down)
+                        )
+                    given[connection] = down
                     sent += 1
                     task = next(waiting, None)
-                    data = task.encode(last.encoded) if task else []
+                for number, connection, answer in answers:  # workers are at their next tasks meanwhile
+                    done[number] = result = self._rooms[connection].read(answer, _result)
+                    failed |= isinstance(result, ClientError)
+                answers.clear()
                 while handed in done:
                     result = done.pop(handed)
-                    if isinstance(result, ClientError):
+                    if isinstance(result, ClientError):  # in its turn: what comes before it may be another round's
                         raise result
                     yield result
                     handed += 1
-                busy = [connection for connection, queue in under_way.items() if queue]
-                if not busy:
+                asked = [connection for connection, queue in under_way.items() if queue]
+                if not asked:
                     return
-                for ready in wait(busy):
+                for ready in wait(asked):
                     assert isinstance(ready, Connection)
-                    number, asked = under_way[ready].popleft()
-                    try:
-                        done[number] = _receive(ready, self._rooms[ready], asked)
-                    except ClientError as error:  # raised in its turn: what comes before it may be another round's
-                        done[number], failed = error, True
+                    number, its = under_way[ready].popleft()
+                    answers.append((number, ready, _answer(ready, its)))
         except KeyboardInterrupt:  # nobody wants to wait for what the workers have under way
             for process, _ in self._workers:
                 process.kill()
@@ -141,23 +149,25 @@ class _Last:
         return self._data
 
 
-def _length(parts: Sequence[bytes]) -> int:
-    return sum(map(len, parts))
+def _short(task: Task, down: bytes) -> bool:
+    """Whether two such tasks fit into a pipe's buffer."""
+    return len(down) + task.state.nbytes + 8 * len(task.clients) <= SHORT
 
 
 class _Room:
-    """Memory that two processes share, with two places that are written to in turn.
+    """Memory that two processes share. Each has two places of its own in it, to which it writes in turn.
 
-    A worker has two tasks at the most, so when it writes an answer the server has read the one before the last. The
-    server writes a long task only to a worker that has nothing to do, whose answers it has all read.
+    A worker has two tasks, or answers that nobody has read, at the most: when it writes an answer, the one before the
+    last has been read. The server writes a long task only to a worker that has nothing to do and has read all others.
     """
 
     def __init__(self) -> None:
-        self._file, self._memory, self._turn = -1, None, 0  # type: tuple[int, mmap.mmap | None, int]
+        self._file, self._memory = -1, None  # type: tuple[int, mmap.mmap | None]
+        self._places = [0, ROOM]
         if hasattr(os, "memfd_create"):  # Linux; elsewhere everything goes through the pipe
             self._file = os.memfd_create("fedloom")
-            os.ftruncate(self._file, 2 * ROOM)  # only what is written takes memory
-            self._memory = mmap.mmap(self._file, 2 * ROOM)
+            os.ftruncate(self._file, 4 * ROOM)  # only what is written takes memory
+            self._memory = mmap.mmap(self._file, 4 * ROOM)
 
     def __getstate__(self) -> Any:
         if self._memory is None:
@@ -168,27 +178,27 @@ class _Room:
 
     def __setstate__(self, passed: Any) -> None:
         self._file = passed.detach() if passed else -1
-        self._memory, self._turn = mmap.mmap(self._file, 2 * ROOM) if passed else None, 0
+        self._memory = mmap.mmap(self._file, 4 * ROOM) if passed else None
+        self._places = [2 * ROOM, 3 * ROOM]
 
-    def send(self, connection: Connection, parts: Sequence[bytes]) -> None:
+    def send(self, connection: Connection, parts: Sequence[Bytes]) -> None:
         """Hand over a message."""
-        if self._memory and SHORT < _length(parts) <= ROOM:
-            start = place = self._turn * ROOM
+        if self._memory and SHORT < sum(map(len, parts)) <= ROOM:
+            start = place = self._places[0]
             for part in parts:
                 self._memory[place : place + len(part)] = part
                 place += len(part)
             parts = [SHARED, start.to_bytes(8, "little"), (place - start).to_bytes(8, "little")]
-            self._turn = 1 - self._turn
+            self._places.reverse()
         connection.send_bytes(b"".join(parts))
 
-    def receive(self, connection: Connection, read: Callable[[bytes | memoryview], T]) -> T:
-        """What `read` makes of the next message, of which it keeps nothing but copies."""
-        data = connection.recv_bytes()
+    def read(self, data: bytes, by: Callable[[bytes | memoryview], T]) -> T:
+        """What `by` makes of a message of which that came through the pipe; it keeps nothing but copies."""
         if not (self._memory and data.startswith(SHARED)):
-            return read(data)
+            return by(data)
         start, length = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16))
         with memoryview(self._memory) as whole, whole[start : start + length] as message:
-            return read(message)
+            return by(message)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -197,19 +207,21 @@ class _Room:
             os.close(self._file)
 
 
-def _receive(connection: Connection, room: _Room, task: Task) -> Result:
+def _answer(connection: Connection, task: Task) -> bytes:
+    """What a worker says when it is done, or what is to be said of one that says nothing any more."""
     try:
-        return room.receive(connection, _result)
+        return connection.recv_bytes()
     except (EOFError, OSError):
-        raise ClientError(
+        said = (
             f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]}: killed, out of "
             "memory, or started from a script that lacks `if __name__ == '__main__':`; the last checkpoint is intact."
-        ) from None
+        )
+        return FAILED + said.encode()
 
 
-def _result(answer: bytes | memoryview) -> Result:
+def _result(answer: bytes | memoryview) -> Result | ClientError:
     if answer[: len(FAILED)] == FAILED:
-        raise ClientError(bytes(answer[len(FAILED) :]).decode())
+        return ClientError(bytes(answer[len(FAILED) :]).decode())
     return Result.decode(answer)
 
 
@@ -237,11 +249,14 @@ def _work(connection: Connection, room: _Room, *parts: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the main process has said it already
         site = Site(*parts)
+    before = Payload()  # the last download, sealed
     while True:
         try:
-            task = room.receive(connection, Task.decode)
+            data = connection.recv_bytes()
         except (EOFError, OSError):
             return
+        task = room.read(data, partial(Task.decode, before=before))
+        before = task.down.copy()
         try:
             answer = execute(site, task).encode()
         except ClientError as error:

@@ -10,7 +10,7 @@ Numbers agree with `inplace` to about 1e-6: sums are taken in another order.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import Any
@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 from ..local import Local, Site, _batches, _planned
 from ..models.base import Split
 from ..training import Training
-from .base import Result, Task, execute
+from .base import Results, Task, execute
 from .inplace import Inplace
 
 CHUNK = 64  # clients asked at once
@@ -63,7 +63,7 @@ class Trained:
 class Vmap(Inplace):
     """Clients in this process, trained together where that is possible."""
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks; those of clients in chunks. What crosses the boundary is copied, as on a wire."""
         waiting = iter(tasks)
         while chunk := list(islice(waiting, CHUNK)):

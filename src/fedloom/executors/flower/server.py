@@ -6,7 +6,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ...memory import keep_freed_memory
 from ...method import make
 from ...runs import Run, carry_out, network
 from ...state import write_atomic
-from ..base import Result, Task
+from ..base import Result, Results, Task
 from .settings import Settings, parse
 from .sites import Description, agree, blank, disagreement, listed
 from .uploads import Inspector
@@ -179,7 +179,7 @@ class Flower:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task]) -> Results:
         """Send the tasks out, a limited number at a time; hand results on in the order of tasks."""
         grid, waiting, start = self.roster.grid, iter(tasks), time.monotonic()
         flights: dict[str, _Flight] = {}
