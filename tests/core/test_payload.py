@@ -78,6 +78,14 @@ def test_round_trip_is_exact_and_nbytes_is_the_length(payload: Payload) -> None:
 
 
 @often
+@given(payloads)
+def test_the_bytes_are_those_of_the_format_s_own_library(payload: Payload) -> None:
+    tensors = {n: v.clone().contiguous() for n, v in payload.items() if isinstance(v, Tensor)}
+    scalars = json.dumps({n: v for n, v in payload.items() if not isinstance(v, Tensor)})
+    assert payload.encode() == (save(tensors, metadata={"scalars": scalars}) if len(payload) else b"")
+
+
+@often
 @given(payloads, st.lists(scalars, min_size=6, max_size=6))
 def test_nbytes_after_only_scalars_changed(payload: Payload, fresh: list[Any]) -> None:
     assert payload.nbytes == len(payload.encode())
@@ -393,6 +401,15 @@ def test_what_is_written_into_an_opened_payload_is_packed() -> None:
     sealed.tensor("w").add_(1)
     assert Payload.decode(sealed.encode()).tensor("w").tolist() == [1, 1]
     assert sealed.copy().tensor("w").tolist() == [1, 1]
+
+
+def test_a_bytearray_is_the_payload_s_own() -> None:
+    packed = bytearray(Payload(w=torch.zeros(2), e=torch.zeros(0)).encode())
+    sealed = Payload.sealed(packed)
+    other, packed_too = sealed.copy(), sealed.encode()
+    sealed.tensor("w").add_(1)
+    assert Payload.decode(packed).tensor("w").tolist() == [1, 1], "nothing was copied out of it"
+    assert other.tensor("w").tolist() == [0, 0] and Payload.decode(packed_too).tensor("w").tolist() == [0, 0]
 
 
 def test_a_payload_may_be_sealed_in_another() -> None:

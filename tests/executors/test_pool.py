@@ -12,6 +12,7 @@ from fedloom.engine import Engine
 from fedloom.errors import ClientError, FedloomError
 from fedloom.executors import Task, make
 from fedloom.executors.base import Result
+from fedloom.executors.inplace import Inplace
 from fedloom.executors.pool import Pool, _Last
 from fedloom.local import Site
 from fedloom.method import make as make_method
@@ -129,3 +130,30 @@ def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> N
     other = Payload(w=w, to=1)
     assert last.encoded(other) == other.encode() and last.encoded(Payload(w=w)) == first
     assert last.encoded(Payload()) == b""
+
+
+@pytest.mark.parametrize("short", [64, 1 << 30])  # bytes: tasks go through shared memory, or through the pipe
+def test_downloads_that_repeat_and_those_that_do_not(site, short: int, monkeypatch) -> None:
+    """A worker is sent a download once and uses it as often as told to, also after others and for other kinds."""
+    monkeypatch.setattr("fedloom.executors.pool.SHORT", short)
+    server = site.method.init(site)
+    first, second = (Payload(model=server.tree("model").map(lambda t, s=s: t * s)) for s in (1.0, 0.5))
+    order = [first, first, first, second, first, second, second, second, second, first, first, Payload(), first]
+    asked = [Task("client", 1 + i, (i % 4,), down, splits=("test",)) for i, down in enumerate(order * 3) if down]
+    pool, here = Pool(site, 2), Inplace(site)
+    for found, wanted in zip(pool.run(iter(asked)), here.run(iter(asked)), strict=True):
+        assert found.upload.equal(wanted.upload) and found.losses == wanted.losses
+    pool.close()
+    here.close()
+
+
+def test_a_download_is_written_out_once_for_each_worker(site, monkeypatch) -> None:
+    told: list[bool] = []
+    encode = Task.encode
+    monkeypatch.setattr(Task, "encode", lambda self, down, repeats: told.append(repeats) or encode(self, down, repeats))
+    pool = Pool(site, 2)
+    server = site.method.init(site)
+    same_ = [Task("client", 1, (k % 4,), site.method.download(server, k)) for k in range(12)]
+    assert len(list(pool.run(same_))) == 12
+    assert told.count(False) == 2 and len(told) == 12
+    pool.close()
