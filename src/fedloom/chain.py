@@ -7,12 +7,14 @@ layers come in a plain order and the loss is the cross-entropy, the same kernels
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+LARGE = 1 << 18  # numbers in a weight from which on it pays to show it several small batches at once
+SMALL = 16  # samples in such a batch
 _KINDS = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 _aten = torch.ops.aten
 
@@ -40,11 +42,51 @@ class Chain:
         self._first = next((i for i, link in enumerate(self._links) if link.weighs or link.shifts), len(layers))
 
     @torch.no_grad()
-    def back(self, x: Tensor, y: Tensor, lr: float | None) -> Tensor:
-        """The mean cross-entropy of a batch. Gradients are left in `.grad` or, given `lr`, are not even written out:
-        the parameters take that step at once."""
+    def back(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean cross-entropy of a batch; gradients are left in `.grad`."""
+        return self._back(x, y, 0, None)[0]
+
+    @torch.no_grad()
+    def descend(self, x: Tensor, targets: Sequence[Tensor], rates: Sequence[float]) -> list[Tensor]:
+        """A step of plain gradient descent on each of several batches, whose samples follow each other in `x`; their
+        mean cross-entropies. Gradients are not written out."""
+        for link in self._links[: self._first]:  # they stay the same meanwhile
+            x = link.layer(x)
+        _, weight, bias, weighs, shifts = self._links[self._first]
+        large = weight is not None and weight.numel() >= LARGE and weighs and shifts == (bias is not None)
+        if large and len(targets) > 1 and len(x) <= SMALL * len(targets):
+            return self._together(x, targets, rates)
+        batches = zip(x.split([len(y) for y in targets]), targets, rates, strict=True)
+        return [self._back(part, y, self._first, lr)[0] for part, y, lr in batches]
+
+    def _together(self, x: Tensor, targets: Sequence[Tensor], rates: Sequence[float]) -> list[Tensor]:
+        """The same, with one product for all batches in the first trained layer.
+
+        Its weight W changes meanwhile, which is made up for: after a step W - lr g^T x it gives lr (x' x^T) g less for
+        samples x'. One product of 60 rows takes less time than six of 10, and W is read and written once.
+        """
+        weight, bias = cast(Tensor, self._links[self._first].weight), self._links[self._first].bias
+        made, alike, losses, start = F.linear(x, weight), x @ x.T, [], 0
+        slopes = torch.empty_like(made)
+        for y, lr in zip(targets, rates, strict=True):
+            end = start + len(y)
+            h = made[start:end] if bias is None else made[start:end] + bias
+            if start:
+                h = h.addmm(alike[start:end, :start], slopes[:start], alpha=-1)
+            loss, g = self._back(h, y, self._first + 1, lr)
+            torch.mul(g, lr, out=slopes[start:end])
+            if bias is not None:
+                bias.sub_(slopes[start:end].sum(0))
+            losses.append(loss)
+            start = end
+        weight.addmm_(slopes.T, x, alpha=-1)
+        return losses
+
+    def _back(self, x: Tensor, y: Tensor, start: int, lr: float | None) -> tuple[Tensor, Tensor]:
+        """The mean cross-entropy of what has come as far as the layer `start`, and its gradient there. Parameters from
+        there on take a step at once or, without `lr`, get gradients."""
         seen = []
-        for layer, weight, bias, *_ in self._links:
+        for layer, weight, bias, *_ in self._links[start:]:
             seen.append(x)
             x = layer(x) if weight is None else F.linear(x, weight, bias)
         logs = torch.log_softmax(x, 1)
@@ -52,8 +94,8 @@ class Chain:
         loss, total = _aten.nll_loss_forward.default(logs, y, None, 1, -100)
         g: Tensor = _aten.nll_loss_backward.default(torch.ones_like(loss), logs, y, None, 1, -100, total)
         g = _aten._log_softmax_backward_data.default(g, logs, 1, logs.dtype)
-        for i in range(len(seen) - 1, self._first - 1, -1):
-            link, x = self._links[i], seen[i]
+        for i in range(len(self._links) - 1, max(start, self._first) - 1, -1):
+            link, x = self._links[i], seen[i - start]
             if link.weight is None:
                 g = _aten.threshold_backward.default(g, x, 0) if isinstance(link.layer, nn.ReLU) else g.view_as(x)
                 continue
@@ -68,7 +110,7 @@ class Chain:
                     link.bias.grad = slope
                 else:
                     link.bias.add_(slope, alpha=-lr)
-        return loss
+        return loss, g
 
 
 def layers(*modules: nn.Module) -> list[nn.Module] | None:

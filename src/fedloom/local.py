@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
 STACKED = (Split, nn.Sequential, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, Unit)
+AHEAD = 64  # samples whose batches a chain is given together
 EVAL_BATCH = 512
 EVAL_VALUES = 512 * 3 * 32 * 32  # large images go in smaller batches, or their feature maps would fill the memory
 
@@ -407,6 +409,7 @@ class Local:
         optimizer, lr = training.make(params, self.round) if params else None, training.step_size(self.round)
         planned = _planned(len(index), training, self.work)
         sums: dict[str, Tensor] = {}
+        drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # batches of this step, and the noise they met
         seen = steps = 0
         if training.augment and data.y.ndim > 1:
             raise FedloomError("augment would move images but not their masks; it is for classification.")
@@ -458,34 +461,46 @@ class Local:
         unseen = optimizer is not None and optimizer.plain and not (gradient or (anchor and mu) or training.clip)
         chain = self._chain(model, params) if loss is cross_entropy and not (inputs or modules or references) else None
         large = products(model, params if unseen and not chain and training.precision == "fp32" else ())
-        with _trained(model, params, only, site._frozen) as norms, large as noted:
+
+        def rate(step: int) -> float:
+            return lr * 0.5 * (1 + math.cos(math.pi * step / planned)) if training.cosine else lr
+
+        def at_once(chain: Chain) -> Iterator[tuple[int, dict[str, Tensor]]]:
+            batches = _batches(len(index), training, planned, rng)
+            while few := list(islice(batches, 1 if training.augment else max(1, AHEAD // training.batch))):
+                self.step, sizes = steps + 1, [len(rows) for rows in few]
+                x, y = take(index.index_select(0, torch.cat(few)))
+                means = chain.descend(x, y.split(sizes), [rate(steps + i) for i in range(len(few))])
+                yield from ((size, {"ce": mean}) for size, mean in zip(sizes, means, strict=True))
+
+        def one_by_one() -> Iterator[tuple[int, dict[str, Tensor]]]:
             for rows in _batches(len(index), training, planned, rng):
                 self.step = steps + 1
-                if training.cosine and optimizer is not None:
-                    optimizer.lr = lr * 0.5 * (1 + math.cos(math.pi * steps / planned))
                 x, y = take(index.index_select(0, rows))
-                drawn = [(x, y, torch.get_rng_state())] if gradient else []
-                if chain:
-                    parts = {"ce": chain.back(x, y, optimizer.lr if unseen and optimizer else None)}
-                else:
-                    total, parts = measure(x, y)
-                    if site.strict and not torch.isfinite(total):
-                        raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
-                    if optimizer is not None:
+                drawn[:] = [(x, y, torch.get_rng_state())] if gradient else []
+                total, parts = (chain.back(x, y), {}) if chain else measure(x, y)
+                if site.strict and not torch.isfinite(total):
+                    raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
+                if optimizer is not None:
+                    if not chain:
                         optimizer.zero_grad()
                         noted.clear()  # a loss may have asked for gradients itself
                         total.backward()
-                if optimizer is not None and not (chain and unseen):
                     if gradient or (anchor and mu):
                         self._correct(named, anchor, mu, gradient, lr, elsewhere)
                     if training.clip:
                         nn.utils.clip_grad_norm_(params, training.clip, foreach=True)
+                    optimizer.lr = rate(steps)
                     optimizer.step()
                     descend(noted, optimizer.lr)
+                yield len(rows), parts or {"ce": total}
+
+        with _trained(model, params, only, site._frozen) as norms, large as noted:
+            for number, parts in at_once(chain) if chain and unseen else one_by_one():
                 for name, part in parts.items():
-                    value = part.detach() * len(rows)
+                    value = part.detach() * number
                     sums[name] = sums[name] + value if name in sums else value
-                seen, steps = seen + len(rows), steps + 1
+                seen, steps = seen + number, steps + 1
         losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
         self._fits.append((seen, losses))
         return Fit(steps, lr, losses)
@@ -494,8 +509,11 @@ class Local:
         """The model as a chain of layers, if it is one whose cross-entropy is all that is trained."""
         site, shape = self.site, self.site.federation.data.x.shape
         plain = site.training.precision == "fp32" and not (site.strict or site.method.adds)
-        found = layers(model.body, model.head) if plain and params else None
-        return Chain(found, params) if found and (len(shape) == 2 or type(found[0]) is nn.Flatten) else None
+        found = layers(model.body, model.head) if plain else None
+        if not found or not (len(shape) == 2 or type(found[0]) is nn.Flatten):
+            return None
+        trained = {id(p) for p in params}
+        return Chain(found, params) if any(id(p) in trained for m in found for p in m.parameters()) else None
 
     @torch.no_grad()
     def _handed(self, part: nn.Module, done: Any, training: Training) -> Fit:
