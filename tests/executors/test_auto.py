@@ -79,3 +79,11 @@ def test_one_worker_or_one_core_is_one_process(monkeypatch) -> None:
     assert Auto(place(make("fedavg")), 1).choice == "inplace"
     monkeypatch.setattr(auto.os, "sched_getaffinity", lambda _: {0}, raising=False)
     assert Auto(place(make("fedavg")), 4).choice == "inplace"
+
+
+def test_a_trial_that_was_too_short_decides_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(auto, "WORTH", 1e-6)
+    monkeypatch.setattr(auto, "TRIAL", 1e9)
+    made: list[Auto] = []
+    trace(make("fedavg"), wrap=lambda site: made.append(Auto(site, 2)) or made[-1])
+    assert made[0].choice is None and not noted(tmp_path)

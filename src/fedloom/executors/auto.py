@@ -19,7 +19,8 @@ from .base import Executor, Result, Results, Task
 from .inplace import Inplace
 from .pool import Pool
 
-WORTH = 3.0  # seconds of clients' work after which workers are tried: about what their start takes
+WORTH = 3.0  # seconds of work after which workers are tried: about what their start takes
+TRIAL = 1.0  # seconds for which they are tried at the least: the first tasks of a round tell little
 
 
 class Auto:
@@ -30,9 +31,9 @@ class Auto:
     def __init__(self, site: Site, workers: int) -> None:
         self._site, self._workers = site, workers
         self._here, self._pool = Inplace(site), None  # type: tuple[Inplace, Pool | None]
-        self._seconds = {"inplace": 0.0, "pool": 0.0}  # of clients' work
+        self._seconds = {"inplace": 0.0, "pool": 0.0}  # of waiting for what tasks give
         self._steps = {"inplace": 0, "pool": 0}  # taken meanwhile: clients differ in size
-        self._tried = 0  # clients whose time with workers is known
+        self._tried = 0  # tasks that workers have done
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         shapes = [tuple(p.shape) for p in site.model.parameters()]
         sizes = [len(c.train) for c in site.federation.clients]
@@ -58,14 +59,15 @@ class Auto:
 
     def _timed(self, executor: Executor, name: str, tasks: Iterator[Task]) -> Iterator[Result]:
         """Results of one executor with their times noted; `inplace` ends when workers are worth a trial."""
-        steps: list[int] = []
+        steps: list[int | None] = []
 
         def drawn() -> Iterator[Task]:
-            while name == "pool" or self._seconds["inplace"] < WORTH:
+            while name == "pool" or self._seconds["inplace"] < WORTH or not self._steps["inplace"]:
                 if (task := next(tasks, None)) is None:
                     return
                 size = len(self._site.federation.clients[task.clients[0]].train) if task.kind == "client" else 0
-                steps.append(_planned(size, self._site.training, task.work))
+                # What is said once, before the first round, is no part of one.
+                steps.append(None if task.kind == "hello" else _planned(size, self._site.training, task.work))
                 yield task
 
         results, number = executor.run(drawn()), 0
@@ -74,17 +76,17 @@ class Auto:
             found = next(results, None)
             if found is None:
                 return
-            if steps[number] and not (
-                name == "pool" and number < self._workers
-            ):  # their first answers include the start
-                self._seconds[name] += perf_counter() - clock
-                self._steps[name] += steps[number]
-                self._tried += name == "pool"
+            waited, taken = perf_counter() - clock, steps[number]
+            self._tried += name == "pool"
+            # Workers' first answers include their start.
+            if taken is not None and (name == "inplace" or self._tried > self._workers):
+                self._seconds[name] += waited
+                self._steps[name] += taken
             number += 1
             yield found
 
     def _settle(self) -> None:
-        if self._tried < 2 * self._workers:
+        if self._tried < 3 * self._workers or self._seconds["pool"] < TRIAL or not all(self._steps.values()):
             return
         here, there = (self._seconds[name] / self._steps[name] for name in ("inplace", "pool"))
         self.choice = "pool" if there < here else "inplace"
