@@ -6,7 +6,7 @@ layers come in a plain order and the loss is the cross-entropy, the same kernels
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -32,12 +32,13 @@ class _Link(NamedTuple):
 class Chain:
     """The layers of a network in their order, of which some parameters are trained."""
 
-    def __init__(self, layers: Sequence[nn.Module], params: Iterable[Tensor]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], params: Sequence[Tensor]) -> None:
         trained = {id(p) for p in params}
         self._links = []
         for layer in layers:
             weight, bias = (layer.weight, layer.bias) if isinstance(layer, nn.Linear) else (None, None)
             self._links.append(_Link(layer, weight, bias, id(weight) in trained, id(bias) in trained))
+        self._one = params[0].new_ones(())
         # What comes before the first that is trained needs no gradient.
         self._first = next((i for i, link in enumerate(self._links) if link.weighs or link.shifts), len(layers))
 
@@ -88,11 +89,15 @@ class Chain:
         seen = []
         for layer, weight, bias, *_ in self._links[start:]:
             seen.append(x)
-            x = layer(x) if weight is None else F.linear(x, weight, bias)
+            # Called directly where that is easy: the way through a module takes as long as a small kernel.
+            if weight is not None:
+                x = F.linear(x, weight, bias)
+            else:
+                x = torch.relu(x) if isinstance(layer, nn.ReLU) else layer(x)
         logs = torch.log_softmax(x, 1)
         loss: Tensor
         loss, total = _aten.nll_loss_forward.default(logs, y, None, 1, -100)
-        g: Tensor = _aten.nll_loss_backward.default(torch.ones_like(loss), logs, y, None, 1, -100, total)
+        g: Tensor = _aten.nll_loss_backward.default(self._one, logs, y, None, 1, -100, total)
         g = _aten._log_softmax_backward_data.default(g, logs, 1, logs.dtype)
         for i in range(len(self._links) - 1, max(start, self._first) - 1, -1):
             link, x = self._links[i], seen[i - start]

@@ -31,14 +31,15 @@ def chained(net: nn.Sequential, params: list[nn.Parameter]) -> Chain:
 
 
 def gradients(net: nn.Sequential) -> tuple[Tensor, list[Tensor]]:
-    loss = F.cross_entropy(net(X), Y)
+    loss = F.cross_entropy(net(X.to(next(net.parameters()).dtype)), Y)
     return loss.detach(), list(torch.autograd.grad(loss, list(net.parameters())))
 
 
-def test_gradients_are_those_of_autograd() -> None:
-    net = network()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_those_of_autograd(dtype: torch.dtype) -> None:
+    net = network().to(dtype)
     loss, wanted = gradients(net)
-    assert torch.equal(chained(net, list(net.parameters())).back(X, Y), loss)
+    assert torch.equal(chained(net, list(net.parameters())).back(X.to(dtype), Y), loss)
     for p, g in zip(net.parameters(), wanted, strict=True):
         assert p.grad is not None and torch.allclose(p.grad, g, atol=1e-7)
 
