@@ -105,26 +105,50 @@ class Chain:
                 g = _aten.threshold_backward.default(g, x, 0) if isinstance(link.layer, nn.ReLU) else g.view_as(x)
                 continue
             above, g = g, g @ link.weight if i > self._first else g
-            if link.weighs and lr is None:
-                link.weight.grad = above.T @ x
+            if link.weighs and lr is not None and link.weight.numel() >= LARGE:
+                link.weight.addmm_(above.T, x, alpha=-lr)  # its gradient is never written out
             elif link.weighs:
-                link.weight.addmm_(above.T, x, alpha=-lr)  # type: ignore[operator]
+                _use(link.weight, above.T @ x, lr)
             if link.bias is not None and link.shifts:
-                slope = above.sum(0)
-                if lr is None:
-                    link.bias.grad = slope
-                else:
-                    link.bias.add_(slope, alpha=-lr)
+                _use(link.bias, above.sum(0), lr)
         return loss, g
 
 
-def layers(*modules: nn.Module) -> list[nn.Module] | None:
-    """The layers of modules that follow each other; None if they are not all of kinds that are known here."""
+def _use(parameter: Tensor, slope: Tensor, lr: float | None) -> None:
+    if lr is None:
+        parameter.grad = slope
+    else:
+        parameter.add_(slope, alpha=-lr)
+
+
+def layers(*modules: nn.Module, ndim: int, also: Sequence[type[nn.Module]] = ()) -> list[nn.Module] | None:
+    """The layers of modules that follow each other and are shown batches of `ndim` dimensions.
+
+    None if they are not all of kinds that are known here (or `also` known), if anything else is done in them, or if
+    they are shown more than one vector for a sample.
+    """
     found: list[nn.Module] = []
-    for module in modules:
-        inner = layers(*module) if type(module) is nn.Sequential else [module] if type(module) in _KINDS else None
-        if inner is None or module._forward_hooks or module._forward_pre_hooks:
-            return None
-        found += inner
+    if not all(_gathered(module, (*_KINDS, *also), found) for module in modules):
+        return None
+    flat = ndim == 2 or (found and type(found[0]) is nn.Flatten)
+    whole = all((m.start_dim, m.end_dim) == (1, -1) for m in found if isinstance(m, nn.Flatten))
     weights = [id(p) for m in found for p in m.parameters()]
-    return found if len(set(weights)) == len(weights) else None  # a layer that comes twice has two gradients
+    # A layer that comes twice has two gradients.
+    return found if flat and whole and len(set(weights)) == len(weights) else None
+
+
+def _gathered(module: nn.Module, kinds: Sequence[type[nn.Module]], found: list[nn.Module]) -> bool:
+    """Puts a module's layers into `found`; False if there is one of another kind, or one that somebody touched."""
+    if type(module) is nn.Sequential:
+        return not _touched(module) and all(_gathered(m, kinds, found) for m in module)
+    found.append(module)
+    return type(module) in kinds and not _touched(module)
+
+
+def _touched(module: nn.Module) -> bool:
+    """Whether somebody looks at what goes through the module, or has changed what it does."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    on_gradients = (
+        h for p in module.parameters(recurse=False) for h in (p._backward_hooks, p._post_accumulate_grad_hooks)
+    )
+    return "forward" in vars(module) or any(hooks) or any(on_gradients)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .method import Method
 
 Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
-STACKED = (Split, nn.Sequential, nn.Linear, nn.ReLU, nn.Flatten, nn.Identity, Unit)
 AHEAD = 64  # samples whose batches a chain is given together
 EVAL_BATCH = 512
 EVAL_VALUES = 512 * 3 * 32 * 32  # large images go in smaller batches, or their feature maps would fill the memory
@@ -188,7 +187,9 @@ class Site:
     @cached_property
     def stackable(self) -> bool:
         """Whether models like this one can be trained as a stack: layers for vectors that neither draw nor remember."""
-        return not self._frozen and all(type(m) in STACKED for m in self.model.modules())
+        model, ndim = self.model, len(self.federation.data.x.shape)
+        plain = type(model) is Split and not self._frozen
+        return plain and layers(model.body, model.head, ndim=ndim, also=[Unit]) is not None
 
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
@@ -507,13 +508,10 @@ class Local:
 
     def _chain(self, model: Any, params: list[nn.Parameter]) -> Chain | None:
         """The model as a chain of layers, if it is one whose cross-entropy is all that is trained."""
-        site, shape = self.site, self.site.federation.data.x.shape
+        site, trained = self.site, {id(p) for p in params}
         plain = site.training.precision == "fp32" and not (site.strict or site.method.adds)
-        found = layers(model.body, model.head) if plain else None
-        if not found or not (len(shape) == 2 or type(found[0]) is nn.Flatten):
-            return None
-        trained = {id(p) for p in params}
-        return Chain(found, params) if any(id(p) in trained for m in found for p in m.parameters()) else None
+        found = layers(model.body, model.head, ndim=len(site.federation.data.x.shape)) if plain else None
+        return Chain(found, params) if found and any(id(p) in trained for m in found for p in m.parameters()) else None
 
     @torch.no_grad()
     def _handed(self, part: nn.Module, done: Any, training: Training) -> Fit:

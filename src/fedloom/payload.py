@@ -131,12 +131,12 @@ class Payload(Mapping[str, Value]):
         """Whether both hold the same names and exactly the same values."""
         return self.encode() == other.encode()
 
-    def holds(self, other: Payload) -> bool:
-        """Whether both hold the very same tensors and equal scalars; neither is unpacked for it."""
-        if self._content is None or other._content is None or len(self._content) != len(other._content):
-            return self is other
-        pairs = zip(self._content.items(), other._content.items(), strict=True)
-        return all(n == m and (v is w if isinstance(v, Tensor) else repr(v) == repr(w)) for (n, v), (m, w) in pairs)
+    def mark(self) -> tuple[object, ...]:
+        """Equal for two payloads that are both there only if they hold the very same tensors, none of which has been
+        written to in between, and equal scalars; nothing is unpacked for it."""
+        if self._content is None:
+            return (id(self),)
+        return tuple((name, *_mark(value)) for name, value in self._content.items())
 
     # -- the wire -----------------------------------------------------------------------------------------------
     def encode(self) -> bytes:
@@ -199,6 +199,13 @@ class Payload(Mapping[str, Value]):
 
 def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _mark(value: Value) -> tuple[object, ...]:
+    if not isinstance(value, Tensor):
+        return (repr(value),)
+    # Tensors of inference mode do not count how often they were written to: each look at one is another.
+    return id(value), object() if value.is_inference() else value._version
 
 
 @lru_cache(maxsize=4096)

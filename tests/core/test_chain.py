@@ -25,7 +25,7 @@ def network() -> nn.Sequential:
 
 
 def chained(net: nn.Sequential, params: list[nn.Parameter]) -> Chain:
-    found = layers(*net)
+    found = layers(*net, ndim=4)
     assert found is not None and len(found) == 7
     return Chain(found, params)
 
@@ -86,11 +86,45 @@ def test_other_networks_are_refused() -> None:
     linear, twice = nn.Linear(3, 3), nn.Linear(3, 3)
     tied = nn.Linear(3, 3)
     tied.weight = linear.weight
-    hooked = nn.Linear(3, 3)
-    hooked.register_forward_hook(lambda *_: None)
-    assert layers(nn.Sequential(linear), twice) == [linear, twice]
-    for others in ([nn.Dropout()], [Other(linear)], [twice, twice], [linear, tied], [hooked], [nn.Conv2d(1, 1, 1)]):
-        assert layers(*others) is None
+    assert layers(nn.Sequential(linear), twice, ndim=2) == [linear, twice]
+    for others in ([nn.Dropout()], [Other(linear)], [twice, twice], [linear, tied], [nn.Conv2d(1, 1, 1)]):
+        assert layers(*others, ndim=2) is None
+
+
+def test_a_layer_without_weights_may_come_twice() -> None:
+    relu, one, other = nn.ReLU(), nn.Linear(3, 3), nn.Linear(3, 3)
+    assert layers(nn.Sequential(relu, one, relu), other, relu, ndim=2) == [relu, one, relu, other, relu]
+
+
+def test_samples_are_single_vectors() -> None:
+    linear = nn.Linear(3, 3)
+    assert layers(linear, ndim=3) is None
+    assert layers(nn.Flatten(), linear, ndim=4) is not None
+    assert layers(nn.Flatten(2), linear, ndim=4) is None
+    assert layers(nn.Flatten(1, 2), linear, ndim=4) is None
+
+
+def _other_forward(layer: nn.Linear) -> None:
+    layer.forward = lambda x: x  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        lambda m: m.register_forward_hook(lambda *_: None),
+        lambda m: m.register_forward_pre_hook(lambda *_: None),
+        lambda m: m.register_full_backward_hook(lambda *_: None),
+        lambda m: m.register_full_backward_pre_hook(lambda *_: None),
+        lambda m: m.weight.register_hook(lambda g: g),
+        lambda m: m.weight.register_post_accumulate_grad_hook(lambda p: None),
+        _other_forward,
+    ],
+)
+def test_layers_that_somebody_has_touched_are_refused(touch: Any) -> None:
+    linear = nn.Linear(3, 3)
+    assert layers(linear, ndim=2) is not None
+    touch(linear)
+    assert layers(linear, ndim=2) is None and layers(nn.Sequential(linear), ndim=2) is None
 
 
 RUNS: list[tuple[str, dict[str, Any], bool]] = [
@@ -129,5 +163,17 @@ def test_runs_agree_with_and_without(name: str, changes: dict[str, Any], taken: 
     assert bool(steps) == taken
     if taken:
         steps.clear()
-        monkeypatch.setattr("fedloom.local.layers", lambda *_: None)
+        monkeypatch.setattr("fedloom.local.layers", lambda *_, **__: None)
         assert by_hand == pytest.approx(losses(), rel=1e-5) and not steps
+
+
+@pytest.mark.parametrize("changes", [{}, {"model": "linear"}, {"momentum": 0.9}, {"cosine": True}], ids=str)
+def test_small_layers_get_the_very_bits_of_autograd(changes: dict[str, Any], monkeypatch) -> None:
+    def losses() -> list[float]:
+        given = {"model": "mlp", "limit_train": 4, "batch": 7, "lr": 0.05, **changes}
+        given |= {"hidden": (16, 8)} if given["model"] == "mlp" else {}
+        return [line["loss"]["ce"] for line in fedloom.run("fedavg", clients=4, rounds=3, **given).metrics]
+
+    by_hand = losses()
+    monkeypatch.setattr("fedloom.local.layers", lambda *_, **__: None)
+    assert by_hand == losses()

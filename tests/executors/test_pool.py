@@ -130,6 +130,8 @@ def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> N
     other = Payload(w=w, to=1)
     assert last.encoded(other) == other.encode() and last.encoded(Payload(w=w)) == first
     assert last.encoded(Payload()) == b""
+    w += 1  # the same tensor, but with other numbers
+    assert last.encoded(Payload(w=w)) == Payload(w=torch.ones(3)).encode()
 
 
 @pytest.mark.parametrize("short", [64, 1 << 30])  # bytes: tasks go through shared memory, or through the pipe

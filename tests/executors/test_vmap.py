@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from torch import nn
 
 from fedloom import checks
 from fedloom.engine import Engine
@@ -12,6 +15,7 @@ from fedloom.executors.vmap import Vmap
 from fedloom.local import Site
 from fedloom.method import make
 from fedloom.models import Task, build
+from fedloom.models.base import Split
 from fedloom.payload import Payload
 from fedloom.schedule import Schedule
 from fedloom.training import Training
@@ -83,6 +87,24 @@ def test_small_models_are_stacked_whole(name: str, model: str, how: str, monkeyp
     (one, mine), (all_, ours) = found
     assert close(one, all_) and all(close(a, b) for a, b in zip(mine, ours, strict=True))
     assert max(stacked) == (4 if how != "cosine" else 3)  # cosine: those that take as many steps
+
+
+def test_several_vectors_for_a_sample_are_not_stacked() -> None:
+    """Layers for vectors, but shown several of a sample: trained one client after another, to the same bits."""
+    found = []
+    for kind in (Inplace, Vmap):
+        world = checks.federation(sizes=(20, 9, 16))
+        channels, *sides = world.data.x.shape[1:]
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Flatten(2), nn.Linear(math.prod(sides), 4), nn.ReLU(), nn.Flatten())
+        net = Split(body, nn.Linear(4 * channels, len(world.data.classes)), 4 * channels)
+        site = Site(make("fedavg"), world, net, Training(batch=8), seed=3)
+        executor = kind(site)
+        engine = Engine(site, executor, Schedule(rounds=2))
+        engine.run()
+        executor.close()
+        found.append(engine.server)
+    assert found[0].equal(found[1])
 
 
 def test_networks_with_maps_and_other_losses_are_left_alone() -> None:

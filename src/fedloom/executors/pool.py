@@ -141,11 +141,12 @@ class _Last:
 
     def __init__(self) -> None:
         self._payload, self._data = Payload(), b""
+        self._mark = self._payload.mark()
 
     def encoded(self, payload: Payload) -> bytes:
         """The payload's bytes."""
-        if not payload.holds(self._payload):
-            self._payload, self._data = payload, payload.encode()
+        if (mark := payload.mark()) != self._mark:
+            self._payload, self._data, self._mark = payload, payload.encode(), mark
         return self._data
 
 
