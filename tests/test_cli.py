@@ -58,6 +58,12 @@ def test_same_bytes_twice_with_a_pool_and_from_its_own_config(fedloom, tmp_path)
     assert (tmp_path / "E/metrics.jsonl").read_bytes() != first
 
 
+def test_workers_of_one_process_are_refused(fedloom) -> None:
+    for command in (["run", "fedavg", *SMALL], ["compare", "fedavg"]):
+        code, _, err = fedloom(*command, "--executor", "inplace", "--workers", 2)
+        assert code == 2 and "inplace is one process" in " ".join(err.split())
+
+
 def test_quiet_and_json(fedloom) -> None:
     code, out, err = fedloom("run", "fedavg", *SMALL, "--out", "A", "--quiet")
     assert (code, out, err) == (0, "", "")

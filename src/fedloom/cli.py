@@ -38,6 +38,7 @@ from .options import (
     Workers,
     console,
     errors,
+    execution,
 )
 from .options import given as _given
 from .report import cli as report_cli
@@ -132,15 +133,8 @@ def run_(
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
     given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
-    executor = executor or ("pool" if workers else None)
-    changes = parse_set(set_ or []) | _given(
-        rounds=rounds,
-        precision=precision,
-        executor=executor,
-        workers=workers,
-        data_root=data_root,
-        on_bad_file=on_bad_file,
-    )
+    changes = parse_set(set_ or []) | execution(executor, workers)
+    changes |= _given(rounds=rounds, precision=precision, data_root=data_root, on_bad_file=on_bad_file)
     config = build(given, changes)
     # The hash keeps runs apart that differ in other settings only.
     name = f"{Path(config.method).stem}-{Path(config.data).stem}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
@@ -168,12 +162,12 @@ def resume(
 
     there = Run.load(folder)
     config = there.config
-    executor = executor or ("pool" if workers else None)
+    how = execution(executor, workers)
     if there.timing and not there.finished and not quiet and not as_json:
         console.print(f"{config.method}: rounds up to {there.timing[-1]['round']} were recorded", highlight=False)
     with _watch(rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
         watch.begin(config.method)
-        done = go_on(folder, rounds=rounds, callbacks=[watch], **_given(executor=executor, workers=workers))
+        done = go_on(folder, rounds=rounds, callbacks=[watch], **how)
     _show(done, quiet, as_json)
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from .errors import FedloomError
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -51,3 +53,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 def given(**values: Any) -> dict[str, Any]:
     """The options that were given."""
     return {k: v for k, v in values.items() if v is not None}
+
+
+def execution(executor: str | None, workers: int | None) -> dict[str, Any]:
+    """The options on how clients are executed; workers alone mean the pool."""
+    if workers and executor not in (None, "pool", "auto"):
+        raise FedloomError(f"--workers is for --executor pool and auto; {executor} is one process.")
+    return given(executor=executor or ("pool" if workers else None), workers=workers)

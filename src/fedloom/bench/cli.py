@@ -30,6 +30,7 @@ from ..cli import (
     _watch,
     app,
     console,
+    execution,
 )
 from ..errors import FedloomError, unknown
 
@@ -57,7 +58,7 @@ def compare(
         "runs/compare"
     ),
     precision: Precision = None,
-    executor: Executor = "pool",
+    executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
     log: Log = None,
@@ -84,9 +85,8 @@ def compare(
     if target is not None and not 1 <= target <= 100:
         raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
     numbers = _seeds(seeds)
-    changes = parse_set(set_ or []) | _given(
-        rounds=rounds, precision=precision, executor=executor, workers=workers, data_root=data_root
-    )
+    changes = {"executor": "pool"} | parse_set(set_ or []) | execution(executor, workers)
+    changes |= _given(rounds=rounds, precision=precision, data_root=data_root)
     wanted = with_references(methods)
     configs = plan(
         wanted, numbers, _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients), changes
@@ -172,7 +172,7 @@ def sweep(
     set_: Set = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the heat maps.")] = Path("runs/sweep"),
     precision: Precision = None,
-    executor: Executor = "pool",
+    executor: Executor = None,
     workers: Workers = None,
     data_root: Root = None,
     log: Log = None,
@@ -194,9 +194,8 @@ def sweep(
     from .sweep import sweep as carry_out
 
     values = parse_grid(grid)
-    changes = parse_set(set_ or []) | _given(
-        rounds=rounds, precision=precision, executor=executor, workers=workers, data_root=data_root
-    )
+    changes = {"executor": "pool"} | parse_set(set_ or []) | execution(executor, workers)
+    changes |= _given(rounds=rounds, precision=precision, data_root=data_root)
     given = _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
     configs = plan(method, values, _seeds(seeds), given, changes)
     title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"
@@ -269,10 +268,9 @@ def reproduce(
         title = titled(found, scale)  # type: ignore[arg-type]
         console.print(f"{title}: scale {scale}, {about}", highlight=False)
     folder = out or Path("runs/reproduce") / f"{found.name}-{scale}"
-    suits = "pool" if workers else found.executor
-    execution = _given(executor=executor or suits, workers=workers, data_root=data_root)
+    how = _given(executor=found.executor, data_root=data_root) | execution(executor, workers)
     with _watch(1, quiet or as_json) as watch:
-        board = carry_out(table, scale, folder, watch, chosen, execution, encoder, blocks, precision)  # type: ignore[arg-type]
+        board = carry_out(table, scale, folder, watch, chosen, how, encoder, blocks, precision)  # type: ignore[arg-type]
     if as_json:
         print(json.dumps(board, indent=1))
     elif not quiet:
