@@ -158,8 +158,12 @@ class Mean:
         pairs = [(m, n) for m, n in zip(mean, new, strict=True) if m.is_floating_point()]
         if pairs:
             floats, arrived = (list(ts) for ts in zip(*pairs, strict=True))
-            step = torch._foreach_sub(cast(list[Tensor], arrived), floats)
-            torch._foreach_add_(floats, step, alpha=weight / self.total)
+            share = weight / self.total
+            if share < 0.5:  # the same formula in one pass; from 0.5 on `lerp` has another
+                torch._foreach_lerp_(floats, cast(list[Tensor], arrived), share)
+            else:
+                step = torch._foreach_sub(cast(list[Tensor], arrived), floats)
+                torch._foreach_add_(floats, step, alpha=share)
         for m, n in zip(mean, new, strict=True):
             if not m.is_floating_point():
                 torch.maximum(m, n, out=m)
