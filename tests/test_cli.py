@@ -62,6 +62,8 @@ def test_workers_of_one_process_are_refused(fedloom) -> None:
     for command in (["run", "fedavg", *SMALL], ["compare", "fedavg"]):
         code, _, err = fedloom(*command, "--executor", "inplace", "--workers", 2)
         assert code == 2 and "inplace is one process" in " ".join(err.split())
+        code, _, err = fedloom(*command, "--set", "executor=inplace", "--workers", 2)
+        assert code == 2 and "inplace is one process" in " ".join(err.split())
 
 
 def test_quiet_and_json(fedloom) -> None:

@@ -147,12 +147,12 @@ def layers(*modules: nn.Module, ndim: int, also: Sequence[type[nn.Module]] = ())
 def _gathered(module: nn.Module, kinds: Sequence[type[nn.Module]], found: list[nn.Module]) -> bool:
     """Puts a module's layers into `found`; False if there is one of another kind, or one that somebody touched."""
     if type(module) is nn.Sequential:
-        return not _touched(module) and all(_gathered(m, kinds, found) for m in module)
+        return not touched(module) and all(_gathered(m, kinds, found) for m in module)
     found.append(module)
-    return type(module) in kinds and not _touched(module)
+    return type(module) in kinds and not touched(module)
 
 
-def _touched(module: nn.Module) -> bool:
+def touched(module: nn.Module) -> bool:
     """Whether somebody looks at what goes through the module, or has changed what it does."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     on_gradients = (

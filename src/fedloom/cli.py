@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .progress import Watch
     from .runs import Run
 
+ALL_JOBS = "a,b,c,d"  # of `bench speed --peers`
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -133,7 +135,8 @@ def run_(
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
     given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
-    changes = parse_set(set_ or []) | execution(executor, workers)
+    changes = parse_set(set_ or [])
+    changes |= execution(executor or changes.get("executor"), workers)
     changes |= _given(rounds=rounds, precision=precision, data_root=data_root, on_bad_file=on_bad_file)
     config = build(given, changes)
     # The hash keeps runs apart that differ in other settings only.
@@ -372,7 +375,7 @@ def speed(
     peers: Annotated[
         bool, typer.Option("--peers", help="Race other libraries, installed from the package index, on four jobs.")
     ] = False,
-    jobs: Annotated[str, typer.Option(help="With --peers: which of the jobs a, b, c and d.")] = "a,b,c,d",
+    jobs: Annotated[str, typer.Option(help="With --peers: which of the jobs a, b, c and d.")] = ALL_JOBS,
     only: Annotated[
         str, typer.Option(help="With --peers: only contenders whose names begin so, separated by semicolons.")
     ] = "",
@@ -383,6 +386,10 @@ def speed(
     """Measure the engine against a bare PyTorch loop, the pool against one process, and memory against the number of
     clients; with --peers, the engine against other libraries on the same work. Ratios are of one run on this machine;
     seconds mean little elsewhere."""
+    if not peers and (jobs != ALL_JOBS or only or pfllib):
+        raise FedloomError("--jobs, --only and --pfllib are for --peers.")
+    if quick and not as_json:
+        console.print("--quick: goals are for the full work, here they mean nothing.", highlight=False)
     if peers:
         from .bench.peers.cli import race
 

@@ -22,7 +22,7 @@ from .data.federation import Federation
 from .data.transforms import augment
 from .data.views import Views
 from .errors import FedloomError
-from .models.base import Split
+from .models.base import Split, unhooked
 from .models.projection import Unit
 from .products import descend, products
 from .rng import key, torch_rng
@@ -144,6 +144,7 @@ class Site:
         strict: bool = False,
     ) -> None:
         self.method, self.federation, self.training, self.seed, self.strict = method, federation, training, seed, strict
+        unhooked(model)
         self.given = model  # as it was given, for other workers to start from
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "extend"))
@@ -392,10 +393,12 @@ class Local:
             only = [head]
         if site.ahead and (part := head or (site.model if only is None and site.stackable else None)):
             special = pull or gradient or refs or inputs or watched or training.augment or training.clip or label
+            special = special or not all(p.requires_grad for p in part.parameters())
             plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.adds)
             if plain and not also:
                 return self._handed(part, site.ahead(self, part, training), training)
-        named = site._trainable(only) if head is None else list(head.named_parameters())
+        own = None if head is None else [(n, p) for n, p in head.named_parameters() if p.requires_grad]
+        named = site._trainable(only) if own is None else own
         params = [p for _, p in named]
         references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
         if pull and (missing := [n for n, _ in named if n not in pull[0] and site.roles.of[n] != "local"]):

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .chain import touched
+
 LARGE = 1 << 18  # numbers in a weight; below, the detour through Python takes what is gained
 
 Product = tuple[Tensor, Tensor, Tensor]  # a weight W, and g and x of its gradient g^T x
@@ -49,7 +51,9 @@ def products(model: nn.Module, params: Iterable[Tensor]) -> Iterator[list[Produc
     noted: list[Product] = []
     trained = {id(p) for p in params}
     layers = [
-        m for m in model.modules() if type(m) is nn.Linear and id(m.weight) in trained and m.weight.numel() >= LARGE
+        m
+        for m in model.modules()
+        if type(m) is nn.Linear and id(m.weight) in trained and m.weight.numel() >= LARGE and not touched(m)
     ]
     for layer in layers:
         layer.forward = partial(_forward, layer, layer.weight, noted)  # type: ignore[method-assign]

@@ -76,6 +76,15 @@ def test_small_layers_and_those_that_are_not_trained_are_left_alone(monkeypatch)
     assert [w is net[2].weight for w, _, _ in noted] == [True]
 
 
+def test_a_layer_with_a_forward_of_its_own_keeps_it(monkeypatch) -> None:
+    monkeypatch.setattr(module, "LARGE", 1)
+    layer = nn.Linear(3, 2)
+    layer.forward = own = lambda x: x[:, :2]  # type: ignore[method-assign]
+    with products(layer, layer.parameters()):
+        assert layer.forward is own
+    assert layer.forward is own
+
+
 @pytest.mark.parametrize("changes", [{}, {"clip": 1.0}, {"momentum": 0.9}])
 def test_runs_agree_with_and_without(changes: dict[str, float], monkeypatch) -> None:
     noted = []

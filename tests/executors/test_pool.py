@@ -1,5 +1,6 @@
 """The pool: failures, order, and a caller that stops half-way."""
 
+import copy
 import os
 import signal
 from functools import partial
@@ -159,3 +160,11 @@ def test_a_download_is_written_out_once_for_each_worker(site, monkeypatch) -> No
     assert len(list(pool.run(same_))) == 12
     assert told.count(False) == 2 and len(told) == 12
     pool.close()
+
+
+def test_a_network_that_cannot_be_sent(site) -> None:
+    other = Site(site.method, site.federation, site.given, site.training, seed=0)
+    other.given = copy.deepcopy(site.given)
+    other.given.register_forward_hook(lambda *_: None)
+    with pytest.raises(FedloomError, match=r"workers are sent .* --executor inplace does without"):
+        Pool(other, 1)

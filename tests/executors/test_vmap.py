@@ -10,10 +10,11 @@ from torch import nn
 
 from fedloom import checks
 from fedloom.engine import Engine
+from fedloom.errors import ClientError
 from fedloom.executors.inplace import Inplace
 from fedloom.executors.vmap import Vmap
-from fedloom.local import Site
-from fedloom.method import make
+from fedloom.local import Fit, Local, Site
+from fedloom.method import Method, make
 from fedloom.models import Task, build
 from fedloom.models.base import Split
 from fedloom.payload import Payload
@@ -105,6 +106,54 @@ def test_several_vectors_for_a_sample_are_not_stacked() -> None:
         executor.close()
         found.append(engine.server)
     assert found[0].equal(found[1])
+
+
+def outcome(kind: type, method: Method, freeze: str = "") -> Payload:
+    world = checks.federation(sizes=(20, 9, 16))
+    torch.manual_seed(0)
+    net = build("mlp", Task(tuple(world.data.x.shape[1:]), len(world.data.classes)), hidden=[12, 6])
+    for name, p in net.named_parameters():
+        p.requires_grad_(not (freeze and name.startswith(freeze)))
+    executor = kind(Site(method, world, net, Training(batch=8), seed=3))
+    engine = Engine(executor.site, executor, Schedule(rounds=2))
+    engine.run()
+    executor.close()
+    return engine.server
+
+
+@pytest.mark.parametrize("freeze", ["body.1", "body.1.bias", "body.3.weight", "head"])
+def test_what_does_not_want_a_gradient_stays(freeze: str) -> None:
+    assert close(outcome(Inplace, make("fedavg"), freeze), outcome(Vmap, make("fedavg"), freeze))
+
+
+class Refilled(type(make("fedavg"))):  # type: ignore[misc]
+    """Sends everybody other weights, in tensors that it fills anew."""
+
+    def download(self, server: Payload, k: int) -> Payload:
+        if not hasattr(self, "buffer"):
+            self.buffer = server.tree("model").clone()
+        for name, t in server.tree("model").items():
+            self.buffer[name].copy_(t * (1 + 0.01 * k))
+        return Payload(model=self.buffer)
+
+
+def test_a_download_may_be_written_over_for_the_next_client() -> None:
+    assert close(outcome(Inplace, Refilled()), outcome(Vmap, Refilled()))
+
+
+class Broken(type(make("fedavg"))):  # type: ignore[misc]
+    """Fails before it trains."""
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        raise ValueError("no idea")
+
+
+def test_a_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClientError, match="round 1, client 0: ValueError: no idea"):
+        outcome(Vmap, Broken())
+    monkeypatch.setattr("fedloom.executors.vmap.through", lambda *_: 1 / 0)
+    with pytest.raises(ClientError, match="round 1, clients 0, 2, 1: ZeroDivisionError"):
+        outcome(Vmap, make("fedavg"))
 
 
 def test_networks_with_maps_and_other_losses_are_left_alone() -> None:

@@ -338,3 +338,12 @@ def test_the_published_head_of_a_projection_is_limited() -> None:
     assert sum(p.numel() for p in model.parameters()) == 256 * (12 + 5)
     with pytest.raises(FedloomError, match="unknown head of projection 'offical'; did you mean 'official'"):
         build("projection", Task((12,), 5), head="offical")
+
+
+def test_hooks_on_parameters_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    net[0].register_forward_hook(lambda *_: None)
+    split(net)  # hooks on modules are copied with them
+    net[0].weight.register_hook(lambda g: g * 0)
+    with pytest.raises(FedloomError, match=r"parameter '0.weight' has a hook"):
+        split(net)

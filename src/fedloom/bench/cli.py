@@ -85,7 +85,8 @@ def compare(
     if target is not None and not 1 <= target <= 100:
         raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
     numbers = _seeds(seeds)
-    changes = {"executor": "pool"} | parse_set(set_ or []) | execution(executor, workers)
+    changes = parse_set(set_ or [])
+    changes |= {"executor": "pool"} | execution(executor or changes.get("executor"), workers)
     changes |= _given(rounds=rounds, precision=precision, data_root=data_root)
     wanted = with_references(methods)
     configs = plan(
@@ -194,7 +195,8 @@ def sweep(
     from .sweep import sweep as carry_out
 
     values = parse_grid(grid)
-    changes = {"executor": "pool"} | parse_set(set_ or []) | execution(executor, workers)
+    changes = parse_set(set_ or [])
+    changes |= {"executor": "pool"} | execution(executor or changes.get("executor"), workers)
     changes |= _given(rounds=rounds, precision=precision, data_root=data_root)
     given = _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
     configs = plan(method, values, _seeds(seeds), given, changes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -57,7 +58,13 @@ class Pool:
             ours, theirs = context.Pipe()
             room = _Room()
             process = context.Process(target=_work, args=(theirs, room, *parts), daemon=True)
-            process.start()
+            try:
+                process.start()
+            except (AttributeError, TypeError, pickle.PicklingError) as error:
+                raise FedloomError(
+                    f"workers are sent the method, the data and the network, but something in them cannot be: {error}; "
+                    "--executor inplace does without workers."
+                ) from error
             theirs.close()
             self._workers.append((process, ours))
             self._rooms[ours] = room

@@ -10,7 +10,7 @@ Numbers agree with `inplace` to about 1e-6: sums are taken in another order.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import Any
@@ -20,8 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from ..errors import ClientError
 from ..local import Local, Site, _batches, _planned
 from ..models.base import Split
+from ..payload import Payload
 from ..training import Training
 from .base import Results, Task, execute
 from .inplace import Inplace
@@ -66,7 +68,7 @@ class Vmap(Inplace):
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks; those of clients in chunks. What crosses the boundary is copied, as on a wire."""
         waiting = iter(tasks)
-        while chunk := list(islice(waiting, CHUNK)):
+        while chunk := list(_kept(islice(waiting, CHUNK))):
             ready = self._together([t for t in chunk if t.kind == "client"])
             for task in chunk:
                 done = ready.get(task.clients[0]) if task.kind == "client" else None
@@ -91,8 +93,15 @@ class Vmap(Inplace):
             group = sorted(group, key=lambda a: -a.planned)  # those that take more steps first
             for start in range(0, len(group) if most >= FEW else 0, most):
                 if len(part := group[start : start + most]) > 1:
-                    done |= together(self.site, part)
+                    done |= self._trained(part)
         return done
+
+    def _trained(self, part: Sequence[Asked]) -> dict[int, Trained]:
+        try:
+            return together(self.site, part)
+        except Exception as error:
+            clients, said = ", ".join(str(a.local.id) for a in part), f"{type(error).__name__}: {error}"
+            raise ClientError(f"client failed in round {part[0].local.round}, clients {clients}: {said}") from error
 
     def _ask(self, task: Task) -> Asked | None:
         def ask(local: Local, part: nn.Module, training: Training) -> Trained:
@@ -104,9 +113,21 @@ class Vmap(Inplace):
             self.site.method.client(task.down.copy(), task.state.copy(), local)
         except Asked as found:
             return found
+        except Exception:  # it will fail again when it is executed, and is named then
+            return None
         finally:
             self.site.ahead = None
         return None
+
+
+def _kept(tasks: Iterable[Task]) -> Iterator[Task]:
+    """Tasks whose downloads stay as they are while others are drawn: a method may fill the same tensors again."""
+    given, mark, down = None, (), Payload()  # type: tuple[Payload | None, tuple[object, ...], Payload]
+    for task in tasks:
+        if given is None or task.down.mark() != mark:
+            # What is `given` is held on to: while it is there, no other has its mark.
+            given, mark, down = task.down, task.down.mark(), task.down.copy()
+        yield replace(task, down=down)
 
 
 def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:

@@ -76,6 +76,7 @@ def split(module: nn.Module, head: str | None = None) -> Split:
     "Last" is in the order in which the layers were assigned. The network must return what the head returns: anything
     applied afterwards (a softmax, say) would act on the features instead; only inside a Sequential can that be seen.
     """
+    unhooked(module)
     body = copy.deepcopy(module)  # the user's own network stays whole
     layers = dict(body.named_modules())
     if head is None:
@@ -96,6 +97,16 @@ def split(module: nn.Module, head: str | None = None) -> Split:
         raise FedloomError(f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it")
     setattr(parent, leaf, nn.Identity())
     return Split(body, last, last.in_features)
+
+
+def unhooked(module: nn.Module) -> None:
+    """Refuse hooks on parameters: a network is copied, and copies of parameters have none."""
+    for name, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise FedloomError(
+                f"parameter {name!r} has a hook, which copies of the network would lack; hooks on modules are kept, "
+                "and `local.fit(gradient=...)` changes gradients."
+            )
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
