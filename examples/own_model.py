@@ -1,7 +1,8 @@
 """Your own network: anything whose last layer is a Linear can be split into body and head.
 
 Give a function that builds it, and its first weights depend on the run's seed; a network that exists already is used
-as it is.
+as it is. Logits are `head(body(x))`: a network that has a body and a head of its own need not be split, but what else
+its `forward` does is not done.
 """
 
 from torch import nn
