@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from fedloom import Federation, Site
+from fedloom.client.context import Local
+from fedloom.client.training import Training
+from fedloom.core.method import make
+from fedloom.data.catalogue import load
 from fedloom.data.federation import Client
-from fedloom.data.sources import load
-from fedloom.local import Local
-from fedloom.method import make
 from fedloom.models import Task, build
-from fedloom.training import Training
 
 data = load("digits4")
 seeds = [int(s) for s in sys.argv[1:]] or [0, 1, 2]

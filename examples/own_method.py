@@ -1,9 +1,9 @@
 """Your own method in a few lines: FedAvg in which clients with a high loss count more."""
 
 from fedloom import Local, Payload, Update, run
-from fedloom.method import Uploads, method
+from fedloom.core.method import Uploads, method
+from fedloom.core.tree import Mean
 from fedloom.methods.fedavg import FedAvg
-from fedloom.tree import Mean
 
 
 @method("lossy")

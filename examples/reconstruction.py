@@ -16,10 +16,10 @@ from torch import Tensor
 
 import fedloom
 from fedloom import federate
-from fedloom.data.sources import Source, load
+from fedloom.core.rng import torch_rng
+from fedloom.data.catalogue import Source, load
+from fedloom.engine.checkpoint import Store
 from fedloom.parts.privacy import Perturbed
-from fedloom.rng import torch_rng
-from fedloom.state import Store
 
 ENCODER, CLIENT = "vit-mini", 0
 torch.set_num_threads(1)

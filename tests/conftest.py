@@ -20,16 +20,16 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
-from fedloom import checks
-from fedloom.cli import main
+from fedloom.cli.main import main
+from fedloom.client.context import Site
+from fedloom.client.training import Training
+from fedloom.core.method import Method
+from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
-from fedloom.engine import Engine
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
-from fedloom.local import Site
-from fedloom.method import Method
-from fedloom.payload import Payload
-from fedloom.schedule import Schedule
-from fedloom.training import Training
+from fedloom.testing import checks
 
 # How long drawing an example takes says something about the machine only.
 settings.register_profile("fedloom", suppress_health_check=[HealthCheck.too_slow])

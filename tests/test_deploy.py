@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-import fedloom.cli
+import fedloom.cli.main
 from fedloom import run
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import names
 from fedloom.deploy import export, load, personalise, trained
-from fedloom.errors import FedloomError
-from fedloom.method import names
 
 SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1, "steps": 6}
 
@@ -148,8 +148,9 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
     """FedPACT's newcomer: the head as it is, a cache from a few images; exported and read back."""
     from dataclasses import replace
 
-    from fedloom import checks, deploy
+    from fedloom import deploy
     from fedloom.encoders import Encoder, Preprocess
+    from fedloom.testing import checks
 
     class Pixels(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -186,10 +187,10 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
     """A newcomer can be made room for, or the method says that it cannot."""
-    from fedloom import checks
+    from fedloom.core.method import make
     from fedloom.deploy import widened
-    from fedloom.engine import first
-    from fedloom.method import make
+    from fedloom.engine.engine import first
+    from fedloom.testing import checks
 
     asked = 0
     for name in names():

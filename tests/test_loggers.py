@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from fedloom.config import build
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
+from fedloom.engine.config import build
+from fedloom.engine.run import Run, execute
 from fedloom.loggers import LOGGERS, logging_to, scalars, settings
-from fedloom.runs import Run, execute
 
 CONFIG = build(
     {"method": "fedprox", "clients": 4}, {"rounds": 3, "eval_every": 2, "width": 4, "features": 16, "mu": 0.5}

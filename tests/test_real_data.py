@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.cli import main
-from fedloom.data.sources import locate
+from fedloom.cli.main import main
+from fedloom.data.catalogue import locate
 
 RUNS = {
     "pacs": ["--partition", "f2dc", "--model", "resnet10", "--set", "size=32", "--set", "width=4"],
@@ -46,8 +46,8 @@ def test_a_round_end_to_end(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_worked_sizes_of_f2dc_on_real_pacs() -> None:
     if locate("pacs") is None:
         pytest.skip("pacs is not below FEDLOOM_DATA")
-    from fedloom.config import build
-    from fedloom.runs import deal
+    from fedloom.engine.config import build
+    from fedloom.engine.run import deal
 
     made = deal(build({"data": "pacs", "partition": "f2dc"}, {"size": 32, "validation": 0.0}))
     sizes = sorted((c.domain, len(c.train), len(c.test)) for c in made.clients)

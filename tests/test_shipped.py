@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.config import build, read
-from fedloom.method import names
+from fedloom.core.method import names
+from fedloom.engine.config import build, read
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))

@@ -6,27 +6,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .client.context import Batch, Fit, Local, Site
+    from .core.errors import FedloomError
+    from .core.method import Method, Update
+    from .core.payload import Payload
+    from .core.roles import Roles
+    from .core.tree import Mean, Tree
     from .data.federation import Dataset, Federation, federate
-    from .errors import FedloomError
-    from .local import Batch, Fit, Local, Site
-    from .method import Method, Update
-    from .payload import Payload
-    from .roles import Roles
-    from .runs import Run, resume, run
-    from .tree import Mean, Tree
+    from .engine.run import Run, resume, run
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `fedloom --help` does not wait for torch.
 _HOME = {
     **dict.fromkeys(("Dataset", "Federation", "federate"), "data.federation"),
-    **dict.fromkeys(("Batch", "Fit", "Local", "Site"), "local"),
-    **dict.fromkeys(("Method", "Update"), "method"),
-    **dict.fromkeys(("Run", "resume", "run"), "runs"),
-    **dict.fromkeys(("Mean", "Tree"), "tree"),
-    "FedloomError": "errors",
-    "Payload": "payload",
-    "Roles": "roles",
+    **dict.fromkeys(("Batch", "Fit", "Local", "Site"), "client.context"),
+    **dict.fromkeys(("Method", "Update"), "core.method"),
+    **dict.fromkeys(("Run", "resume", "run"), "engine.run"),
+    **dict.fromkeys(("Mean", "Tree"), "core.tree"),
+    "FedloomError": "core.errors",
+    "Payload": "core.payload",
+    "Roles": "core.roles",
 }
 
 __all__ = [

@@ -15,18 +15,18 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from .config import Config
+from .client.context import Headed, Local, Network, Predictor, Site
+from .core.errors import FedloomError, unknown
+from .core.method import Method, make
+from .core.payload import Payload
+from .data.catalogue import Progress
+from .data.catalogue import load as load_data
 from .data.federation import Client, Dataset, Federation
-from .data.sources import Progress
-from .data.sources import load as load_data
-from .errors import FedloomError, unknown
-from .local import Headed, Local, Network, Predictor, Site
-from .method import Method, make
+from .engine.checkpoint import write_atomic
+from .engine.config import Config
+from .engine.run import Run, deal, encoded, network, saved
 from .models import Task, build
 from .parts.heads import AdapterHead, CacheHead, PromptHead, TextHead
-from .payload import Payload
-from .runs import Run, deal, encoded, network, saved
-from .state import write_atomic
 
 FORMAT = 1  # of exported folders
 HEADS = {"text": TextHead, "cache": CacheHead, "adapter": AdapterHead}

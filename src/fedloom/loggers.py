@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from .config import Config
-from .engine import Callback, Engine
-from .errors import FedloomError, unknown
+from .core.errors import FedloomError, unknown
+from .engine.config import Config
+from .engine.engine import Callback, Engine
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:

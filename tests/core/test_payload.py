@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedloom.errors import FedloomError
-from fedloom.payload import Payload
-from fedloom.tree import Tree
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 
 torch.set_num_threads(1)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.rng import key, numpy_rng, torch_rng
+from fedloom.core.rng import key, numpy_rng, torch_rng
 
 torch.set_num_threads(1)
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
+from fedloom.core.roles import Roles
 from fedloom.models import Split, Task, build
-from fedloom.roles import Roles
 
 torch.set_num_threads(1)
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedloom.errors import FedloomError
-from fedloom.tree import Mean, Tree
+from fedloom.core.errors import FedloomError
+from fedloom.core.tree import Mean, Tree
 
 torch.set_num_threads(1)
 

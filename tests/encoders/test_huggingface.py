@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import image, text, vit
 from fedloom.encoders.huggingface import Vision, preprocess
-from fedloom.errors import FedloomError
 
 WIDTH, SIZE = 16, 32  # of the models that conftest saves
 VITS = ("vit", "deit", "dinov2", "clip")
@@ -125,7 +125,7 @@ def test_vit_mini_sees_something() -> None:
     pytest.importorskip("transformers", reason="the extra 'encoders' is not installed")
     from sklearn.linear_model import LogisticRegression
 
-    from fedloom.data.sources import load
+    from fedloom.data.catalogue import load
 
     data = load("digits4")
     own = torch.nonzero(data.domain == 2).flatten()[:300]

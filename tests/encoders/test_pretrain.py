@@ -12,10 +12,10 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from fedloom.cli import app
+from fedloom.cli.main import app
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import Encoder, Preprocess, image, vit
 from fedloom.encoders.pretrain import Student, Work, pretrain, read, settings
-from fedloom.errors import FedloomError
 
 pytest.importorskip("transformers", reason="the extra 'encoders' is not installed")
 SMALL = {"size": 8, "patch": 4, "width": 16, "layers": 1, "heads": 2, "epochs": 6, "batch": 8, "lr": 3e-3}

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedloom.core.errors import FedloomError
 from fedloom.encoders import TextEncoder, template_for, text
 from fedloom.encoders.texts import Hashed, hashed
-from fedloom.errors import FedloomError
 
 
 def needs(package: str, extra: str) -> pytest.MarkDecorator:

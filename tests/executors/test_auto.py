@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.checks import place, same, trace, usual
+from fedloom.core.method import make
 from fedloom.executors import auto
 from fedloom.executors.auto import Auto
-from fedloom.method import make
+from fedloom.testing.checks import place, same, trace, usual
 
 
 @pytest.fixture(autouse=True)

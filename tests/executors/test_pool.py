@@ -8,18 +8,18 @@ from functools import partial
 import pytest
 import torch
 
-from fedloom.checks import federation, network, same, trace, usual
-from fedloom.engine import Engine
-from fedloom.errors import ClientError, FedloomError
+from fedloom.client.context import Site
+from fedloom.client.training import Training
+from fedloom.core.errors import ClientError, FedloomError
+from fedloom.core.method import make as make_method
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
 from fedloom.executors import Task, make
 from fedloom.executors.base import Result
 from fedloom.executors.inplace import Inplace
 from fedloom.executors.pool import Pool, _Last
-from fedloom.local import Site
-from fedloom.method import make as make_method
-from fedloom.payload import Payload
-from fedloom.schedule import Schedule
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network, same, trace, usual
 
 
 @pytest.fixture

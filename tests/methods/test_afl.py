@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.method import make
+from fedloom.core.method import make
 from fedloom.methods.afl import AFL
 
 W = "body.value"
@@ -61,7 +61,7 @@ def test_the_mean_of_all_models(parabolas) -> None:
 
 
 def test_the_mean_is_what_all_clients_use() -> None:
-    from fedloom.checks import check_bytes, check_common, check_resume
+    from fedloom.testing.checks import check_bytes, check_common, check_resume
 
     for check in (check_common, check_bytes, check_resume):
         check(AFL(average=True))

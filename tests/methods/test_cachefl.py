@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.engine import first
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.cachefl import CacheFL
 from fedloom.parts.heads import CacheHead
-from fedloom.payload import Payload
 
 
 def test_one_client_and_one_round_is_a_cache_trained_from_the_text(place: Callable[..., Site]) -> None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import fedloom
-from fedloom.checks import CHECKS, NotApplicable, federation, trace
-from fedloom.errors import FedloomError
-from fedloom.method import find, make, names
-from fedloom.schedule import Schedule
-from fedloom.training import Training
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import find, make, names
+from fedloom.engine.schedule import Schedule
+from fedloom.testing.checks import CHECKS, NotApplicable, federation, trace
 
 
 def test_nothing_is_left_out() -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import first
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.ecalp import ECALP
 from fedloom.parts.propagation import propagate, similarity, spread
-from fedloom.payload import Payload
 
 NONE = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
 USUAL = {"nearest_texts": 3, "nearest_images": 8, "nearest_shots": 8, "gamma": 10.0, "share": 1.0, "steps": 3}

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom import checks
-from fedloom.checks import federation, network, trace, watched
-from fedloom.engine import first
-from fedloom.errors import FedloomError
-from fedloom.local import Local, Site
-from fedloom.method import make
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
+from fedloom.methods.plugins.daa import discrepancy, domain_aware
 from fedloom.models import Task, build
 from fedloom.parts import decoupling
 from fedloom.parts.decoupling import Correction, corrections
-from fedloom.payload import Payload
-from fedloom.plugins.daa import discrepancy, domain_aware
-from fedloom.training import Training
+from fedloom.testing import checks
+from fedloom.testing.checks import federation, network, trace, watched
 
 
 # -- domain-aware weights -------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_vectors_take_the_maps_place() -> None:
 
 
 def test_official_preset() -> None:
-    from fedloom.config import build as configured
+    from fedloom.engine.config import build as configured
 
     config = configured({"method": "f2dc", "preset": "official", "model": "resnet10"})
     assert (config.hyper["module_depth"], config.hyper["bottleneck"], config.hyper["random_mask"]) == (3, 50, True)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.checks import federation, network, trace
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.methods.fdse import FDSE, consensus, mixtures
 from fedloom.models import Split
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network, trace
 
 
 def place(method: FDSE) -> Site:

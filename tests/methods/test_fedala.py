@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from fedloom.local import Local
+from fedloom.client.context import Local
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.methods.fedala import FedALA
-from fedloom.payload import Payload
-from fedloom.tree import Tree
 
 HEAD, BODY = "head.value", "body.value"
 

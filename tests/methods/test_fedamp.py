@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from fedloom.checks import trace
-from fedloom.errors import FedloomError
-from fedloom.local import Local
-from fedloom.method import make
+from fedloom.client.context import Local
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.methods.fedamp import FedAMP
-from fedloom.payload import Payload
-from fedloom.tree import Tree
+from fedloom.testing.checks import trace
 
 W = "body.value"
 

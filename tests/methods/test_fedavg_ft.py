@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fedloom.checks import federation, trace
-from fedloom.local import Local
-from fedloom.method import make
+from fedloom.client.context import Local
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
 from fedloom.methods.fedavg_ft import FedAvgFT
-from fedloom.payload import Payload
+from fedloom.testing.checks import federation, trace
 
 
 def test_fine_tuning_is_one_more_epoch_of_local_training(place) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedloom.engine import first
-from fedloom.local import Batch, Local, Site
+from fedloom.client.context import Batch, Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.fedclip import FedCLIP, contrast
-from fedloom.payload import Payload
 
 
 def test_the_loss_by_hand() -> None:

@@ -11,18 +11,18 @@ import torch
 import torch.nn.functional as F
 
 import fedloom
-from fedloom.config import build as configure
-from fedloom.data.sources import load
-from fedloom.engine import Engine
-from fedloom.errors import FedloomError
+from fedloom.client.context import Batch, Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
+from fedloom.data.catalogue import load
+from fedloom.engine.config import build as configure
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
 from fedloom.executors import Inplace
-from fedloom.local import Batch, Local, Site
 from fedloom.methods.feddtr import FedDTR
 from fedloom.models import Task, build
 from fedloom.parts.texts import Texts, fixed_rows, prior, similarities
-from fedloom.payload import Payload
-from fedloom.schedule import Schedule
-from fedloom.training import Training
 
 
 def test_prior_by_hand() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import checks
-from fedloom.checks import trace
-from fedloom.errors import FedloomError
-from fedloom.local import Local
+from fedloom.client.context import Local
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.methods.fedfomo import FedFomo, usefulness
-from fedloom.payload import Payload
-from fedloom.tree import Tree
+from fedloom.testing import checks
+from fedloom.testing.checks import trace
 
 
 def test_usefulness_by_hand() -> None:

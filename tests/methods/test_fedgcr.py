@@ -12,18 +12,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedloom
-from fedloom.bench.prompts import prompted
-from fedloom.checks import CHECKS, NotApplicable, federation, network, trace
-from fedloom.config import build
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
-from fedloom.errors import FedloomError
+from fedloom.engine.config import build
 from fedloom.executors import Task
 from fedloom.executors.base import execute
 from fedloom.executors.inplace import Inplace
-from fedloom.local import Local, Site
-from fedloom.method import make
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.experiments.prompts import prompted
+from fedloom.testing.checks import CHECKS, NotApplicable, federation, network, trace
 
 VIT = Callable[..., Path]
 PLACES = ("dark", "bright", "loud")

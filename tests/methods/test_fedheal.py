@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from fedloom.method import make
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.methods.fedheal import FedHEAL
-from fedloom.payload import Payload
-from fedloom.tree import Tree
 
 
 def server(n: int = 2, **more) -> Payload:

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedloom.checks import federation, network
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
-from fedloom.errors import FedloomError
-from fedloom.local import Local, Site
 from fedloom.methods.fedmix import FedMix
 from fedloom.models import Split
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network
 
 X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0], [2.0, 2.0], [-1.0, 4.0]])
 
@@ -154,7 +154,7 @@ def test_without_means_it_is_plain_training() -> None:
     server = FedMix().init(site).replace(seed=0, round=1)
     server = FedMix().join(server, {0: FedMix().hello(Local(site, 0, 1))})
     update = FedMix().client(FedMix().download(server, 0), Payload(), Local(site, 0, 1))
-    from fedloom.method import make
+    from fedloom.core.method import make
 
     plain = make("fedavg").client(Payload(model=server.tree("model")), Payload(), Local(site, 0, 1))
     assert update.upload.equal(plain.upload)

@@ -11,17 +11,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import checks
-from fedloom.config import build
+from fedloom.client.context import Local, Site
+from fedloom.core.method import Update
+from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
-from fedloom.engine import Engine, first
+from fedloom.engine.config import build
+from fedloom.engine.engine import Engine, first
+from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
-from fedloom.local import Local, Site
-from fedloom.method import Update
 from fedloom.methods.fedpact import FedPACT
 from fedloom.parts.textual import pool_means, prototypes
-from fedloom.payload import Payload
-from fedloom.schedule import Schedule
+from fedloom.testing import checks
 
 Place = Callable[..., Site]
 
@@ -207,8 +207,8 @@ def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int
     method = FedPACT(text="hash", server_epochs=5, server_lr=0.01)
     from torch import nn
 
+    from fedloom.client.training import Training
     from fedloom.models import Split
-    from fedloom.training import Training
 
     site = Site(method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.training), seed=0)
     records = []

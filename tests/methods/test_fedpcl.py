@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import fedloom
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
-from fedloom.engine import Engine
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
 from fedloom.executors import Inplace
-from fedloom.local import Local, Site
 from fedloom.methods.fedpcl import FedPCL
 from fedloom.models import Task, build
-from fedloom.payload import Payload
-from fedloom.schedule import Schedule
-from fedloom.training import Training
 
 
 def vectors(owned: list[range], width: int = 24, per_class: int = 8, shift: float = 1.0) -> Federation:

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.engine import first
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.fedpga import FedPGA
 from fedloom.parts.textual import prototypes
-from fedloom.payload import Payload
 
 
 def joined(site: Site) -> Payload:

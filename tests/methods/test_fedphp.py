@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.local import Batch, Local, Outputs
+from fedloom.client.context import Batch, Local, Outputs
+from fedloom.core.payload import Payload
 from fedloom.methods.fedphp import FedPHP
-from fedloom.payload import Payload
 
 W = "body.value"
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedloom import checks
-from fedloom.checks import trace
-from fedloom.local import Local
+from fedloom.client.context import Local
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.methods.fedproto import FedProto
-from fedloom.payload import Payload
-from fedloom.tree import Tree
+from fedloom.testing import checks
+from fedloom.testing.checks import trace
 
 
 def upload(value: float, count: int, c: int = 0) -> Payload:

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedloom.checks import federation, network
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.methods.fedrcl import FedRCL
 from fedloom.parts.contrast import relaxed_contrast
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network
 
 
 def run(method: FedRCL, world=None):

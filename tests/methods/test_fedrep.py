@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedloom.local import Local
+from fedloom.client.context import Local
+from fedloom.core.payload import Payload
 from fedloom.methods.fedrep import FedRep
-from fedloom.payload import Payload
 
 
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "weight_decay": 0.1}])

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.checks import federation, trace
-from fedloom.errors import FedloomError
-from fedloom.local import Local
-from fedloom.method import make
+from fedloom.client.context import Local
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
 from fedloom.methods.fedrod import FedRoD, balanced_softmax
 from fedloom.models import Task, build
-from fedloom.payload import Payload
+from fedloom.testing.checks import federation, trace
 
 
 @pytest.mark.parametrize(("label", "loss"), [(0, math.log(4)), (1, math.log(4 / 3))])

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.checks import check_absence, check_hard_clients, federation, network, trace
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.methods.fedsa import FedSA
 from fedloom.parts.prototypes import distances, nearest_other
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import check_absence, check_hard_clients, federation, network, trace
 
 
 def place(method: FedSA) -> Site:

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.checks import federation, network
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.methods.fedsam import FedSAM
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network
 
 W = "body.value"
 

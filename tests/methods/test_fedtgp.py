@@ -5,12 +5,12 @@ from math import exp, log
 import pytest
 import torch
 
-from fedloom.checks import check_absence, check_hard_clients, federation, network, trace
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.methods.fedtgp import FedTGP, margin_of, prototypes
 from fedloom.parts.prototypes import distances, margin_loss
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import check_absence, check_hard_clients, federation, network, trace
 
 
 def place(method: FedTGP) -> Site:

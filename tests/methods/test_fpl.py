@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedloom.checks import federation, network, trace
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.methods.fpl import FPL
-from fedloom.payload import Payload
-from fedloom.training import Training
-from fedloom.tree import Tree
+from fedloom.testing.checks import federation, network, trace
 
 M = Tree({"w": torch.zeros(1)})
 

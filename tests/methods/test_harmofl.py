@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.checks import federation, network
-from fedloom.errors import FedloomError
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
 from fedloom.methods.harmofl import HarmoFL
 from fedloom.parts.spectrum import amplitude
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network
 
 
 def place(method: HarmoFL) -> Site:

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.checks import federation, network, trace
-from fedloom.errors import FedloomError
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
 from fedloom.methods.moon import Moon
 from fedloom.models import Task, build
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network, trace
 
 
 def place(method: Moon) -> Site:

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom import checks
-from fedloom.local import Local
+from fedloom.client.context import Local
+from fedloom.core.payload import Payload
 from fedloom.methods.perfedavg import PerFedAvg
-from fedloom.payload import Payload
+from fedloom.testing import checks
 
 W = "body.value"
 

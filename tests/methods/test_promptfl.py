@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom import checks
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.encoders import dual
-from fedloom.engine import first
-from fedloom.errors import FedloomError
-from fedloom.local import Local, Site
+from fedloom.engine.engine import first
 from fedloom.methods.promptfl import PromptFL
 from fedloom.models import Split
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing import checks
 
 
 @pytest.fixture(scope="module")

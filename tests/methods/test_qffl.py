@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedloom.checks import federation, network
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.payload import Payload
 from fedloom.methods.qffl import QFFL
-from fedloom.payload import Payload
-from fedloom.training import Training
+from fedloom.testing.checks import federation, network
 
 W = "body.value"
 

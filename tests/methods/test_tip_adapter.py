@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from fedloom import checks
-from fedloom.engine import first
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.tip_adapter import TipAdapter
-from fedloom.payload import Payload
+from fedloom.testing import checks
 
 
 def test_the_cache_is_the_clients_training_set(place: Callable[..., Site]) -> None:

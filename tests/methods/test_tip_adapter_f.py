@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.checks import trace
-from fedloom.engine import first
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.tip_adapter_f import TipAdapterF
-from fedloom.payload import Payload
+from fedloom.testing.checks import trace
 
 
 def test_keys_are_trained_in_the_first_round_only(place: Callable[..., Site]) -> None:

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
+from fedloom.client.context import Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
 from fedloom.data.federation import Client, Dataset, Federation
-from fedloom.errors import FedloomError
-from fedloom.local import Site
-from fedloom.method import make
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.scaffold import Scaffold
 from fedloom.models import Task, build
-from fedloom.training import Training
 
 W = "body.value"
 
@@ -136,9 +136,9 @@ def test_fedbn_keeps_all_twenty_layers_of_a_resnet18() -> None:
 
 def test_fedbn_statistics_stay_bitwise_with_the_client() -> None:
     """After a round the shared part is one, the BatchNorm parts are each client's own."""
-    from fedloom.engine import Engine
+    from fedloom.engine.engine import Engine
+    from fedloom.engine.schedule import Schedule
     from fedloom.executors.inplace import Inplace
-    from fedloom.schedule import Schedule
 
     model = build("cnn", Task((3, 32, 32), 4), width=2, features=4, norm=True)
     site = Site(make("fedbn"), _images(16), model, Training(batch=4), seed=0)

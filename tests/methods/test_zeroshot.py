@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.checks import small_dual, trace
-from fedloom.engine import first
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import first
 from fedloom.methods.zeroshot import ZeroShot
-from fedloom.payload import Payload
+from fedloom.testing.checks import small_dual, trace
 
 
 def test_it_is_the_encoders_own_classifier(place: Callable[..., Site]) -> None:

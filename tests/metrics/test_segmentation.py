@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
 from fedloom.metrics.segmentation import confusion, dice, foreground, iou, overlap, pixel_accuracy
 
 # Ten pixels; class 3 is neither there nor predicted, class 2 is there but never predicted.

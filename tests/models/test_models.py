@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
 from fedloom.models import Split, Task, build, names, options, register, split
 from fedloom.models.base import _BUILDERS
 

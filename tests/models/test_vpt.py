@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedloom.core.errors import FedloomError
 from fedloom.data.views import WithPixels
-from fedloom.errors import FedloomError
 from fedloom.models import Split, Task, build
 from fedloom.models.vpt import held
 from fedloom.parts.customising import Customised, customised

@@ -7,14 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.parts.alignment import (
-    alignment,
-    alignment_gradient,
-    alignment_loss,
-    gains,
-    margins,
-    stability_loss,
-)
+from fedloom.parts.alignment import alignment, alignment_gradient, alignment_loss, gains, margins, stability_loss
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
 from fedloom.models import Split
 from fedloom.parts.customising import Customised, alignment, balanced, customised, group_contrast
 

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from fedloom.checks import network
-from fedloom.local import Seen
+from fedloom.client.context import Seen
 from fedloom.models import Task, build
 from fedloom.parts.levels import levels, vectors
+from fedloom.testing.checks import network
 
 
 def test_levels_of_residual_networks_are_stem_and_stages() -> None:

@@ -10,15 +10,15 @@ import torch
 from pydantic import ValidationError
 
 import fedloom
-from fedloom.errors import FedloomError
-from fedloom.local import Local, Site
+from fedloom.client.context import Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
+from fedloom.core.rng import torch_rng
 from fedloom.methods.fedpcl import FedPCL
 from fedloom.methods.fedproto import FedProto
 from fedloom.models import Task, build
 from fedloom.parts.privacy import Perturbed, account, epsilon
-from fedloom.payload import Payload
-from fedloom.rng import torch_rng
-from fedloom.training import Training
 
 
 class Client:
@@ -107,8 +107,8 @@ def test_without_the_accountant_a_promise_is_refused_before_training(tmp_path, m
 
 @pytest.mark.parametrize(("cls", "name"), [(FedPCL, "prototypes"), (FedProto, "protos/0")])
 def test_methods_send_perturbed_prototypes_and_keep_their_own(cls, name) -> None:
+    from fedloom.data.catalogue import Source, load
     from fedloom.data.federation import federate
-    from fedloom.data.sources import Source, load
 
     federation = federate(load("digits4", Source(flatten=True, size=8, limit_train=4)), "domains", clients=4)
     sent, kept = {}, {}

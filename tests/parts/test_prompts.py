@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom import checks
+from fedloom.client.context import Site
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
 from fedloom.encoders import TextEncoder
 from fedloom.encoders.texts import ENSEMBLE, Hashed
-from fedloom.errors import FedloomError
-from fedloom.local import Site
-from fedloom.method import make
 from fedloom.parts.prompts import embedded, sentences, text_head
+from fedloom.testing import checks
 
 READER = TextEncoder("words", 16, Hashed(16), "{}")
 NAMES = ["hard-leaved_pocket_orchid", "rose"]

@@ -3,16 +3,8 @@
 import pytest
 import torch
 
-from fedloom.errors import FedloomError
-from fedloom.parts.prototypes import (
-    class_means,
-    distance_to_own,
-    distances,
-    nearest,
-    nearest_other,
-    squared_gap,
-    table,
-)
+from fedloom.core.errors import FedloomError
+from fedloom.parts.prototypes import class_means, distance_to_own, distances, nearest, nearest_other, squared_gap, table
 
 
 def test_class_means() -> None:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedloom.core.tree import Tree
 from fedloom.parts.serverside import adamw, descend
-from fedloom.tree import Tree
 
 
 def test_descent_by_hand() -> None:

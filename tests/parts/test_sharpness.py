@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedloom.core.tree import Tree
 from fedloom.parts.sharpness import uphill, uphill_adaptive
-from fedloom.tree import Tree
 
 
 def test_the_norm_is_over_all_tensors_together() -> None:

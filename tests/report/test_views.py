@@ -15,14 +15,14 @@ from rich.console import Console
 from torch import nn
 
 import fedloom
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
+from fedloom.engine.run import Run
 from fedloom.models import split
 from fedloom.parts.decoupling import corrections, with_corrections
 from fedloom.report.figures import Chart, Heat
 from fedloom.report.gather import gather
 from fedloom.report.page import render
 from fedloom.report.views import _opened, class_maps, effective_rank, look, part_maps, singular
-from fedloom.runs import Run
 
 SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "norm": True, "steps": 2}
 QUIET = Console(file=io.StringIO())
@@ -163,7 +163,7 @@ def test_what_cannot_be_looked_at_is_said(runs: list[Run], tmp_path: Path) -> No
 
 
 def _federation(run: Run):
-    from fedloom.runs import deal
+    from fedloom.engine.run import deal
 
     return deal(run.config)
 

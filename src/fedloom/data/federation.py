@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..rng import numpy_rng
-from ..training import part_of
-from .partitions import Pool, Share, partition
+from ..client.training import part_of
+from ..core.errors import FedloomError
+from ..core.rng import numpy_rng
+from .partitions.general import Pool, Share, partition
 
 if TYPE_CHECKING:
     from ..encoders import Encoder

@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..errors import FedloomError, unknown
-from ..rng import numpy_rng, torch_rng
-from ..training import part_of
+from ..client.training import part_of
+from ..core.errors import FedloomError, unknown
+from ..core.rng import numpy_rng, torch_rng
 from .federation import Dataset
 
 Nonsense = Literal["digits", "alphanumeric"]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import FedloomError, unknown
+from ..core.errors import FedloomError, unknown
 
 
 def crop(x: Tensor, g: torch.Generator, padding: int = 4) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 
 
 class Views:

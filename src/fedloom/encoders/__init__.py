@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .known import (
+    from .known import (  # fmt: skip
         DUAL,
         IMAGE,
         TEXT,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         template_for,
         text,
         vit,
-    )  # fmt: skip
+    )
 
 __all__ = [
     "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision",

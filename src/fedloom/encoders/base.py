@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.errors import FedloomError, unknown
 from ..data.transforms import to_rgb
-from ..errors import FedloomError, unknown
 
 
 @dataclass(frozen=True)

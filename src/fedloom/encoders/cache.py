@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.errors import FedloomError
+from ..data.catalogue import Progress, cache_folder
 from ..data.mapped import known_hash, note_hash
-from ..data.sources import Progress, cache_folder
-from ..errors import FedloomError
-from ..state import write_atomic
+from ..engine.checkpoint import write_atomic
 
 CHUNK = 32  # images encoded at once; also what a kill can cost
 PROBES = 64  # rows whose checksum is kept

@@ -9,12 +9,12 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
+from ..core.errors import FedloomError
+from ..core.rng import torch_rng
+from ..data.catalogue import Progress
 from ..data.federation import Dataset
-from ..data.sources import Progress
 from ..data.transforms import augment as augmented
 from ..data.views import Views, WithPixels
-from ..errors import FedloomError
-from ..rng import torch_rng
 from .base import Encoder
 from .cache import Cache, content
 

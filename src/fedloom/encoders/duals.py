@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 from .base import Encoder, Registry
 from .huggingface import load_model, load_tokenizer, preprocess, read_config, weight_files
 from .texts import TextEncoder

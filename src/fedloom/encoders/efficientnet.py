@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 from .base import Encoder, Preprocess, load_weights, missing, package
 
 SIZES = {0: 224, 1: 240, 2: 260}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 from .base import Encoder, Preprocess, missing
 
 HEADS = ("classifier", "cls_classifier", "distillation_classifier", "pooler", "head", "decoder", "lm_head", "cls")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 from .base import Encoder, Preprocess, Registry
 from .cache import Cache
 from .compute import encode, features
@@ -54,7 +54,7 @@ DUAL.register("lite-clip")(lite_clip)
 @DUAL.register("checks")
 def _checks() -> Dual:
     """The made-up pair of `fedloom check`, for methods that need a dual encoder; of no other use."""
-    from ..checks import small_dual
+    from ..testing.checks import small_dual
 
     return small_dual()
 

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ..data.sources import cache_folder
-from ..errors import FedloomError
-from ..state import write_atomic
+from ..core.errors import FedloomError
+from ..data.catalogue import cache_folder
+from ..engine.checkpoint import write_atomic
 from .base import Encoder, digest, package
 from .duals import Dual, Normalised
 from .efficientnet import Features, efficientnet_lite

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..rng import numpy_rng
+from ..core.errors import FedloomError
+from ..core.rng import numpy_rng
 from .base import Registry, digest, missing, package
 from .huggingface import load_model, load_tokenizer, read_config, sentences, weight_files
 

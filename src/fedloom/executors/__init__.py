@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import unknown
-from ..local import Site
-from ..memory import keep_freed_memory
+from ..client.context import Site
+from ..client.device import keep_freed_memory
+from ..core.errors import unknown
 from .auto import Auto
 from .base import Executor, Result, Results, Task, execute
 from .inplace import Debug, Inplace
 from .pool import Pool
-from .vmap import Vmap
+from .stacked import Vmap
 
 EXECUTORS: dict[str, Callable[[Site, int], Executor]] = {
     "inplace": lambda site, workers: Inplace(site),

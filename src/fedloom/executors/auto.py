@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 from time import perf_counter
 
-from ..data.sources import cache_folder
-from ..local import Site, _planned
-from ..state import sha256, write_atomic
+from ..client.context import Site, _planned
+from ..data.catalogue import cache_folder
+from ..engine.checkpoint import sha256, write_atomic
 from .base import Executor, Result, Results, Task
 from .inplace import Inplace
 from .pool import Pool

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ClientError
-from ..local import Local, Network, Predictor, Site, eval_batch
+from ..client.context import Local, Network, Predictor, Site, eval_batch
+from ..core.errors import ClientError
+from ..core.payload import Bytes, Payload
+from ..core.rng import key
 from ..metrics.segmentation import confusion
-from ..payload import Bytes, Payload
-from ..rng import key
 
 Kind = Literal["hello", "client", "before", "common"]
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..local import Site
-from ..payload import Payload
+from ..client.context import Site
+from ..core.payload import Payload
 from .base import Results, Task, execute
 
 

@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing as mp
 
-from ..errors import ClientError, FedloomError
-from ..local import Site
-from ..memory import keep_freed_memory
-from ..payload import Bytes, Payload
+from ..client.context import Site
+from ..client.device import keep_freed_memory
+from ..core.errors import ClientError, FedloomError
+from ..core.payload import Bytes, Payload
 from .base import Result, Results, Task, execute
 
 T = TypeVar("T")

@@ -17,13 +17,13 @@ from typing import Literal
 
 import torch
 
-from ..local import Local, Predictor, Site
-from ..method import Uploads, method
+from ..client.context import Local, Predictor, Site
+from ..client.training import NotNegative
+from ..core.method import Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Mean
 from ..parts.received import Reporting
 from ..parts.simplex import project
-from ..payload import Payload
-from ..training import NotNegative
-from ..tree import Mean
 
 
 @method("afl")

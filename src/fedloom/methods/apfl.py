@@ -19,10 +19,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..local import Local, Predictor, Step
-from ..method import Update, method
-from ..payload import Payload
-from ..tree import Tree
+from ..client.context import Local, Predictor, Step
+from ..core.method import Update, method
+from ..core.payload import Payload
+from ..core.tree import Tree
 from .fedavg import FedAvg
 
 

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..local import Site
-from ..method import method
+from ..client.context import Site
+from ..client.training import NotNegative, Positive
+from ..core.method import method
+from ..core.payload import Payload
 from ..parts.heads import CacheHead
 from ..parts.textual import Averaged
-from ..payload import Payload
-from ..training import NotNegative, Positive
 
 
 @method("cachefl")

@@ -12,10 +12,10 @@ model; a client that never took part predicts with the common model.
 
 from __future__ import annotations
 
-from ..local import Local, Predictor
-from ..method import Update, method
-from ..payload import Payload
-from ..training import NotNegative
+from ..client.context import Local, Predictor
+from ..client.training import NotNegative
+from ..core.method import Update, method
+from ..core.payload import Payload
 from .fedavg import FedAvg
 
 

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..local import Local, Predictor
-from ..method import Update, method
+from ..client.context import Local, Predictor
+from ..client.training import Count, Positive
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.propagation import propagate
 from ..parts.textual import Textual, read, unit_features
-from ..payload import Payload
-from ..training import Count, Positive
 
 
 @method("ecalp")

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from ..method import method
-from ..payload import Payload
-from ..plugins.daa import DAA
-from ..plugins.dfdc import DFDC
+from ..core.method import method
+from ..core.payload import Payload
 from .fedavg import FedAvg
+from .plugins.daa import DAA
+from .plugins.dfdc import DFDC
 
 
 @method("f2dc")

@@ -25,15 +25,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..local import Batch, Fit, Local, Site, cross_entropy
-from ..method import Update, Uploads, method
+from ..client.context import Batch, Fit, Local, Site, cross_entropy
+from ..client.training import Count, NotNegative, Positive
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.roles import Roles
+from ..core.tree import Mean, Tree
 from ..parts.erasers import Statistics2d, channel_gap, eraser_names, extractor_norms, with_erasers
 from ..parts.simplex import least_norm
 from ..parts.updates import difference, moved
-from ..payload import Payload
-from ..roles import Roles
-from ..training import Count, NotNegative, Positive
-from ..tree import Mean, Tree
 from .fedavg import FedAvg
 
 

@@ -21,11 +21,11 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from ..local import Local, Predictor, Step
-from ..method import Update, method
-from ..payload import Payload
-from ..training import PLAIN, Count, NotNegative
-from ..tree import Tree
+from ..client.context import Local, Predictor, Step
+from ..client.training import PLAIN, Count, NotNegative
+from ..core.method import Update, method
+from ..core.payload import Payload
+from ..core.tree import Tree
 from .fedavg import FedAvg
 
 

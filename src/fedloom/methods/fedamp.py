@@ -21,11 +21,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..local import Fit, Local, Predictor, Site
-from ..method import Update, Uploads, method
-from ..payload import Payload
-from ..training import Count, NotNegative, Positive
+from ..client.context import Fit, Local, Predictor, Site
+from ..client.training import Count, NotNegative, Positive
+from ..core.errors import FedloomError
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
 from .fedavg import FedAvg
 
 

@@ -13,10 +13,10 @@ client's state under `model` and put back before training and before prediction.
 
 from __future__ import annotations
 
-from ..local import Fit, Local, Predictor, Site
-from ..method import Method, Update, Uploads, method, sizes
-from ..payload import Payload
-from ..tree import Mean
+from ..client.context import Fit, Local, Predictor, Site
+from ..core.method import Method, Update, Uploads, method, sizes
+from ..core.payload import Payload
+from ..core.tree import Mean
 
 
 @method("fedavg")

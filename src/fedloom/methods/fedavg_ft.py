@@ -14,9 +14,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..local import Local, Predictor
-from ..method import method
-from ..payload import Payload
+from ..client.context import Local, Predictor
+from ..core.method import method
+from ..core.payload import Payload
 from .fedavg import FedAvg
 
 

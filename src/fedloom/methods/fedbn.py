@@ -15,8 +15,8 @@ import warnings
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..method import method
-from ..roles import Roles
+from ..core.method import method
+from ..core.roles import Roles
 from .fedavg import FedAvg
 
 

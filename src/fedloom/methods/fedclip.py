@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..local import Batch, Local, Site, cross_entropy
-from ..method import method
+from ..client.context import Batch, Local, Site, cross_entropy
+from ..core.method import method
+from ..core.payload import Payload
 from ..parts.heads import AdapterHead
 from ..parts.textual import Averaged
-from ..payload import Payload
 
 
 @method("fedclip")

@@ -22,13 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..local import Batch, Local, Predictor, Site
-from ..method import Update, method
+from ..client.context import Batch, Local, Predictor, Site
+from ..client.training import Count, NotNegative
+from ..core.method import Update, method
+from ..core.payload import Payload
+from ..core.roles import Roles
+from ..core.tree import Tree
 from ..parts.texts import Texts, prior, similarities
-from ..payload import Payload
-from ..roles import Roles
-from ..training import Count, NotNegative
-from ..tree import Tree
 from .fedavg import FedAvg
 
 

@@ -22,13 +22,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..local import Local, Predictor, Site
-from ..method import Update, Uploads, method
-from ..payload import Payload
-from ..rng import numpy_rng
-from ..training import NotNegative, Share
-from ..tree import Mean, Tree
+from ..client.context import Local, Predictor, Site
+from ..client.training import NotNegative, Share
+from ..core.errors import FedloomError
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.rng import numpy_rng
+from ..core.tree import Mean, Tree
 from .fedavg import FedAvg
 
 

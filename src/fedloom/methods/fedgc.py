@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..method import method
+from ..core.method import method
 from .fedgcr import FedGCR
 
 

@@ -24,13 +24,13 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..local import Batch, Fit, Local, cross_entropy
-from ..method import Update, method
+from ..client.context import Batch, Fit, Local, cross_entropy
+from ..client.training import Count, NotNegative, Positive
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.customising import Similarity, alignment, customised, customiser, group_contrast, mean_prompt
-from ..payload import Payload
-from ..plugins.fedgr import FedGR
-from ..training import Count, NotNegative, Positive
 from .fedavg import FedAvg
+from .plugins.fedgr import FedGR
 
 
 @method("fedgcr")

@@ -21,12 +21,12 @@ from dataclasses import replace
 
 import torch
 
-from ..local import Local, Site
-from ..method import Update, Uploads, method
+from ..client.context import Local, Site
+from ..client.training import Share
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Mean, Tree
 from ..parts.updates import difference, moved
-from ..payload import Payload
-from ..training import Share
-from ..tree import Mean, Tree
 from .fedavg import FedAvg
 
 

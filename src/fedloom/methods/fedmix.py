@@ -22,13 +22,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..local import Batch, Fit, Local
-from ..method import method
+from ..client.context import Batch, Fit, Local
+from ..client.training import Count, Share
+from ..core.errors import FedloomError
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.rng import torch_rng
 from ..parts.mixing import group_means
-from ..payload import Payload
-from ..rng import torch_rng
-from ..training import Count, Share
 from .fedavg import FedAvg
 
 

@@ -23,15 +23,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..local import Local, Predictor, Site
-from ..method import Update, Uploads, method
+from ..client.context import Local, Predictor, Site
+from ..client.training import Count, NotNegative, Positive
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.rng import torch_rng
 from ..parts.alignment import alignment_gradient, gains
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.serverside import adamw
 from ..parts.textual import Textual, no_means, own_means, pool_means, prototypes
-from ..payload import Payload
-from ..rng import torch_rng
-from ..training import Count, NotNegative, Positive
 
 
 @method("fedpact")

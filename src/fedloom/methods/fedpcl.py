@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..local import Batch, Local, Predictor, Site
-from ..method import Method, Update, Uploads, method, sizes
+from ..client.context import Batch, Local, Predictor, Site
+from ..client.training import Positive
+from ..core.method import Method, Update, Uploads, method, sizes
+from ..core.payload import Payload
+from ..core.roles import Roles
 from ..parts.privacy import Perturbed
 from ..parts.prototype_contrast import Weights, anchored_supcon, padded, pooled, prototype_loss, supcon
 from ..parts.prototypes import class_means, distance_to_own
-from ..payload import Payload
-from ..roles import Roles
-from ..training import Positive
 
 
 @method("fedpcl")

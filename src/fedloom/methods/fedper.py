@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..method import method
-from ..roles import Roles
+from ..core.method import method
+from ..core.roles import Roles
 from .fedavg import FedAvg
 
 

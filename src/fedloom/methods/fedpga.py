@@ -18,12 +18,12 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import nn
 
-from ..local import Local, Site
-from ..method import method
+from ..client.context import Local, Site
+from ..client.training import NotNegative
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.tree import Tree
 from ..parts.textual import no_means, own_means, pool_means, prototypes
-from ..payload import Payload
-from ..training import NotNegative
-from ..tree import Tree
 from .cachefl import CacheFL
 
 

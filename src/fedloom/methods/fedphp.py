@@ -18,11 +18,11 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..local import Batch, Local, Predictor
-from ..method import Update, method
+from ..client.context import Batch, Local, Predictor
+from ..client.training import Count, Share
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.mmd import squared_mmd
-from ..payload import Payload
-from ..training import Count, Share
 from .fedavg import FedAvg
 
 

@@ -21,13 +21,13 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..local import Batch, Fit, Local, Predictor
-from ..method import Update, Uploads, method
+from ..client.context import Batch, Fit, Local, Predictor
+from ..client.training import NotNegative
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Mean, Tree
 from ..parts.privacy import Perturbed
 from ..parts.prototypes import class_means, distance_to_own, nearest, table
-from ..payload import Payload
-from ..training import NotNegative
-from ..tree import Mean, Tree
 from .local import Alone
 
 

@@ -9,10 +9,10 @@ Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 
 
 from __future__ import annotations
 
-from ..local import Fit, Local
-from ..method import method
-from ..payload import Payload
-from ..training import NotNegative
+from ..client.context import Fit, Local
+from ..client.training import NotNegative
+from ..core.method import method
+from ..core.payload import Payload
 from .fedavg import FedAvg
 
 

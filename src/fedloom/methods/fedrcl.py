@@ -15,13 +15,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..local import Batch, Fit, Local, cross_entropy
-from ..method import method
+from ..client.context import Batch, Fit, Local, cross_entropy
+from ..client.training import NotNegative, Positive
+from ..core.errors import FedloomError
+from ..core.method import method
+from ..core.payload import Payload
 from ..parts.contrast import relaxed_contrast
 from ..parts.levels import levels, vectors
-from ..payload import Payload
-from ..training import NotNegative, Positive
 from .fedavg import FedAvg
 
 

@@ -15,10 +15,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..local import Fit, Local, Predictor
-from ..method import method
-from ..payload import Payload
-from ..training import Count
+from ..client.context import Fit, Local, Predictor
+from ..client.training import Count
+from ..core.method import method
+from ..core.payload import Payload
 from .fedper import FedPer
 
 

@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import FedloomError
-from ..local import Batch, Fit, Local, Predictor, Site
-from ..method import method
-from ..payload import Payload
-from ..roles import Roles
-from ..training import NotNegative
+from ..client.context import Batch, Fit, Local, Predictor, Site
+from ..client.training import NotNegative
+from ..core.errors import FedloomError
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.roles import Roles
 from .fedavg import FedAvg
 
 

@@ -25,14 +25,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..local import Batch, Fit, Local, Predictor, Site, cross_entropy
-from ..method import Update, method
+from ..client.context import Batch, Fit, Local, Predictor, Site, cross_entropy
+from ..client.training import NotNegative, Share
+from ..core.method import Update, method
+from ..core.payload import Payload
+from ..core.roles import Roles
 from ..parts.anchors import semantic_anchors
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
 from ..parts.prototypical import Prototypical
-from ..payload import Payload
-from ..roles import Roles
-from ..training import NotNegative, Share
 
 
 @method("fedsa")

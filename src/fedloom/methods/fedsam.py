@@ -12,12 +12,12 @@ momentum variant, are not offered.
 
 from __future__ import annotations
 
-from ..local import Fit, Local, Step
-from ..method import method
+from ..client.context import Fit, Local, Step
+from ..client.training import NotNegative
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.tree import Tree
 from ..parts.sharpness import uphill, uphill_adaptive
-from ..payload import Payload
-from ..training import NotNegative
-from ..tree import Tree
 from .fedavg import FedAvg
 
 

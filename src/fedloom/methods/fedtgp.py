@@ -22,16 +22,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..local import Fit, Local, Predictor, Site, cross_entropy
-from ..method import method
+from ..client.context import Fit, Local, Predictor, Site, cross_entropy
+from ..client.training import Count, NotNegative, Positive
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.rng import torch_rng
+from ..core.roles import Roles
+from ..core.tree import Tree
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
 from ..parts.prototypical import Prototypical
 from ..parts.serverside import descend
-from ..payload import Payload
-from ..rng import torch_rng
-from ..roles import Roles
-from ..training import Count, NotNegative, Positive
-from ..tree import Tree
 
 
 @method("fedtgp")

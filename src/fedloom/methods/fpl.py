@@ -17,14 +17,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..local import Batch, Fit, Local, cross_entropy
-from ..method import method
+from ..client.context import Batch, Fit, Local, cross_entropy
+from ..client.training import NotNegative, Positive
+from ..core.method import method
+from ..core.payload import Payload
 from ..parts.contrast import prototype_contrast
 from ..parts.finch import cluster_means
 from ..parts.prototypes import class_means, squared_gap
 from ..parts.prototypical import Prototypical
-from ..payload import Payload
-from ..training import NotNegative, Positive
 
 
 @method("fpl")

@@ -20,14 +20,14 @@ from typing import Literal
 
 import torch
 
+from ..client.context import Fit, Inputs, Local, Predictor, Site
+from ..client.training import NotNegative
+from ..core.errors import FedloomError
+from ..core.method import method
+from ..core.payload import Payload
 from ..data.federation import Dataset
-from ..errors import FedloomError
-from ..local import Fit, Inputs, Local, Predictor, Site
-from ..method import method
 from ..parts.sharpness import uphill
 from ..parts.spectrum import amplitude, with_amplitude
-from ..payload import Payload
-from ..training import NotNegative
 from .fedavg import FedAvg
 
 

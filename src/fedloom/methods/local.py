@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..local import Local
-from ..method import method
-from ..payload import Payload
-from ..roles import Roles
+from ..client.context import Local
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.roles import Roles
 from .fedavg import FedAvg
 
 

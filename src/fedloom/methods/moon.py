@@ -19,12 +19,12 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import FedloomError
-from ..local import Batch, Fit, Local, cross_entropy
-from ..method import Update, method
+from ..client.context import Batch, Fit, Local, cross_entropy
+from ..client.training import NotNegative, Positive
+from ..core.errors import FedloomError
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.contrast import model_contrast
-from ..payload import Payload
-from ..training import NotNegative, Positive
 from .fedavg import FedAvg
 
 

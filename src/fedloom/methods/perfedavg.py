@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..local import Fit, Local, Predictor, Step
-from ..method import method
-from ..payload import Payload
-from ..training import PLAIN, Count, Positive
-from ..tree import Tree
+from ..client.context import Fit, Local, Predictor, Step
+from ..client.training import PLAIN, Count, Positive
+from ..core.method import method
+from ..core.payload import Payload
+from ..core.tree import Tree
 from .fedavg import FedAvg
 
 

@@ -14,11 +14,11 @@ all do). No hidden weight decay on theta. A client that never took part predicts
 
 from __future__ import annotations
 
-from ..local import Local, Predictor, Step
-from ..method import Update, Uploads, method
-from ..payload import Payload
-from ..training import Count, Positive
-from ..tree import Tree
+from ..client.context import Local, Predictor, Step
+from ..client.training import Count, Positive
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Tree
 from .fedavg import FedAvg
 
 

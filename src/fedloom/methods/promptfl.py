@@ -18,14 +18,14 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from ..client.context import Site
+from ..client.training import Count
+from ..core.errors import FedloomError
+from ..core.method import method
+from ..core.payload import Payload
 from ..encoders import Dual, dual
-from ..errors import FedloomError
-from ..local import Site
-from ..method import method
 from ..parts.heads import PromptHead
 from ..parts.textual import Averaged
-from ..payload import Payload
-from ..training import Count
 
 
 @method("promptfl")

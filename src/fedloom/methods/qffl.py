@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..local import Local
-from ..method import Update, Uploads, method
+from ..client.context import Local
+from ..client.training import NotNegative
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Mean, Tree
 from ..parts.received import Reporting
 from ..parts.updates import difference, moved
-from ..payload import Payload
-from ..training import NotNegative
-from ..tree import Mean, Tree
 
 
 @method("qffl")

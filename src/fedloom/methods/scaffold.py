@@ -11,12 +11,12 @@ Buffers have no gradient: they are sent with the difference and averaged like th
 
 from __future__ import annotations
 
-from ..errors import FedloomError
-from ..local import Local, Site
-from ..method import Update, Uploads, method
-from ..payload import Payload
-from ..training import Positive
-from ..tree import Mean, Tree
+from ..client.context import Local, Site
+from ..client.training import Positive
+from ..core.errors import FedloomError
+from ..core.method import Update, Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Mean, Tree
 from .fedavg import FedAvg
 
 

@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..method import Uploads, method
+from ..core.method import Uploads, method
+from ..core.payload import Payload
+from ..core.tree import Mean
 from ..parts.received import Reporting
-from ..payload import Payload
-from ..tree import Mean
 
 
 @method("term")

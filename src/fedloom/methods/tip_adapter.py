@@ -10,12 +10,12 @@ images as they are, not means over ten augmented ones; alpha and beta are not se
 
 from __future__ import annotations
 
-from ..local import Local, Predictor
-from ..method import Update, method
+from ..client.context import Local, Predictor
+from ..client.training import NotNegative, Positive
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.heads import CacheHead
 from ..parts.textual import Textual, read, unit_features
-from ..payload import Payload
-from ..training import NotNegative, Positive
 
 
 @method("tip-adapter")

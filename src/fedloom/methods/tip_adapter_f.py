@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import torch
 
-from ..local import Local, Predictor
-from ..method import Update, method
+from ..client.context import Local, Predictor
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.textual import read
-from ..payload import Payload
 from .tip_adapter import TipAdapter
 
 

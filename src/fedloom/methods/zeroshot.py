@@ -9,11 +9,11 @@ Deviations: none.
 
 from __future__ import annotations
 
-from ..local import Local, Predictor, Site
-from ..method import Update, method
+from ..client.context import Local, Predictor, Site
+from ..core.method import Update, method
+from ..core.payload import Payload
 from ..parts.heads import TextHead
 from ..parts.textual import Textual, read
-from ..payload import Payload
 
 
 @method("zeroshot")

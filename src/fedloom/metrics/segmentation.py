@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 
 
 def confusion(pred: Tensor, target: Tensor, classes: int) -> Tensor:

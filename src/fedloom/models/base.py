@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import FedloomError, unknown
+from ..core.errors import FedloomError, unknown
 
 Builder = TypeVar("Builder", bound=Callable[..., "Split"])
 _BUILDERS: dict[str, Callable[..., "Split"]] = {}

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 from .base import Split, Task, numbers, positive, register
 
 

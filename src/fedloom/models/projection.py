@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import unknown
+from ..core.errors import unknown
 from .base import Split, Task, numbers, positive, register
 
 HEADS = ("linear", "official")

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from ..errors import unknown
+from ..core.errors import unknown
 from .base import Split, Task, image, positive, register
 
 Stem = Literal["imagenet", "small"]

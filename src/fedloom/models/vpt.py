@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..core.errors import FedloomError
 from ..data.views import split_pixels
-from ..errors import FedloomError
 from .base import Split, Task, positive, register
 
 

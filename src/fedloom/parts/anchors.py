@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..rng import torch_rng
+from ..core.rng import torch_rng
 
 
 def semantic_anchors(classes: int, width: int, seed: int) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import FedloomError
-from ..local import Local
+from ..client.context import Local
+from ..core.errors import FedloomError
 from ..models.vpt import Prompted
 from .prototypes import class_means
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import FedloomError, unknown
-from ..local import Seen
+from ..client.context import Seen
+from ..core.errors import FedloomError, unknown
 from ..models.base import Added
 
 Use = Literal["whole", "robust", "related", "corrected", "plain"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..local import Seen
+from ..client.context import Seen
 from ..models.base import Added, layers
 
 

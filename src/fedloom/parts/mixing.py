@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..local import Local
+from ..client.context import Local
 
 
 def group_means(local: Local, size: int) -> tuple[Tensor, Tensor]:

@@ -21,10 +21,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from ..client.context import Local
+from ..client.training import Positive, Share
+from ..core.errors import FedloomError
 from ..data.stress import NOISES
-from ..errors import FedloomError
-from ..local import Local
-from ..training import Positive, Share
 
 
 @validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))

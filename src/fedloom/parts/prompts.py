@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..client.context import Site
+from ..core.errors import FedloomError
 from ..encoders import Cache, TextEncoder, dual, text
 from ..encoders.texts import ENSEMBLE, TEMPLATES, filled
-from ..errors import FedloomError
-from ..local import Site
 
 
 def text_head(site: Site, source: str, prompts: str | Sequence[str]) -> tuple[Tensor, float]:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import FedloomError
-from ..local import Outputs, Predictor
+from ..client.context import Outputs, Predictor
+from ..core.errors import FedloomError
 
 
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:

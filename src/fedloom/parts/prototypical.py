@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..local import Local
-from ..method import Update, Uploads
+from ..client.context import Local
+from ..core.method import Update, Uploads
+from ..core.payload import Payload
 from ..methods.fedavg import FedAvg
-from ..payload import Payload
 from .prototypes import class_means
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..local import Local
-from ..method import Update
+from ..client.context import Local
+from ..core.method import Update
+from ..core.payload import Payload
 from ..methods.fedavg import FedAvg
-from ..payload import Payload
 
 
 class Reporting(FedAvg):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..method import Method, Plugin, Uploads
-from ..payload import Payload
+from ..core.method import Method, Plugin, Uploads
+from ..core.payload import Payload
 
 
 class Reweighting(Plugin):

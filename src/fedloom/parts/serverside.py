@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..tree import Tree
+from ..core.tree import Tree
 
 
 def descend(

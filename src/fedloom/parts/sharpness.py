@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..tree import Tree
+from ..core.tree import Tree
 
 
 def uphill(g: Tree, rho: float) -> Tree:

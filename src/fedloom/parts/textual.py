@@ -11,12 +11,12 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
-from ..local import Local, Predictor, Site
-from ..method import Method, Update, Uploads, sizes
-from ..payload import Payload
-from ..rng import key
-from ..training import Positive
-from ..tree import Mean, Tree
+from ..client.context import Local, Predictor, Site
+from ..client.training import Positive
+from ..core.method import Method, Update, Uploads, sizes
+from ..core.payload import Payload
+from ..core.rng import key
+from ..core.tree import Mean, Tree
 from .prompts import text_head
 from .prototypes import class_means
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..local import Local
-from ..payload import Payload
-from ..tree import Tree
+from ..client.context import Local
+from ..core.payload import Payload
+from ..core.tree import Tree
 
 
 def difference(before: Tree, local: Local) -> Payload:

@@ -6,7 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ..errors import FedloomError
+from ..core.errors import FedloomError
 from .folders import found, load, title
 from .page import Page
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import unknown
-from ..state import write_atomic
+from ..core.errors import unknown
+from ..engine.checkpoint import write_atomic
 from . import panels
 from .figures import ABSENT
 from .gather import COLUMNS, MINUS

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, FedloomError
-from ..runs import Run
+from ..core.errors import CheckpointError, FedloomError
+from ..engine.run import Run
 
 
 def found(folders: Sequence[Path]) -> list[Path]:

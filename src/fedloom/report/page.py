@@ -18,7 +18,7 @@ from .gather import COLUMNS, TUNED, Column, Entry, RunData, cell, gather, percen
 from .panels import NOTES, Panel
 
 if TYPE_CHECKING:
-    from ..runs import Run
+    from ..engine.run import Run
 
 EMPTY = "no evaluated round yet"
 SIGNIFICANT = 0.05

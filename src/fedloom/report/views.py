@@ -23,16 +23,16 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from ..client.context import Local, Predictor, Site
+from ..core.errors import FedloomError
+from ..core.method import make
+from ..core.payload import Payload
+from ..core.rng import key, numpy_rng
 from ..data.federation import Federation
-from ..errors import FedloomError
-from ..local import Local, Predictor, Site
-from ..method import make
+from ..engine.checkpoint import Store
+from ..engine.run import Run, deal, encoded, network, saved
 from ..parts.customising import Customised
 from ..parts.decoupling import Correction, Use, corrections
-from ..payload import Payload
-from ..rng import key, numpy_rng
-from ..runs import Run, deal, encoded, network, saved
-from ..state import Store
 from .drawing import SYMBOLS, colour
 from .figures import Axis, Chart, Heat, Mark
 from .gather import Entry, gather

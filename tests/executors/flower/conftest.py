@@ -24,9 +24,15 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedloom[flower]'")
 
-from fedloom import checks
-from fedloom.config import build
-from fedloom.engine import Engine
+from fedloom.client.context import Site
+from fedloom.client.training import Training
+from fedloom.core.method import Method
+from fedloom.core.payload import Payload
+from fedloom.engine.checkpoint import Checkpoint, Store
+from fedloom.engine.config import build
+from fedloom.engine.engine import Engine
+from fedloom.engine.run import Run
+from fedloom.engine.schedule import Schedule
 from fedloom.executors.flower.app import write_certificates
 from fedloom.executors.flower.client import Home, client_app
 from fedloom.executors.flower.grid import InProcessGrid
@@ -34,13 +40,7 @@ from fedloom.executors.flower.server import Arrivals, Book, Flower, Roster, gath
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone, blank
 from fedloom.executors.flower.store import Versions
-from fedloom.local import Site
-from fedloom.method import Method
-from fedloom.payload import Payload
-from fedloom.runs import Run
-from fedloom.schedule import Schedule
-from fedloom.state import Checkpoint, Store
-from fedloom.training import Training
+from fedloom.testing import checks
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 import fedloom
-from fedloom.cli import app as cli
-from fedloom.config import build
-from fedloom.errors import FedloomError
+from fedloom.cli.main import app as cli
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import names
+from fedloom.engine.config import build
 from fedloom.executors.flower import client, server
 from fedloom.executors.flower.app import write_app
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.settings import Settings, flat, parse
-from fedloom.method import names
 
 SMALL = {"width": 4, "features": 16, "limit_train": 4, "limit_test": 4, "rounds": 2}
 

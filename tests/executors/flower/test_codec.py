@@ -9,9 +9,9 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
+from fedloom.core.payload import Payload
 from fedloom.executors.flower.codec import DTYPES, from_records, size, to_records
-from fedloom.payload import Payload
 
 
 def wired(payload: Payload) -> Payload:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedloom.checks import usual
-from fedloom.method import make, names
-from fedloom.payload import Payload
+from fedloom.core.method import make, names
+from fedloom.core.payload import Payload
+from fedloom.testing.checks import usual
 
 
 def flat(record: object) -> list[float]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import fedloom
-from fedloom.config import build
+from fedloom.core.payload import Payload
+from fedloom.engine.checkpoint import Store
+from fedloom.engine.config import build
 from fedloom.executors.flower.app import write_app
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.store import Versions
-from fedloom.payload import Payload
-from fedloom.state import Store
 
 pytestmark = pytest.mark.federation
 SMALL = {"width": 4, "features": 16, "limit_train": 3, "limit_test": 2, "rounds": 3, "eval_every": 3}

@@ -9,13 +9,13 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedloom import checks
-from fedloom.errors import FedloomError
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
 from fedloom.executors.flower.server import Book, TooFew
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone
-from fedloom.method import make
-from fedloom.payload import Payload
+from fedloom.testing import checks
 
 BAD = 1  # the client that misbehaves, in round 2
 

@@ -19,12 +19,12 @@ from flwr.app import Array, ArrayRecord, Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedloom import checks
+from fedloom.core.method import make
+from fedloom.core.payload import Payload
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.server import Book
 from fedloom.executors.flower.settings import Settings
-from fedloom.method import make
-from fedloom.payload import Payload
+from fedloom.testing import checks
 
 ROUNDS = 8
 HUGE = 2 * 2**30

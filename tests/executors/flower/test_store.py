@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.errors import CheckpointError, FedloomError
+from fedloom.core.errors import CheckpointError, FedloomError
+from fedloom.core.payload import Payload
 from fedloom.executors.flower.store import NOTHING, Late, Versions, root
-from fedloom.payload import Payload
 
 
 @pytest.fixture

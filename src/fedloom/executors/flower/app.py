@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ...config import Config
-from ...errors import FedloomError
-from ...state import write_atomic
+from ...core.errors import FedloomError
+from ...engine.checkpoint import write_atomic
+from ...engine.config import Config
 from .settings import Settings, flat
 
 PROJECT = """# A Flower app: fedloom does the work, this file says what. `flwr run .` simulates it on this machine;

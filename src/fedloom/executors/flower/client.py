@@ -14,14 +14,14 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...config import Config
+from ...client.context import Site
+from ...client.device import keep_freed_memory
+from ...core.errors import FedloomError, unknown
+from ...core.method import make
+from ...data.catalogue import load
 from ...data.federation import Client, Dataset, Federation, federate
-from ...data.sources import load
-from ...errors import FedloomError, unknown
-from ...local import Site
-from ...memory import keep_freed_memory
-from ...method import make
-from ...runs import deal, encoded, network
+from ...engine.config import Config
+from ...engine.run import deal, encoded, network
 from ..base import execute
 from . import store
 from .settings import Settings, parse

@@ -13,8 +13,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from torch import Tensor
 
-from ...errors import FedloomError
-from ...payload import Payload, Value
+from ...core.errors import FedloomError
+from ...core.payload import Payload, Value
 
 BITS = "fedloom.bits"  # how tensors are written that NumPy has no type for: their bytes as they are
 NUMPY = "numpy.ndarray"

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from ...errors import FedloomError
+from ...core.errors import FedloomError
 
 SERVER = 1  # the node id that Flower gives the server
 

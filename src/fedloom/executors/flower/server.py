@@ -15,14 +15,14 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from ...config import Config
-from ...engine import Engine
-from ...errors import CheckpointError, FedloomError
-from ...local import Site
-from ...memory import keep_freed_memory
-from ...method import make
-from ...runs import Run, carry_out, network
-from ...state import write_atomic
+from ...client.context import Site
+from ...client.device import keep_freed_memory
+from ...core.errors import CheckpointError, FedloomError
+from ...core.method import make
+from ...engine.checkpoint import write_atomic
+from ...engine.config import Config
+from ...engine.engine import Engine
+from ...engine.run import Run, carry_out, network
 from ..base import Result, Results, Task
 from .settings import Settings, parse
 from .sites import Description, agree, blank, disagreement, listed

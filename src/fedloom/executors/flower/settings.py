@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...config import SECTIONS, Config, build, parse_set
-from ...errors import FedloomError, explain
-from ...training import Count, NotNegative, Positive
+from ...client.training import Count, NotNegative, Positive
+from ...core.errors import FedloomError, explain
+from ...engine.config import SECTIONS, Config, build, parse_set
 
 PREFIX = "federation."
 

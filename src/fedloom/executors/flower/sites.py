@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...core.errors import FedloomError
 from ...data.federation import SPLITS, Client, Dataset, Federation
-from ...errors import FedloomError
 
 NONE = np.arange(0)
 

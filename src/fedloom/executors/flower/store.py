@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import CheckpointError, FedloomError
-from ...payload import Payload
-from ...state import sha256, write_atomic
+from ...core.errors import CheckpointError, FedloomError
+from ...core.payload import Payload
+from ...engine.checkpoint import sha256, write_atomic
 
 try:
     import fcntl

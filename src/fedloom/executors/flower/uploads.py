@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import ClientError
-from ...local import Site
-from ...payload import Payload, Value
+from ...client.context import Site
+from ...core.errors import ClientError
+from ...core.payload import Payload, Value
 from ..base import Task, execute
 from .sites import dealt
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from ...errors import FedloomError
-from ...payload import Payload
+from ...core.errors import FedloomError
+from ...core.payload import Payload
 from ..base import Result, Task
 from .codec import from_records, size, to_records
 from .store import Version

@@ -1,0 +1,98 @@
+"""How a round's time and memory grow with the number of clients, when 50 of them take part in each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedloom.client.context import Site
+from fedloom.client.training import Training
+from fedloom.core.method import make
+from fedloom.core.rng import key, numpy_rng
+from fedloom.data.federation import Client, Dataset, Federation
+from fedloom.engine.checkpoint import Checkpoint, Store
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
+from fedloom.executors.inplace import Inplace
+from fedloom.metrics.cost import peak_memory_mb
+from fedloom.models import Task, build
+
+from . import speed
+
+PARTICIPANTS = 50
+ROOT = Path(__file__).resolve().parents[1]  # of the checkout, where `benchmarks` is found by child processes
+ROUNDS = 4
+
+
+def vectors(clients: int, method: str) -> Site:
+    """Clients with four samples of 16 numbers each and a linear head."""
+    rng, n = numpy_rng("growth", clients), 4 * clients
+    data = Dataset(
+        name="made-up",
+        x=torch.from_numpy(rng.normal(size=(n, 16)).astype(np.float32)),
+        y=torch.from_numpy(rng.integers(0, 10, n)),
+        domain=torch.zeros(n, dtype=torch.int64),
+        test=torch.zeros(n, dtype=torch.bool),
+        classes=tuple("0123456789"),
+        domains=("made-up",),
+    )
+    rows, none = np.arange(n), np.arange(0)
+    owners = tuple(Client(rows[4 * k : 4 * k + 4], none, none) for k in range(clients))
+    torch.manual_seed(key("growth"))
+    return Site(make(method), Federation(data, owners), build("linear", Task((16,), 10)), Training(batch=4), seed=0)
+
+
+def measure(
+    sizes: Sequence[int] = (10, 100, 1000, 10_000), many: int = 100_000, say: Callable[[str], object] | None = None
+) -> list[dict[str, Any]]:
+    """Rounds of SCAFFOLD (every client keeps a state) with so many clients; each size in a process of its own."""
+    found = []
+    for kind, clients in [*(("images", n) for n in sizes), ("vectors", many)]:
+        code = f"from benchmarks.growth import _alone; _alone({kind!r}, {clients})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        found.append({"kind": kind, "clients": clients, **json.loads(done.stdout)})
+        if say:
+            row = found[-1]
+            say(
+                f"{clients:>7} clients of {kind:<7}  set-up {row['setup']:5.1f} s  a round {row['round']:5.2f} s  "
+                f"peak {row['mb']:5.0f} MB"
+            )
+    if say and {100, 10_000} <= {r["clients"] for r in found}:
+        peak = {r["clients"]: r["mb"] for r in found}
+        ratio = peak[10_000] / peak[100]
+        missed = "" if ratio <= 1.2 else "; MISSED"
+        say(f"peak with 10 000 clients / with 100: {ratio:.2f} (goal: at most 1.2{missed})")
+    return found
+
+
+def _alone(kind: str, clients: int) -> None:
+    """Some rounds in this process; prints seconds of set-up, of a round, and peak memory without the data."""
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    place = speed.site(clients, 60, "scaffold") if kind == "images" else vectors(clients, "scaffold")
+    ends = []
+    with tempfile.TemporaryDirectory() as folder:
+        store, executor = Store(Path(folder)), Inplace(place)
+
+        class Saving:
+            def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
+                store.save(Checkpoint(engine.round, engine.server, {"bytes": engine.bytes}))
+                ends.append(time.perf_counter())
+
+        ratio = min(1.0, PARTICIPANTS / clients)
+        engine = Engine(place, executor, Schedule(rounds=ROUNDS, ratio=ratio, eval_every=ROUNDS), [Saving()], store)
+        made = time.perf_counter()
+        engine.run()
+    data = place.federation.data
+    taken = min(b - a for a, b in zip([made, *ends[:-2]], ends[:-1], strict=True))  # the last one has evaluation too
+    memory = peak_memory_mb() - (data.x.nbytes + data.y.nbytes) / 1024**2
+    print(json.dumps({"setup": made - start, "round": taken, "mb": memory}))

@@ -1,0 +1,79 @@
+"""Gradients of large linear layers, kept as the products they are.
+
+The gradient of a weight W is g^T x, where g and x have a row for each sample of a batch. If a plain SGD step is all
+that becomes of it, W - lr g^T x is one call, and a matrix as large as W is neither written nor read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .dense import touched
+
+LARGE = 1 << 18  # numbers in a weight; below, the detour through Python takes what is gained
+
+Product = tuple[Tensor, Tensor, Tensor]  # a weight W, and g and x of its gradient g^T x
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T + b; on the way back g and x are noted in place of W's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, noted: list[Product]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.noted = weight, noted
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        (x,) = ctx.saved_tensors
+        rows = g.flatten(0, -2)
+        ctx.noted.append((ctx.weight, rows, x.flatten(0, -2)))
+        return (
+            g @ ctx.weight if ctx.needs_input_grad[0] else None,
+            None,
+            rows.sum(0) if ctx.needs_input_grad[2] else None,
+            None,
+        )
+
+
+@contextmanager
+def products(model: nn.Module, params: Iterable[Tensor]) -> Iterator[list[Product]]:
+    """While it is open, backward passes note gradients of large linear layers among `params` here, in place of adding
+    them to `.grad`."""
+    noted: list[Product] = []
+    trained = {id(p) for p in params}
+    layers = [
+        m
+        for m in model.modules()
+        if type(m) is nn.Linear and id(m.weight) in trained and m.weight.numel() >= LARGE and not touched(m)
+    ]
+    for layer in layers:
+        layer.forward = partial(_forward, layer, layer.weight, noted)  # type: ignore[method-assign]
+    try:
+        yield noted
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _forward(layer: nn.Linear, own: Tensor, noted: list[Product], x: Tensor) -> Tensor:
+    if layer.weight is not own or not torch.is_grad_enabled():  # it is lent other weights, or only asked
+        return F.linear(x, layer.weight, layer.bias)
+    made: Tensor = _Linear.apply(x, own, layer.bias, noted)
+    return made
+
+
+@torch.no_grad()
+def descend(noted: list[Product], lr: float) -> None:
+    """W -= lr g^T x for all that was noted, which is then forgotten."""
+    for weight, g, x in noted:
+        weight.addmm_(g.T, x, alpha=-lr)
+    noted.clear()

@@ -1,0 +1,106 @@
+"""How a client trains: optimiser, step size, amount of work. The same keys for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
+
+from ..core.errors import FedloomError, explain, unknown
+from .optim import SGD, Adam, Optimizer
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _listed(value: object) -> object:
+    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+
+Listed = BeforeValidator(_listed)  # names may be given as one text, with commas between them
+Names = Annotated[tuple[str, ...], Listed]
+Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
+
+# With these every step is exactly `w - lr * gradient`, whatever the run's optimiser; for steps that a paper fixes.
+PLAIN: dict[str, Any] = {
+    "optimizer": "sgd",
+    "lr_decay": 1.0,
+    "cosine": False,
+    "momentum": 0.0,
+    "dampening": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "clip": None,
+}
+
+
+def part_of(n: int, share: float) -> int:
+    """How many whole things `share` of `n` are; 0.29 of 100 is 29, though a computer's product is a little less."""
+    return int(n * share + 1e-9)
+
+
+class Training(BaseModel):
+    """Settings of local training."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # made anew in every round
+    lr: Positive = 0.05  # the step size
+    lr_decay: Positive = 1.0  # in round r the step size is lr * lr_decay ** (r - 1)
+    cosine: bool = False  # within a round the step size falls to 0 along a cosine
+    batch: Count = 32  # samples in a step
+    epochs: Count = 1  # passes over a client's data in a round
+    steps: Count | None = None  # if given, this many steps instead of epochs
+    drop_last: bool = False  # leave out an incomplete last batch (unless it is the only one)
+    momentum: Share = 0.0  # of SGD
+    dampening: NotNegative = 0.0  # of SGD's momentum
+    nesterov: bool = False  # SGD: Nesterov's kind of momentum
+    beta1: Share = 0.9  # Adam, AdamW: decay of the mean gradient
+    beta2: Share = 0.999  # Adam, AdamW: decay of the mean squared gradient
+    eps: Positive = 1e-8  # Adam, AdamW: added to the root
+    amsgrad: bool = False  # Adam, AdamW: the variant of that name
+    weight_decay: NotNegative = 0.0  # L2 penalty (SGD, Adam) or decoupled decay (AdamW)
+    clip: Positive | None = None  # largest norm of the whole gradient
+    precision: Literal["fp32", "bf16"] = "fp32"  # of what networks compute; weights, losses and sums are fp32
+    augment: Changes = ()  # of training images, anew in every step
+
+    @model_validator(mode="after")
+    def _possible(self) -> Training:
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError("nesterov needs momentum above 0 and no dampening")
+        return self
+
+    def changed(self, **changes: Any) -> Training:
+        """The same settings but for these, checked like the others."""
+        for name in changes:
+            if name not in Training.model_fields:
+                raise unknown("setting of local training", name, Training.model_fields)
+        try:
+            return Training.model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise FedloomError(f"local training: {explain(error)}") from None
+
+    def step_size(self, round: int) -> float:
+        """The step size in a round (counted from 1)."""
+        return self.lr * self.lr_decay ** (round - 1)
+
+    def make(self, params: Iterable[Tensor], round: int) -> Optimizer:
+        """A fresh optimiser for these parameters."""
+        lr, decay = self.step_size(round), self.weight_decay
+        if self.optimizer == "sgd":
+            return SGD(
+                params, lr, momentum=self.momentum, dampening=self.dampening, weight_decay=decay, nesterov=self.nesterov
+            )
+        return Adam(
+            params, lr, self.amsgrad, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=decay,
+            decoupled_weight_decay=self.optimizer == "adamw",
+        )  # fmt: skip
+
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether each step is exactly `w - lr * gradient`."""
+        return self.optimizer == "sgd" and not (self.momentum or self.weight_decay or self.clip)

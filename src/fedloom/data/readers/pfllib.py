@@ -1,0 +1,274 @@
+"""Data that PFLlib has already dealt out: `config.json` and one `.npz` per client in `train` and in `test`.
+
+Those files are pickles, and a pickle can run any code. So none is handed to Python's or NumPy's own loaders: the
+reader below replaces each of the few callables that an array needs by a stand-in of its own, refuses all others by
+name, and builds the arrays itself from the bytes found.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+
+from ...core.errors import FedloomError
+from ..federation import Dataset
+
+PARTS = ("train", "test")
+
+_CODE = re.compile(r"(?P<order>[<>=|]?)(?P<code>\?|b1|[iu][1248]|f[248]|O8?)")
+
+
+def read_pfllib(path: Path, *, name: str) -> Dataset:
+    """A folder made by PFLlib's `generate_*.py`: every sample keeps its client (`owner`) and its part.
+
+    Numbers become float32, bytes of images stay bytes, and token rows (whole numbers; or PFLlib's pairs of a row and
+    its length) become int64.
+    """
+    path = Path(path)
+    clients, classes = _config(path / "config.json")
+    xs: list[np.ndarray] = []
+    ys: list[np.ndarray] = []
+    owners, tests = [], []
+    for part in PARTS:
+        for k in range(clients):
+            file = path / part / f"{k}.npz"
+            if not file.is_file():
+                raise FedloomError(f"{file}: missing, though config.json says there are {clients} clients.")
+            x, y = _samples(file, classes)
+            if xs and len(x) and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
+                raise FedloomError(
+                    f"{file}: samples are {x.dtype} of shape {x.shape[1:]},"
+                    f" those before are {xs[0].dtype} of shape {xs[0].shape[1:]}."
+                )
+            if len(x):
+                xs.append(x)
+                ys.append(y)
+                owners.append(np.full(len(y), k))
+                tests.append(np.full(len(y), part == "test"))
+    if not xs:
+        raise FedloomError(f"{path}: no client has a sample.")
+    x = np.concatenate(xs)
+    return Dataset(
+        name=name,
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(np.concatenate(ys)),
+        domain=torch.zeros(len(x), dtype=torch.int64),
+        test=torch.from_numpy(np.concatenate(tests)),
+        classes=tuple(str(c) for c in range(classes)),
+        domains=(name,),
+        vocabulary=int(x.max()) + 1 if x.dtype == np.int64 else None,
+        owner=torch.from_numpy(np.concatenate(owners)),
+    )
+
+
+def is_pfllib(path: Path) -> bool:
+    """Whether this looks like such a folder."""
+    return path.is_dir() and any((path / "train").glob("*.npz"))
+
+
+def pfllib_kind(path: Path) -> Literal["image", "vector", "text"]:
+    """What the first client's samples are."""
+    clients, classes = _config(path / "config.json")
+    for k in range(clients):
+        x, _ = _samples(path / "train" / f"{k}.npz", classes)
+        if len(x):
+            return "text" if x.dtype == np.int64 else "image" if x.ndim == 4 else "vector"
+    return "vector"
+
+
+def _config(file: Path) -> tuple[int, int]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedloomError(f"{file}: there is no such file; PFLlib writes it beside train and test.") from None
+    except (OSError, ValueError) as error:
+        raise FedloomError(f"{file}: cannot be read ({error}).") from error
+    said = config if isinstance(config, dict) else {}
+    for key in ("num_clients", "num_classes"):
+        if type(said.get(key)) is not int or said[key] < 1:
+            raise FedloomError(f"{file}: wants {key}, a whole number from 1, found {said.get(key)!r}.")
+    return said["num_clients"], said["num_classes"]
+
+
+def _samples(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The samples and labels of one client's file, of the types a `Dataset` holds."""
+    held = _unpickled(file)
+    if not isinstance(held, dict) or not {"x", "y"} <= held.keys():
+        raise FedloomError(f"{file}: wants a dictionary with x and y.")
+    try:
+        x, y = _plain(held["x"]), _plain(held["y"])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedloomError(f"{file}: x and y must be arrays of numbers ({error}).") from error
+    if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
+        raise FedloomError(f"{file}: x has shape {x.shape} and y {y.shape}; wants one label per sample.")
+    if len(y) and y.dtype.kind not in "iu":
+        raise FedloomError(f"{file}: labels must be whole numbers, found {y.dtype}.")
+    if len(y) and (y.min() < 0 or y.max() >= classes):
+        raise FedloomError(
+            f"{file}: labels must lie between 0 and {classes - 1}, as config.json has {classes} classes."
+        )
+    if x.dtype.kind in "iu" and x.ndim == 2 and x.dtype != np.uint8:
+        if x.size and x.min() < 0:
+            raise FedloomError(f"{file}: token numbers must not be negative.")
+        return x.astype(np.int64), y.astype(np.int64)
+    return x if x.dtype == np.uint8 and x.ndim == 4 else x.astype(np.float32), y.astype(np.int64)
+
+
+def _plain(value: Any) -> np.ndarray:
+    """An array of numbers from an array stand-in, or from nested lists."""
+    if isinstance(value, _Array):
+        array: Any = value.array
+        if not array.dtype.hasobject:
+            return array
+        # PFLlib's texts are pairs of a row of tokens and its length.
+        value = (array[:, 0] if array.ndim == 2 and array.shape[1] == 2 else array).tolist()
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"found {type(value).__name__}")
+    made = np.array([_plain(cell) if isinstance(cell, (_Array, list, tuple)) else cell for cell in value])
+    if made.dtype.kind not in "biuf":
+        raise TypeError(f"found {made.dtype}")
+    return made
+
+
+def _unpickled(file: Path) -> Any:
+    """What NumPy stored as the object `data` in a `.npz`, with stand-ins for its arrays."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if "data.npy" not in archive.namelist():
+                raise FedloomError(f"{file}: wants one entry, data; found {', '.join(archive.namelist()) or 'none'}.")
+            stream = io.BytesIO(archive.read("data.npy"))
+        version = npy.read_magic(stream)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = header(stream)
+        if not dtype.hasobject or shape != ():
+            raise FedloomError(f"{file}: data must be one dictionary, found an array of {dtype}, shape {shape}.")
+        stored = _Reader(stream, file).load()
+        if not isinstance(stored, _Array) or not stored.array.dtype.hasobject or stored.array.shape != ():
+            raise FedloomError(f"{file}: data must be one dictionary.")
+        return stored.array.item()
+    except FedloomError:
+        raise
+    except Exception as error:  # of damaged bytes anything may come
+        raise FedloomError(f"{file}: damaged or cut short, or not PFLlib's ({error}).") from error
+
+
+class _StandIn:
+    """A callable that a pickle may name. It is a class that takes no state, so that no pickle can change it."""
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError(f"{type(self).__name__} takes no state")
+
+
+class _Type(_StandIn):
+    """For `numpy.ndarray`: only named, never called."""
+
+    def __init__(self, *args: object) -> None:
+        raise ValueError("an array is not made by calling ndarray")
+
+
+class _Dtype(_StandIn):
+    """For `numpy.dtype`: the plain numbers and objects, nothing with fields."""
+
+    def __init__(self, code: object, align: object = False, copy: object = True) -> None:
+        if not isinstance(code, str) or not (match := _CODE.fullmatch(code)):
+            raise ValueError(f"arrays of {code!r} are not read")
+        self.dtype = np.dtype(match["order"] + match["code"])
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) < 5 or state[1] not in ("<", ">", "=", "|"):
+            raise ValueError("unknown state of a dtype")
+        if any(part is not None for part in state[2:5]):
+            raise ValueError("arrays with fields are not read")
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array(_StandIn):
+    """For `_reconstruct`, which makes an empty array to be filled by the state that follows."""
+
+    def __init__(self, kind: object, shape: object = (0,), code: object = b"b") -> None:
+        if kind is not _Type:
+            raise ValueError("only plain arrays are read")
+        self.array = np.empty(0)
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) not in (4, 5):
+            raise ValueError("unknown state of an array")
+        shape, dtype, fortran, raw = state[-4:]
+        self.array = _array(raw, dtype, shape, "F" if fortran else "C")
+
+
+class _FromBuffer(_Array):
+    """For `_frombuffer`, the way of pickle protocol 5."""
+
+    def __init__(self, raw: object, dtype: object, shape: object, order: object, axes: object = None) -> None:
+        if order not in ("C", "F") or axes is not None:
+            raise ValueError("unknown order of an array")
+        self.array = _array(raw, dtype, shape, "C" if order == "C" else "F")
+
+
+class _Scalar(_StandIn):
+    """For `scalar`: a number."""
+
+    def __new__(cls, dtype: object, raw: object = b"") -> Any:
+        return _array(raw, dtype, (), "C").item()
+
+
+class _Bytes(_StandIn):
+    """For `codecs.encode`, by which old pickles write bytes: Latin-1 and no other of the codecs."""
+
+    def __new__(cls, text: object, encoding: object = "utf-8") -> Any:
+        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+            raise ValueError(f"codecs.encode is allowed for latin1 text only, not for {encoding!r}")
+        return text.encode("latin-1")
+
+
+def _array(raw: object, dtype: object, shape: object, order: Any) -> np.ndarray:
+    """An array from the bytes, or for objects the list, that a pickle gives for it."""
+    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
+        raise ValueError("an array without dtype or shape")
+    if dtype.dtype != object:
+        if not isinstance(raw, (bytes, bytearray)):
+            raise ValueError("an array of numbers needs bytes")
+        native = dtype.dtype.newbyteorder("=")
+        flat = np.frombuffer(raw, dtype.dtype) if raw else np.empty(0, native)
+        return flat.astype(native).reshape(shape, order=order)
+    if not isinstance(raw, list) or len(raw) != math.prod(shape):
+        raise ValueError("an array of objects needs a list of as many")
+    flat = np.empty(len(raw), dtype=object)
+    for i, value in enumerate(raw):  # one by one: as a whole NumPy would look into lists
+        flat[i] = value
+    return flat.reshape(shape, order=order)
+
+
+_ALLOWED: dict[tuple[str, str], type[_StandIn]] = {
+    ("numpy", "ndarray"): _Type,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _Bytes,
+    ("codecs", "encode"): _Bytes,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _Scalar for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer for core in ("core", "_core")},
+}
+
+
+class _Reader(pickle.Unpickler):
+    """An unpickler to which no callable exists but the stand-ins."""
+
+    def __init__(self, stream: io.BytesIO, file: Path) -> None:
+        super().__init__(stream)
+        self._file = file
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise FedloomError(f"{self._file}: asks for {module}.{name}, which data have no need of; refused.")
+        return _ALLOWED[module, name]

@@ -1,0 +1,76 @@
+"""Who takes part in which round, and when the run is evaluated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..client.context import Site
+from ..client.training import Count, Share, part_of
+from ..core.errors import FedloomError
+from ..core.rng import numpy_rng
+
+Ratio = Annotated[float, Field(gt=0, le=1)]
+ByRound = dict[int, list[int]]  # round -> clients
+
+
+class Schedule(BaseModel):
+    """Rounds, participation and evaluation of a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rounds: Count = 10  # how many
+    ratio: Ratio = 1.0  # share of clients in a round
+    ratio_max: Ratio | None = None  # if given, each round draws its number of clients between ratio and ratio_max
+    dropouts: Share | ByRound = 0.0  # chance that a participant is lost after its download, or who is, by round
+    stragglers: Share | ByRound = 0.0  # chance that a participant is slow, or who is, by round
+    straggler_work: Ratio = 0.5  # share of its steps a slow client manages
+    eval_every: Count = 1  # evaluate after every so many rounds, and after the last
+    patience: Count | None = None  # stop after this many evaluations without a better validation accuracy
+    # Save after every so many rounds, more seldom where that takes long; changes no result.
+    checkpoint_every: Count = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Schedule:
+        if self.ratio_max is not None and self.ratio_max < self.ratio:
+            raise ValueError(f"ratio_max = {self.ratio_max} must not be below ratio = {self.ratio}")
+        return self
+
+    def cohort(self, round: int, site: Site) -> tuple[list[int], set[int], dict[int, float]]:
+        """The round's participants (most data first), those of them that get lost, and the work of the slow ones.
+
+        Starting with the longest keeps workers busy to the end, and the order is also the order of aggregation, so it
+        must not depend on who finishes first. Clients without training data are never asked.
+        """
+        sizes = [len(c.train) for c in site.federation.clients]
+        able = np.array([k for k, n in enumerate(sizes) if n])
+        if not len(able):
+            raise FedloomError("no client has training data.")
+        rng = numpy_rng(site.seed, round, "cohort")
+        count = max(1, part_of(len(able), self.ratio))
+        if self.ratio_max is not None:
+            count = int(rng.integers(count, max(count, part_of(len(able), self.ratio_max)) + 1))
+        chosen = sorted(rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k))
+        lost = self._drawn(self.dropouts, chosen, len(sizes), round, site.seed, "dropouts")
+        slow = self._drawn(self.stragglers, chosen, len(sizes), round, site.seed, "stragglers")
+        return chosen, lost, dict.fromkeys(slow, self.straggler_work)
+
+    @staticmethod
+    def _drawn(who: float | ByRound, chosen: list[int], clients: int, round: int, seed: int, purpose: str) -> set[int]:
+        if isinstance(who, dict):
+            if strange := [k for k in who.get(round, ()) if not 0 <= k < clients]:
+                raise FedloomError(f"{purpose} of round {round} name client {strange[0]}; there are {clients} clients.")
+            return set(who.get(round, ())) & set(chosen)
+        draws = numpy_rng(seed, round, purpose).random(len(chosen))
+        return {k for k, draw in zip(chosen, draws, strict=True) if draw < who}
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the run is evaluated after this round (always after the last)."""
+        return round % self.eval_every == 0 or round == self.rounds
+
+    def exhausted(self, metrics: list[dict[str, Any]]) -> bool:
+        """Whether validation accuracy has not improved for `patience` evaluations."""
+        held = [m["validation"]["personal"] for m in metrics if m["validation"]["personal"] is not None]
+        return bool(self.patience and held) and len(held) - 1 - int(np.argmax(held)) >= (self.patience or 0)

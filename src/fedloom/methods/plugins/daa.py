@@ -1,0 +1,75 @@
+"""Domain-aware aggregation: weights that grow with a client's size and fall with its distance from an even share.
+
+Wang et al., "Domain-skewed federated learning with feature decoupling and calibration" (F2DC), section 4.3.
+
+Travels: as the method it is put round; with `by_class` the sample counts of each class, once. A client's domain is
+never told: the server knows how many domains there are (Q), and counts.
+Symbols: alpha -> `by_size`, beta -> `by_gap`, Q -> `domains_known`, n_k -> `sizes`, p_k -> `shares`, d_k ->
+`discrepancy`. d_k = sqrt(1/2 sum over classes of (B_k - 1/Q)^2) with B_k = n_k / N for every class, p_k proportional to
+sigmoid(alpha n_k / N - beta d_k). Sums run over the clients that answered.
+Deviations: the paper's B_k before its simplification, n_k^c / n^c, is `by_class`; a class that nobody has counts as an
+even share. The authors' code has no such weights; it averages by size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ...client.context import Local, Site
+from ...client.training import Count, NotNegative
+from ...core.method import plugin
+from ...core.payload import Payload
+from ...parts.reweighting import Reweighting
+
+
+@plugin("daa")
+class DAA(Reweighting):
+    """Weights by size and by distance from an even share."""
+
+    by_size: Annotated[float, Field(allow_inf_nan=False)] = 1.0  # alpha
+    by_gap: NotNegative = 0.4  # beta
+    by_class: bool = False  # the share of each class in place of the share of all samples
+    domains_known: Count | None = None  # Q; by default as many as the data set has
+
+    def init(self, site: Site) -> Payload:
+        counts = torch.zeros(site.clients, site.classes, dtype=torch.int64)
+        q = self.domains_known or len(site.federation.data.domains)
+        return super().init(site).replace(held=counts, q=q)
+
+    def hello(self, local: Local) -> Payload:
+        said = super().hello(local)
+        return said.replace(class_counts=local.counts) if self.by_class else said
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        counts = server.tensor("held").clone()
+        for k, hello in hellos.items():
+            # Without counts by class the samples are spread evenly over classes: B_k = n_k / N for each.
+            counts[k] = hello.tensor("class_counts") if self.by_class else int(hello.number("size"))
+        return super().join(server, hellos).replace(held=counts)
+
+    def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
+        who = list(uploads)
+        sizes, q = server.tensor("sizes")[who].double(), int(server.number("q"))
+        gap = discrepancy(server.tensor("held")[who], q)
+        shares = torch.zeros(len(server.tensor("sizes")), dtype=torch.float64)
+        shares[who] = domain_aware(sizes, gap, self.by_size, self.by_gap)
+        return server.replace(shares=shares)
+
+
+def discrepancy(counts: Tensor, q: int) -> Tensor:
+    """How far each client (row) is from holding 1/q of every class: sqrt(1/2 sum_c (n_k^c / n^c - 1/q)^2)."""
+    held = counts.double()
+    total = held.sum(0)
+    share = torch.where(total > 0, held / total.clamp(min=1), 1 / q)
+    return (0.5 * (share - 1 / q).square().sum(1)).sqrt()
+
+
+def domain_aware(sizes: Tensor, gap: Tensor, by_size: float, by_gap: float) -> Tensor:
+    """sigmoid(by_size n_k / N - by_gap d_k), scaled to sum to 1."""
+    raw = torch.sigmoid(by_size * sizes / sizes.sum() - by_gap * gap)
+    return raw / raw.sum()

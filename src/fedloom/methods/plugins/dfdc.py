@@ -1,0 +1,98 @@
+"""F2DC's two modules: a decoupler splits the last feature map, a corrector mends the part that depends on the domain.
+
+Wang et al., "Domain-skewed federated learning with feature decoupling and calibration", sections 4.1 and 4.2.
+
+Travels: as the method it is put round, and the modules with the model (`modules="shared"`). With "own" they stay with
+the client, which is the paper's text; then there is no common model unless `use="plain"` leaves them out of it. With
+"mean" each client trains its own and the common model has their mean, which therefore travels too.
+Symbols: sigma -> `sigma`, tau -> `cos_tau`, lambda_1, lambda_2 -> `lam1`, `lam2`, A_D, A_C, m -> `decoupler`,
+`corrector`, `head` of `parts/decoupling.py`, f+, f-, f*, f~ -> "robust", "related", "corrected", "whole", y^ -> the
+most confident wrong label by the model's head, L -> `points`.
+Added to the loss: lam1 (cos(l+, l-) / tau + CE(m(l+), y) + CE(m(l-), y^)) + lam2 CE(m(l*), y), a mean over points.
+Deviations: the mask is not random in evaluation (`random_mask`, as in the authors' code, makes it so). Noise is
+Gumbel's, as there; the paper prints `mask_noise="logistic"`. Two layers of 64, as the paper says; the code has
+`module_depth=3, bottleneck=50`. For models without feature maps the layers are linear and the features take
+the map's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...client.context import Batch, Local, Predictor, Site
+from ...client.training import Count, Names, NotNegative, Positive
+from ...core.errors import FedloomError
+from ...core.method import Plugin, Update, plugin
+from ...core.payload import Payload
+from ...core.roles import Roles
+from ...parts.decoupling import Noise, Use, corrections, losses, most_confident_wrong, with_corrections
+
+
+@plugin("dfdc")
+class DFDC(Plugin):
+    """The modules, and their losses in every local training."""
+
+    alone = None  # the losses shape the features of a single client too
+    sigma: Positive = 0.1  # smoothness of the mask
+    cos_tau: Positive = 0.06  # the smaller, the more the two parts are pushed apart
+    lam1: NotNegative = 0.8  # weight of the decoupler's loss
+    lam2: NotNegative = 1.0  # weight of the corrector's loss
+    points: Names = ()  # modules of the body to stand behind; by default behind its last feature map
+    module_depth: Literal[2, 3] = 2  # layers of decoupler and corrector
+    bottleneck: Count = 64  # channels between these layers
+    mask_noise: Noise = "gumbel"  # gumbel or logistic, of the mask in training
+    random_mask: bool = False  # in evaluation too
+    modules: Literal["shared", "mean", "own"] = "shared"  # shared, mean (own while training) or own: whose they are
+    use: Use = "whole"  # which feature is used in evaluation: whole, robust, related, corrected or plain
+
+    def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        options = {"hidden": self.bottleneck, "depth": self.module_depth, "sigma": self.sigma, "noise": self.mask_noise}
+        whole = super().extend(model, classes)
+        return with_corrections(whole, self.points, len(classes), random=self.random_mask, use=self.use, **options)
+
+    def roles(self, model: nn.Module) -> Roles:
+        roles = super().roles(model)
+        return roles.also(model, local=corrections(model)) if self.modules == "own" else roles
+
+    def watched(self, model: Any) -> Sequence[nn.Module]:
+        return [*super().watched(model), *(m for c in corrections(model) for m in (c, c.corrector))]
+
+    def terms(self, batch: Batch, model: Any) -> dict[str, Tensor]:
+        points = corrections(model)
+        first = len(batch.seen) - 2 * len(points)
+        if batch.y.ndim > 1:
+            raise FedloomError("dfdc classifies whole images; these have maps as targets.")
+        wrong = most_confident_wrong(batch.logits, batch.y)
+        pairs = zip(points, batch.seen[first::2], batch.seen[first + 1 :: 2], strict=True)
+        found = [losses(c, whole, inner.input, batch.y, wrong, self.cos_tau) for c, whole, inner in pairs]
+        decouple, correct = (torch.stack(part).mean() for part in zip(*found, strict=True))
+        others = super().terms(replace(batch, seen=batch.seen[:first]), model)
+        return others | {"decouple": self.lam1 * decouple, "correct": self.lam2 * correct}
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        ours = module_names(local.model)
+        if self.modules == "mean":
+            update = super().client(down.replace(model=down.tree("model") | state.tree("modules")), state, local)
+            mine = [n for n in down.tree("model") if n in ours]
+            return replace(update, state=update.state.replace(modules=local.tree("shared").only(mine)))
+        update = super().client(down, state, local)
+        if self.modules == "own" and not ours <= set(update.state.tree("model")):
+            raise FedloomError(f"{self.name}: its clients keep no tensors of their own; modules can be shared or mean.")
+        return update
+
+    def common(self, server: Payload, site: Site) -> Predictor | None:
+        whole = super().common(server, site)
+        if whole is None and self.use == "plain" and set(site.roles.names("local")) <= module_names(site.model):
+            site.load(server.tree("model"))  # nothing that stays with clients is used
+            return site.predictor()
+        return whole
+
+
+def module_names(model: nn.Module) -> set[str]:
+    """The names of all tensors of the modules."""
+    return {f"{prefix}.{n}" for prefix, m in model.named_modules() if m in corrections(model) for n in m.state_dict()}

@@ -1,0 +1,99 @@
+"""FedGR: clients that are badly served count more, and so do all clients of a badly served type.
+
+Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct client types via group
+customization and reweighting", AAAI 2024: the reweighting, round any method that averages models.
+
+Travels: as the method it is put round; up also one number, the client's mean loss at the received model, and one vector
+that describes it: the mean over its classes of their mean features. Types are clusters of these vectors.
+Symbols: T' -> `types`, q -> `group_q`, delta, gamma -> `group_delta`, `group_gamma`, L_k -> `loss`, h~_k ->
+`type_point`, H -> `type_centres`, beta -> `schedule` of `parts/client_types.py`, omega_k -> the sizes.
+Weights: omega_k (L_k^(1-beta) mean of its cluster's losses^beta)^(q+1), normalised over those who answered (the paper
+prints them as they are). With `group_q=-1` everybody counts by size.
+Deviations: L_k is the mean cross-entropy, at the received model, on all training samples (the paper: the sum of the
+objective while training, which would count sizes twice). A client that is absent keeps its last vector and loss in the
+clusters. T' is at most the number of different clients; an empty cluster is left out; clustering has a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ...client.context import Local, Site
+from ...client.training import Count
+from ...core.method import Update, plugin
+from ...core.payload import Payload
+from ...core.rng import key
+from ...parts.client_types import Clusterer, Covariance, centres, cluster, fair_weights, group_losses, schedule
+from ...parts.customising import balanced
+from ...parts.reweighting import Reweighting
+
+Part = Annotated[float, Field(ge=0, le=1)]
+
+
+@plugin("fedgr")
+class FedGR(Reweighting):
+    """Weights by a client's loss and by its group's."""
+
+    types: Count | None = None  # T', the number of clusters; by default as many as the data set has domains
+    clusterer: Clusterer = "gmm"  # gmm, kmeans or finch
+    covariance: Covariance = "full"  # of the mixture: full, diag, spherical or tied
+    group_q: Annotated[float, Field(allow_inf_nan=False)] = 1.0  # q: the larger, the more high losses count
+    group_delta: Part = 0.5  # delta: how much the group counts in the end
+    group_gamma: Part = 0.5  # gamma: how slowly it comes to count
+    group_lag: Literal[0, 1] = 1  # the exponent is round - lag
+    group_mean: Literal["plain", "size"] = "plain"  # of a group's losses: plain, or by size
+    coarse_losses: bool = False  # losses as 100 / int(100 / L), and 1 in the first round
+    described: Literal["trained", "received"] = "trained"  # by which model a client describes itself
+
+    def init(self, site: Site) -> Payload:
+        k, wanted = site.clients, self.types or len(site.federation.data.domains)
+        blank = {"type_points": torch.zeros(k, site.width), "type_losses": torch.zeros(k, dtype=torch.float64)}
+        return super().init(site).replace(**blank, type_labels=torch.full((k,), -1), type_count=wanted)
+
+    def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        local.load(down.tree("model"), state.tree("model"))
+        loss, point = local.evaluate()["ce"], self.point(local) if self.described == "received" else None
+        update = super().client(down, state, local)
+        if point is None:
+            local.load(update.trained.tree("model"), update.state.tree("model"))
+            point = self.point(local)
+        return replace(update, upload=update.upload.replace(loss=loss, type_point=point))
+
+    def point(self, local: Local) -> Tensor:
+        """What describes the client, by the resident model."""
+        seen, y = local.outputs()
+        return balanced(seen.features, y, local.classes)
+
+    def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
+        if not uploads:
+            return server
+        round, seed = int(server.number("round")), int(server.number("seed"))
+        points, losses, labels = (server.tensor(f"type_{n}").clone() for n in ("points", "losses", "labels"))
+        for k, up in uploads.items():
+            points[k], losses[k] = up.tensor("type_point"), self.noted(up.number("loss"), round)
+            labels[k] = 0  # whoever was heard of takes part in the clusters
+        who, count = (labels >= 0).nonzero().flatten(), int(server.number("type_count"))
+        found = cluster(points[who], count, self.clusterer, key(seed, round, "types"), self.covariance)
+        sizes, beta = server.tensor("sizes")[who], schedule(round, self.group_delta, self.group_gamma, self.group_lag)
+        group = group_losses(losses[who], found, sizes if self.group_mean == "size" else None)
+        shares = torch.zeros_like(losses)
+        shares[who] = fair_weights(sizes, losses[who], group, beta, self.group_q)
+        labels[who] = found
+        known = {"type_points": points, "type_losses": losses, "type_labels": labels}
+        return server.replace(**known, type_centres=centres(points[who], found), shares=shares)
+
+    def noted(self, loss: float, round: int) -> float:
+        """A loss as it enters the weights."""
+        if not self.coarse_losses:
+            return loss
+        return 1.0 if round == 1 else 100 / max(1, int(100 / max(loss, 1e-12)))
+
+    def groups(self, server: Payload) -> Sequence[int]:
+        found: list[int] = server.tensor("type_labels").tolist()
+        return found

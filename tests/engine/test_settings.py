@@ -1,0 +1,46 @@
+"""Every setting is explained, and the page about them is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedloom.core.errors import FedloomError
+from fedloom.core.method import names
+from fedloom.engine import settings
+from fedloom.engine.config import build
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+@pytest.mark.parametrize("section", settings.SECTIONS)
+def test_every_setting_has_a_meaning(section: str) -> None:
+    found = list(settings.rows(section))
+    assert len(found) >= 3
+    assert [key for key, _, meaning in found if not meaning] == []
+
+
+def test_every_setting_of_a_method_has_a_default_that_can_be_written() -> None:
+    assert ("mu", "0.01") in [(key, default) for key, default, _ in settings.method_rows("fedprox")]
+    assert sum(len(settings.method_rows(name)) for name in names()) >= 2
+
+
+def test_the_page_is_what_the_command_prints() -> None:
+    assert PAGE.read_text() == settings.markdown(), "run: fedloom settings --markdown > docs/settings.md"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("mu", "the method fedprox"),
+        ("beta", "the partition dirichlet"),
+        ("hidden", "'hidden' is no setting of this run; it belongs to the model mlp."),
+        ("epoch", "unknown key 'epoch'; did you mean 'epochs'?"),
+        ("zzz", "unknown key 'zzz'; method, partition and model have: features, norm, width; `fedloom settings`"),
+    ],
+)
+def test_a_key_that_belongs_elsewhere_says_where(key: str, said: str) -> None:
+    with pytest.raises(FedloomError) as error:
+        build({"method": "fedavg"}, {key: 1})
+    assert said in str(error.value)

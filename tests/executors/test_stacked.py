@@ -1,0 +1,162 @@
+"""Heads trained together are the heads trained one by one, to 1e-5."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.client.context import Fit, Local, Site
+from fedloom.client.training import Training
+from fedloom.core.errors import ClientError
+from fedloom.core.method import Method, make
+from fedloom.core.payload import Payload
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
+from fedloom.executors.inplace import Inplace
+from fedloom.executors.stacked import Vmap
+from fedloom.models import Task, build
+from fedloom.models.base import Split
+from fedloom.testing import checks
+
+
+def close(a: Payload, b: Payload) -> bool:
+    assert list(a) == list(b)
+    return all(
+        torch.allclose(v.double(), b.tensor(n).double(), atol=1e-5) if isinstance(v, torch.Tensor) else v == b[n]
+        for n, v in a.items()
+    )
+
+
+def both(name: str, sizes: tuple[int, ...] = (16, 16, 16, 16), **schedule: object) -> list[checks.Trace]:
+    world = checks.federation(sizes=sizes)
+    return [checks.trace(make(name), world, wrap=kind, **schedule) for kind in (Inplace, Vmap)]
+
+
+@pytest.mark.parametrize("name", ["fedpact", "cachefl", "tip-adapter-f"])
+def test_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked = []
+    import fedloom.executors.stacked as module
+
+    together = module.together
+    monkeypatch.setattr(module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked))
+    one, all_ = both(name)
+    assert stacked and set(stacked) == {4}
+    assert close(one.server, all_.server)
+    for a, b in zip(one.states[-1], all_.states[-1], strict=True):
+        assert close(Payload.decode(a), Payload.decode(b))
+    for m, n in zip(one.metrics, all_.metrics, strict=True):
+        assert m["clients"] == n["clients"] and m["bytes"] == n["bytes"]
+        assert m["loss"] == pytest.approx(n["loss"], abs=1e-5)
+
+
+def test_clients_of_other_sizes_and_stragglers() -> None:
+    one, all_ = both("fedpact", sizes=(16, 9, 16, 1), stragglers={1: [0]}, dropouts={2: [2]})
+    assert close(one.server, all_.server)
+
+
+MODELS = ["linear", "mlp", "projection"]
+HOW = {
+    "sgd": {"lr": 0.1},
+    "momentum": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01, "epochs": 2},
+    "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "epochs": 2},
+    "cosine": {"lr": 0.1, "cosine": True, "drop_last": True},
+}
+
+
+@pytest.mark.parametrize(("model", "how"), [*[(m, "sgd") for m in MODELS], *[("mlp", h) for h in HOW if h != "sgd"]])
+@pytest.mark.parametrize("name", ["fedavg", "fedper"])
+def test_small_models_are_stacked_whole(name: str, model: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedloom.executors.stacked as module
+
+    stacked, together = [], module.together
+    monkeypatch.setattr(module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked))
+    found = []
+    for kind in (Inplace, Vmap):
+        world = checks.federation(sizes=(20, 9, 16, 1, 0))
+        shape = tuple(world.data.x.shape[1:])
+        torch.manual_seed(0)
+        net = build(model, Task(shape, len(world.data.classes)), **({"hidden": [12]} if model == "mlp" else {}))
+        site = Site(make(name), world, net, Training(batch=8, **HOW[how]), seed=3)
+        executor = kind(site)
+        engine = Engine(site, executor, Schedule(rounds=2, stragglers={2: [0]}))
+        engine.run()
+        executor.close()
+        found.append((engine.server, [engine.store.get(k) for k in range(5)]))
+    (one, mine), (all_, ours) = found
+    assert close(one, all_) and all(close(a, b) for a, b in zip(mine, ours, strict=True))
+    assert max(stacked) == (4 if how != "cosine" else 3)  # cosine: those that take as many steps
+
+
+def test_several_vectors_for_a_sample_are_not_stacked() -> None:
+    """Layers for vectors, but shown several of a sample: trained one client after another, to the same bits."""
+    found = []
+    for kind in (Inplace, Vmap):
+        world = checks.federation(sizes=(20, 9, 16))
+        channels, *sides = world.data.x.shape[1:]
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Flatten(2), nn.Linear(math.prod(sides), 4), nn.ReLU(), nn.Flatten())
+        net = Split(body, nn.Linear(4 * channels, len(world.data.classes)), 4 * channels)
+        site = Site(make("fedavg"), world, net, Training(batch=8), seed=3)
+        executor = kind(site)
+        engine = Engine(site, executor, Schedule(rounds=2))
+        engine.run()
+        executor.close()
+        found.append(engine.server)
+    assert found[0].equal(found[1])
+
+
+def outcome(kind: type, method: Method, freeze: str = "") -> Payload:
+    world = checks.federation(sizes=(20, 9, 16))
+    torch.manual_seed(0)
+    net = build("mlp", Task(tuple(world.data.x.shape[1:]), len(world.data.classes)), hidden=[12, 6])
+    for name, p in net.named_parameters():
+        p.requires_grad_(not (freeze and name.startswith(freeze)))
+    executor = kind(Site(method, world, net, Training(batch=8), seed=3))
+    engine = Engine(executor.site, executor, Schedule(rounds=2))
+    engine.run()
+    executor.close()
+    return engine.server
+
+
+@pytest.mark.parametrize("freeze", ["body.1", "body.1.bias", "body.3.weight", "head"])
+def test_what_does_not_want_a_gradient_stays(freeze: str) -> None:
+    assert close(outcome(Inplace, make("fedavg"), freeze), outcome(Vmap, make("fedavg"), freeze))
+
+
+class Refilled(type(make("fedavg"))):  # type: ignore[misc]
+    """Sends everybody other weights, in tensors that it fills anew."""
+
+    def download(self, server: Payload, k: int) -> Payload:
+        if not hasattr(self, "buffer"):
+            self.buffer = server.tree("model").clone()
+        for name, t in server.tree("model").items():
+            self.buffer[name].copy_(t * (1 + 0.01 * k))
+        return Payload(model=self.buffer)
+
+
+def test_a_download_may_be_written_over_for_the_next_client() -> None:
+    assert close(outcome(Inplace, Refilled()), outcome(Vmap, Refilled()))
+
+
+class Broken(type(make("fedavg"))):  # type: ignore[misc]
+    """Fails before it trains."""
+
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+        raise ValueError("no idea")
+
+
+def test_a_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClientError, match="round 1, client 0: ValueError: no idea"):
+        outcome(Vmap, Broken())
+    monkeypatch.setattr("fedloom.executors.stacked.through", lambda *_: 1 / 0)
+    with pytest.raises(ClientError, match="round 1, clients 0, 2, 1: ZeroDivisionError"):
+        outcome(Vmap, make("fedavg"))
+
+
+def test_networks_with_maps_and_other_losses_are_left_alone() -> None:
+    for name in ("fedavg", "fedpga", "fedclip"):
+        one, all_ = both(name)
+        assert one.server.equal(all_.server) and one.states == all_.states
