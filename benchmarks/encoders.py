@@ -20,7 +20,14 @@ from fedloom.data.catalogue import Progress, Source, load
 from fedloom.data.federation import Client, Dataset, Federation, federate
 from fedloom.encoders import Encoder, dual, encode, features, image, template_for, text
 from fedloom.encoders.efficientnet import Features
-from fedloom.encoders.lite_clip import BATCH, RIDGE, Projection, feature_centre, imagenet_names, ridge
+from fedloom.encoders.lite_clip import (
+    BATCH,
+    RIDGE,
+    Projection,
+    feature_centre,
+    imagenet_names,
+    ridge,
+)
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
@@ -30,7 +37,13 @@ from fedloom.models import Split
 
 PROBED = ("pacs", "office31", "flowers102", "dtd", "oxford_pets")
 ZERO_SHOT = ("cifar10", "oxford_pets", "flowers102", "dtd", "pacs")
-ENCODERS = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "vit-mini", "lite-clip")
+ENCODERS = (
+    "efficientnet-lite0",
+    "efficientnet-lite1",
+    "efficientnet-lite2",
+    "vit-mini",
+    "lite-clip",
+)
 Say = Callable[[str], object]
 
 
@@ -49,10 +62,16 @@ def measure(
             name: {e: probe(name, e, root, say, progress, limit) for e in encoders or ENCODERS}
             for name in data or PROBED
         },
-        "zero-shot": lambda: {name: zero_shot(name, root, say, progress) for name in data or ZERO_SHOT},
+        "zero-shot": lambda: {
+            name: zero_shot(name, root, say, progress) for name in data or ZERO_SHOT
+        },
         "lite-clip": lambda: choices(root, say, progress),
-        "cache": lambda: cached_rounds(data[0] if data else "pacs", encoders or ENCODERS[:3], root, say, progress),
-        "prompts": lambda: first_pass(data[0] if data else "digits4", "vit-mini", root, say, progress),
+        "cache": lambda: cached_rounds(
+            data[0] if data else "pacs", encoders or ENCODERS[:3], root, say, progress
+        ),
+        "prompts": lambda: first_pass(
+            data[0] if data else "digits4", "vit-mini", root, say, progress
+        ),
     }
     if what not in (*parts, "all"):
         raise unknown("measurement", what, (*parts, "all"))
@@ -79,19 +98,28 @@ def probe(
     found = {}
     for d, domain in enumerate(data.domains):
         own = data.domain == d
-        train, test = torch.nonzero(own & ~data.test).flatten(), torch.nonzero(own & data.test).flatten()
+        train, test = (
+            torch.nonzero(own & ~data.test).flatten(),
+            torch.nonzero(own & data.test).flatten(),
+        )
         fit, score = x[train], x[test]
         mean, std = fit.mean(0), fit.std(0).clamp_min(1e-6)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # 200 iterations are the rule here, not a failure to converge
-            head = LogisticRegression(C=0.05, max_iter=200).fit(((fit - mean) / std).numpy(), data.y[train].numpy())
+            warnings.simplefilter(
+                "ignore"
+            )  # 200 iterations are the rule here, not a failure to converge
+            head = LogisticRegression(C=0.05, max_iter=200).fit(
+                ((fit - mean) / std).numpy(), data.y[train].numpy()
+            )
         guessed = head.predict(((score - mean) / std).numpy())
         found[domain] = float((guessed == data.y[test].numpy()).mean())
     say(f"probe {name} {encoder}: " + ", ".join(f"{k} {100 * v:.1f} %" for k, v in found.items()))
     return found
 
 
-def zero_shot(name: str, root: str | None, say: Say, progress: Progress | None = None) -> dict[str, float]:
+def zero_shot(
+    name: str, root: str | None, say: Say, progress: Progress | None = None
+) -> dict[str, float]:
     """Test accuracy of lite-clip without training: with bare class names and with the data set's template."""
     data, pair = load(name, root=root), dual("lite-clip")
     assert isinstance(data.x, Tensor)
@@ -120,17 +148,26 @@ def choices(root: str | None, say: Say, progress: Progress | None = None) -> dic
     for prompt in ("{}", "a photo of a {}"):
         said = [prompt.replace("{}", name) for name in names]
         vectors[prompt] = torch.cat(
-            [F.normalize(minilm.embed(said[i : i + BATCH]), dim=1) for i in range(0, len(said), BATCH)]
+            [
+                F.normalize(minilm.embed(said[i : i + BATCH]), dim=1)
+                for i in range(0, len(said), BATCH)
+            ]
         )
         classes[prompt] = minilm.encode(data.classes, prompt)
 
     def cosines(
-        strength: float = RIDGE, prompt: str = "{}", text: bool = True, rows_: bool = True, images: bool = True
+        strength: float = RIDGE,
+        prompt: str = "{}",
+        text: bool = True,
+        rows_: bool = True,
+        images: bool = True,
     ) -> Tensor:
         centre = vectors[prompt].mean(0) if text else torch.zeros(minilm.dim)
         wanted = F.normalize(rows - rows.mean(0) if rows_ else rows, dim=1)
         projected = ridge(wanted, vectors[prompt] - centre, strength)
-        seen = Projection(feature_centre(network) if images else torch.zeros(lite.dim), projected)(x)
+        seen = Projection(feature_centre(network) if images else torch.zeros(lite.dim), projected)(
+            x
+        )
         return F.normalize(seen, dim=1) @ F.normalize(classes[prompt] - centre, dim=1).T
 
     tried: dict[str, dict[str, Any]] = {
@@ -147,7 +184,9 @@ def choices(root: str | None, say: Say, progress: Progress | None = None) -> dic
         say(f"lite-clip on office31, {label}: {100 * found[label]:.1f} %")
     for scale in (5, 10, 12, 15, 18, 25, 100):
         found[f"log-loss with scale {scale}"] = float(F.cross_entropy(scale * cosines(), data.y))
-        say(f"lite-clip on office31, log-loss with scale {scale}: {found[f'log-loss with scale {scale}']:.3f}")
+        say(
+            f"lite-clip on office31, log-loss with scale {scale}: {found[f'log-loss with scale {scale}']:.3f}"
+        )
     return found
 
 
@@ -168,13 +207,17 @@ def cached_rounds(
     read = time.perf_counter() - start
     encode(again, [image(e) for e in encoders])
     ready = time.perf_counter() - start - read
-    say(f"{name}: read in {read:.2f} s, cached features of {', '.join(encoders)} ready {ready:.2f} s later")
+    say(
+        f"{name}: read in {read:.2f} s, cached features of {', '.join(encoders)} ready {ready:.2f} s later"
+    )
     rates, heads = {}, {}
     for label, of, rounds in (("cached", one, 60), ("not cached", data, 2)):
         rates[label], heads[label] = _rate(of, encoder, rounds)
     apart = float((heads["cached"] - heads["not cached"]).abs().max())
     ratio = rates["cached"] / rates["not cached"]
-    say(f"rounds a minute: {rates['cached']:.0f} cached, {rates['not cached']:.2f} with the encoder in every batch")
+    say(
+        f"rounds a minute: {rates['cached']:.0f} cached, {rates['not cached']:.2f} with the encoder in every batch"
+    )
     say(f"ratio: {ratio:.0f} (goal: at least 50); heads after 2 rounds agree to {apart:.1e}")
     return {
         "read_seconds": read,
@@ -221,7 +264,9 @@ def _rate(data: Dataset, encoder: Encoder, rounds: int) -> tuple[float, Tensor]:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     model = Split(_Body(encoder) if data.kind == "image" else nn.Identity(), head, encoder.dim)
-    site = Site(_Frozen(), Federation(stored, clients), model, Training(batch=32, steps=2, lr=0.01), seed=0)
+    site = Site(
+        _Frozen(), Federation(stored, clients), model, Training(batch=32, steps=2, lr=0.01), seed=0
+    )
     executor = Inplace(site)
     first = Engine(site, executor, Schedule(rounds=2, eval_every=10**6))
     start = time.perf_counter()

@@ -29,7 +29,9 @@ from fedloom.models import Task, build
 from . import speed
 
 PARTICIPANTS = 50
-ROOT = Path(__file__).resolve().parents[1]  # of the checkout, where `benchmarks` is found by child processes
+ROOT = (
+    Path(__file__).resolve().parents[1]
+)  # of the checkout, where `benchmarks` is found by child processes
 ROUNDS = 4
 
 
@@ -48,17 +50,27 @@ def vectors(clients: int, method: str) -> Site:
     rows, none = np.arange(n), np.arange(0)
     owners = tuple(Client(rows[4 * k : 4 * k + 4], none, none) for k in range(clients))
     torch.manual_seed(key("growth"))
-    return Site(make(method), Federation(data, owners), build("linear", Task((16,), 10)), Training(batch=4), seed=0)
+    return Site(
+        make(method),
+        Federation(data, owners),
+        build("linear", Task((16,), 10)),
+        Training(batch=4),
+        seed=0,
+    )
 
 
 def measure(
-    sizes: Sequence[int] = (10, 100, 1000, 10_000), many: int = 100_000, say: Callable[[str], object] | None = None
+    sizes: Sequence[int] = (10, 100, 1000, 10_000),
+    many: int = 100_000,
+    say: Callable[[str], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Rounds of SCAFFOLD (every client keeps a state) with so many clients; each size in a process of its own."""
     found = []
     for kind, clients in [*(("images", n) for n in sizes), ("vectors", many)]:
         code = f"from benchmarks.growth import _alone; _alone({kind!r}, {clients})"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+        )
         found.append({"kind": kind, "clients": clients, **json.loads(done.stdout)})
         if say:
             row = found[-1]
@@ -78,7 +90,9 @@ def _alone(kind: str, clients: int) -> None:
     """Some rounds in this process; prints seconds of set-up, of a round, and peak memory without the data."""
     torch.set_num_threads(1)
     start = time.perf_counter()
-    place = speed.site(clients, 60, "scaffold") if kind == "images" else vectors(clients, "scaffold")
+    place = (
+        speed.site(clients, 60, "scaffold") if kind == "images" else vectors(clients, "scaffold")
+    )
     ends = []
     with tempfile.TemporaryDirectory() as folder:
         store, executor = Store(Path(folder)), Inplace(place)
@@ -89,10 +103,18 @@ def _alone(kind: str, clients: int) -> None:
                 ends.append(time.perf_counter())
 
         ratio = min(1.0, PARTICIPANTS / clients)
-        engine = Engine(place, executor, Schedule(rounds=ROUNDS, ratio=ratio, eval_every=ROUNDS), [Saving()], store)
+        engine = Engine(
+            place,
+            executor,
+            Schedule(rounds=ROUNDS, ratio=ratio, eval_every=ROUNDS),
+            [Saving()],
+            store,
+        )
         made = time.perf_counter()
         engine.run()
     data = place.federation.data
-    taken = min(b - a for a, b in zip([made, *ends[:-2]], ends[:-1], strict=True))  # the last one has evaluation too
+    taken = min(
+        b - a for a, b in zip([made, *ends[:-2]], ends[:-1], strict=True)
+    )  # the last one has evaluation too
     memory = peak_memory_mb() - (data.x.nbytes + data.y.nbytes) / 1024**2
     print(json.dumps({"setup": made - start, "round": taken, "mb": memory}))

@@ -32,7 +32,9 @@ from fedloom.metrics.cost import peak_memory_mb
 from fedloom.models import Task, build
 
 Say = Callable[[str], object]
-ROOT = Path(__file__).resolve().parents[1]  # of the checkout, where `benchmarks` is found by child processes
+ROOT = (
+    Path(__file__).resolve().parents[1]
+)  # of the checkout, where `benchmarks` is found by child processes
 
 
 def federation(clients: int, samples: int) -> Federation:
@@ -50,7 +52,10 @@ def federation(clients: int, samples: int) -> Federation:
     )
     none = np.arange(0)
     return Federation(
-        data, tuple(Client(np.arange(k * samples, (k + 1) * samples), none, none) for k in range(clients))
+        data,
+        tuple(
+            Client(np.arange(k * samples, (k + 1) * samples), none, none) for k in range(clients)
+        ),
     )
 
 
@@ -66,7 +71,9 @@ def site(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -
     )
 
 
-def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dict[str, torch.Tensor]:
+def bare_round(
+    place: Site, weights: dict[str, torch.Tensor], round: int
+) -> dict[str, torch.Tensor]:
     """FedAvg's round as one would write it by hand, over the same batches as the engine's."""
     model = copy.deepcopy(place.model).to(memory_format=torch.contiguous_format).train()
     data, total = place.federation.data, {n: torch.zeros_like(t) for n, t in weights.items()}
@@ -76,7 +83,9 @@ def bare_round(place: Site, weights: dict[str, torch.Tensor], round: int) -> dic
         x = data.x[torch.from_numpy(client.train)].float().div_(255).sub_(0.5).div_(0.5)
         y = data.y[torch.from_numpy(client.train)]
         steps = _planned(len(y), place.training, 1.0)
-        for rows in _batches(len(y), place.training, steps, Local(place, k, round).rng("batches 0")):
+        for rows in _batches(
+            len(y), place.training, steps, Local(place, k, round).rng("batches 0")
+        ):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
@@ -89,7 +98,9 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
     """All figures. `say` is told each as soon as it is known."""
     say = say or (lambda text: None)
     if (load := os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0) > 0.5:
-        say(f"this machine is busy (load {load:.1f}): the pool's figure will be too low; measure on a quiet one.")
+        say(
+            f"this machine is busy (load {load:.1f}): the pool's figure will be too low; measure on a quiet one."
+        )
     return {
         "overhead": overhead(20 if quick else 300, 1 if quick else 3, say),
         "memory": memory(("fedavg",) if quick else ("fedavg", "scaffold"), 1 if quick else 3, say),
@@ -116,7 +127,11 @@ def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
     for repeat in range(repeats + 1):  # the first time warms up and does not count
         start = time.perf_counter()
         reached["bare"] = bare_round(place, first, 1)
-        taken = {"bare": time.perf_counter() - start, "inplace": engine(Inplace(place)), "pool": engine(pool)}
+        taken = {
+            "bare": time.perf_counter() - start,
+            "inplace": engine(Inplace(place)),
+            "pool": engine(pool),
+        }
         for name, seconds in taken.items():
             times[name] += [seconds] * bool(repeat)
     pool.close()
@@ -129,10 +144,14 @@ def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
         "largest_difference_of_weights": apart,
     }
     say(f"one FedAvg round, 20 clients x {samples} samples, 4-layer CNN, batch 10, one thread:")
-    say(f"  bare PyTorch loop {best['bare']:.2f} s, inplace {best['inplace']:.2f} s, pool of 2 {best['pool']:.2f} s")
+    say(
+        f"  bare PyTorch loop {best['bare']:.2f} s, inplace {best['inplace']:.2f} s, pool of 2 {best['pool']:.2f} s"
+    )
     slower, faster = figures["inplace_over_bare"], figures["pool_speedup"]
     say(f"  inplace / bare loop: {slower:.3f} (goal: at most 1.10{_missed(slower <= 1.10)})")
-    say(f"  pool of 2 against inplace: {faster:.2f} times as fast (goal: at least 1.6{_missed(faster >= 1.6)})")
+    say(
+        f"  pool of 2 against inplace: {faster:.2f} times as fast (goal: at least 1.6{_missed(faster >= 1.6)})"
+    )
     say(f"  same work: weights agree to {apart:.1e}")
     return figures
 
@@ -157,7 +176,9 @@ def _missed(met: bool) -> str:
 
 def _peak(method: str, clients: int, rounds: int) -> float:
     code = f"from benchmarks.speed import _alone; _alone({method!r}, {clients}, {rounds})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     return float(json.loads(done.stdout))
 
 
@@ -171,6 +192,8 @@ def _alone(method: str, clients: int, rounds: int) -> None:
             def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
                 store.save(Checkpoint(engine.round, engine.server, {"bytes": engine.bytes}))
 
-        Engine(place, executor, Schedule(rounds=rounds, ratio=50 / clients), [Saving()], store).run()
+        Engine(
+            place, executor, Schedule(rounds=rounds, ratio=50 / clients), [Saving()], store
+        ).run()
     data = place.federation.data
     print(json.dumps(peak_memory_mb() - (data.x.nbytes + data.y.nbytes) / 1024**2))

@@ -36,5 +36,7 @@ def measure(repeats: int = 7, say: Callable[[str], object] | None = None) -> dic
             f"with `fedloom.run` {best['all']:.2f} s"
         )
         say(f"  over torch: {ratio:.2f}, with `fedloom.run` {whole:.2f} (goal: at most 1.5{goal})")
-        say(f"fedloom --help {best['help']:.2f} s (goal: at most 0.5{'' if best['help'] <= 0.5 else '; MISSED'})")
+        say(
+            f"fedloom --help {best['help']:.2f} s (goal: at most 0.5{'' if best['help'] <= 0.5 else '; MISSED'})"
+        )
     return figures

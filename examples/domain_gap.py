@@ -22,18 +22,24 @@ def rows(domain: int, test: bool) -> np.ndarray:
     return torch.nonzero((data.domain == domain) & (data.test == test)).flatten().numpy()
 
 
-clients = tuple(Client(rows(d, False), np.arange(0), rows(d, True), name) for d, name in enumerate(data.domains))
+clients = tuple(
+    Client(rows(d, False), np.arange(0), rows(d, True), name) for d, name in enumerate(data.domains)
+)
 federation = Federation(data, clients)
 table = np.zeros((len(clients), len(clients)))
 for seed in seeds:
     torch.manual_seed(seed)
-    site = Site(make("local"), federation, build("cnn", Task((3, 32, 32), 10)), Training(epochs=15), seed)
+    site = Site(
+        make("local"), federation, build("cnn", Task((3, 32, 32), 10)), Training(epochs=15), seed
+    )
     for k in range(len(clients)):
         site.load()
         Local(site, k, round=1).fit()
         for d in range(len(clients)):
             x, y = federation.samples(d, "test")
-            table[k, d] += float((site.outputs(x).logits.argmax(1) == y).float().mean()) * 100 / len(seeds)
+            table[k, d] += (
+                float((site.outputs(x).logits.argmax(1) == y).float().mean()) * 100 / len(seeds)
+            )
 
 print("| trained on \\ tested on |", " | ".join(data.domains), "|")
 print("|---|" + "---:|" * len(clients))

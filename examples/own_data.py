@@ -8,7 +8,9 @@ generator = torch.Generator().manual_seed(0)
 n, sensors = 800, 30
 domain = torch.arange(n) % 2
 y = torch.randint(0, 3, (n,), generator=generator)
-marks = 0.4 * torch.randn(3, sensors, generator=generator)  # what a fault looks like, much weaker than the noise
+marks = 0.4 * torch.randn(
+    3, sensors, generator=generator
+)  # what a fault looks like, much weaker than the noise
 x = marks[y] + torch.randn(n, sensors, generator=generator)
 x = x * (1 + 2 * domain[:, None])  # the second factory's sensors read three times as high
 

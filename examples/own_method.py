@@ -14,7 +14,9 @@ class Lossy(FedAvg):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
-        return Update(update.upload.replace(loss=local.losses()["ce"]), update.state, update.trained)
+        return Update(
+            update.upload.replace(loss=local.losses()["ce"]), update.state, update.trained
+        )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = Mean()

@@ -19,4 +19,6 @@ if __name__ == "__main__":  # the pool starts processes that import this file
         print(run.config.method, f"{100 * run.summary['personal']['accuracy_mean']['last']:.1f} %")
     gain = better_than_local(together, alone)
     share, points = 100 * gain["share"], 100 * gain["mean_gain"]
-    print(f"{share:.0f} % of clients are better off than alone; the mean gain is {points:.1f} points")
+    print(
+        f"{share:.0f} % of clients are better off than alone; the mean gain is {points:.1f} points"
+    )

@@ -27,7 +27,15 @@ data = load("digits4", Source(limit_train=20))
 world = federate(data, "domains", clients=4, validation=0.0)
 features = world.encode(ENCODER)
 with tempfile.TemporaryDirectory() as folder:
-    run = fedloom.run("fedpcl", features, model="projection", rounds=20, eval_every=20, checkpoint_every=20, out=folder)
+    run = fedloom.run(
+        "fedpcl",
+        features,
+        model="projection",
+        rounds=20,
+        eval_every=20,
+        checkpoint_every=20,
+        out=folder,
+    )
     store = Store(Path(folder) / "checkpoint")
     store.load()
     state = store.get(CLIENT)
@@ -78,9 +86,13 @@ rows = {
     "read from the prototype": painted(prototypes),
     "read from the prototype, Gaussian noise 0.05": painted(noisy(perturb="gaussian")),
     "read from the prototype, Laplace noise 0.05": painted(noisy(perturb="laplace")),
-    "read from the prototype, Gaussian mechanism, spread 1": painted(noisy(perturb="dp", spread=1.0)),
+    "read from the prototype, Gaussian mechanism, spread 1": painted(
+        noisy(perturb="dp", spread=1.0)
+    ),
 }
-print(f"client {CLIENT} ({world.clients[CLIENT].domain}), {len(y)} images, accuracy {100 * run.clients[CLIENT]:.0f} %")
+print(
+    f"client {CLIENT} ({world.clients[CLIENT].domain}), {len(y)} images, accuracy {100 * run.clients[CLIENT]:.0f} %"
+)
 print("| picture | correlation with the image | with the mean of the images |\n|---|---:|---:|")
 for name, row in rows.items():
     print(f"| {name} | {likeness(row, pixels[first]):.2f} | {likeness(row, means):.2f} |")

@@ -11,7 +11,9 @@ from pathlib import Path
 
 # Before anything imports torch: xdist workers must not fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("FEDLOOM_CACHE", str(Path(tempfile.gettempdir()) / f"fedloom-test-cache-{os.getuid()}"))
+os.environ.setdefault(
+    "FEDLOOM_CACHE", str(Path(tempfile.gettempdir()) / f"fedloom-test-cache-{os.getuid()}")
+)
 
 import numpy as np
 import pytest
@@ -68,7 +70,9 @@ class Parabolas:
         data = Dataset(
             name="parabolas",
             x=torch.tensor([[0.0, c] for c, m in zip(curves, n, strict=True) for _ in range(m)]),
-            y=torch.tensor([float(target) for target, m in zip(a, n, strict=True) for _ in range(m)]),
+            y=torch.tensor(
+                [float(target) for target, m in zip(a, n, strict=True) for _ in range(m)]
+            ),
             domain=torch.zeros(sum(n), dtype=torch.int64),
             test=torch.zeros(sum(n), dtype=torch.bool),
             classes=tuple(str(c) for c in range(int(max(a)) + 1)),
@@ -117,20 +121,27 @@ def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
 @pytest.fixture(scope="session")
 def tiny_vit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a small ViT with random weights; options change its config. For 32x32 images by default."""
-    transformers = pytest.importorskip("transformers", reason="the extra 'encoders' is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra 'encoders' is not installed"
+    )
     root, made = tmp_path_factory.mktemp("vits"), {}
 
     def save(**options: int) -> Path:
-        small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+        small = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 24,
+        }
         config = {**small, "image_size": 32, "patch_size": 8, **options}
         token = json.dumps(config)
         if token not in made:
             made[token] = root / str(len(made))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                transformers.ViTModel(transformers.ViTConfig(**config), add_pooling_layer=False).save_pretrained(
-                    made[token]
-                )
+                transformers.ViTModel(
+                    transformers.ViTConfig(**config), add_pooling_layer=False
+                ).save_pretrained(made[token])
             side = {"height": config["image_size"], "width": config["image_size"]}
             told = {"size": side, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
             (made[token] / "preprocessor_config.json").write_text(json.dumps(told))

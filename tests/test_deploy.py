@@ -49,7 +49,9 @@ def shape(folder: Path) -> tuple[int, list[str]]:
     return len(told["clients"]), told["classes"]
 
 
-def test_a_newcomer_gets_a_model_of_its_own_and_the_run_stays(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_newcomer_gets_a_model_of_its_own_and_the_run_stays(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
     before = {p: p.read_bytes() for p in sorted(runs["fedper"].rglob("*")) if p.is_file()}
     names_ = shape(runs["fedper"])[1]
     data = pictures(tmp_path / "mine", [names_[7], names_[2]])
@@ -57,7 +59,9 @@ def test_a_newcomer_gets_a_model_of_its_own_and_the_run_stays(runs: dict[str, Pa
     assert (found.train, found.test) == (6, 4) and found.after is not None and 0 <= found.after <= 1
     out = export(found.predict, found.site, found.run.config, tmp_path / "model")
     x = found.site.federation.data.prepare(found.site.federation.samples(4, "test")[0])
-    assert torch.allclose(load(out)(x), found.predict(found.site.federation.samples(4, "test")[0]), atol=1e-6)
+    assert torch.allclose(
+        load(out)(x), found.predict(found.site.federation.samples(4, "test")[0]), atol=1e-6
+    )
     assert {p: p.read_bytes() for p in sorted(runs["fedper"].rglob("*")) if p.is_file()} == before
 
 
@@ -76,10 +80,17 @@ def test_those_that_cannot_say_why(runs: dict[str, Path], tmp_path: Path) -> Non
     strange = pictures(tmp_path / "strange", ["no such class"])
     with pytest.raises(FedloomError, match="no such class"):
         personalise(runs["fedper"], str(strange))
-    ten = {"y_train": np.arange(10), "y_test": np.arange(10), "classes": np.array(shape(runs["fedper"])[1])}
+    ten = {
+        "y_train": np.arange(10),
+        "y_test": np.arange(10),
+        "classes": np.array(shape(runs["fedper"])[1]),
+    }
     for x, why in [
         (np.zeros((10, 7), np.float32), "holds vectors; images, to be scaled to size="),
-        (np.zeros((10, 9, 9), np.uint8), r"samples of shape \(1, \d+, \d+\), this run was trained on \(3, \d+, \d+\)"),
+        (
+            np.zeros((10, 9, 9), np.uint8),
+            r"samples of shape \(1, \d+, \d+\), this run was trained on \(3, \d+, \d+\)",
+        ),
     ]:
         np.savez(tmp_path / "other.npz", x_train=x, x_test=x, **ten)
         with pytest.raises(FedloomError, match=why):
@@ -96,7 +107,9 @@ def test_common_and_personal_models_are_exported(runs: dict[str, Path], tmp_path
     with pytest.raises(FedloomError, match="no common model"):
         trained(runs["fedper"])
     own, site, done = trained(runs["fedper"], client=2)
-    assert torch.allclose(load(export(own, site, done.config, tmp_path / "own"))(site.prepare(x)), own(x), atol=1e-6)
+    assert torch.allclose(
+        load(export(own, site, done.config, tmp_path / "own"))(site.prepare(x)), own(x), atol=1e-6
+    )
     with pytest.raises(FedloomError, match="numbered from 0 to 3"):
         trained(runs["fedper"], client=4)
 
@@ -129,16 +142,32 @@ def test_onnx_without_its_packages_names_the_extra(
 
 
 def test_the_commands(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = pictures(tmp_path / "mine", shape(runs["fedper"])[1][:3])
-    told = ["personalise", str(runs["fedper"]), "--data", str(data), "--out", str(tmp_path / "m"), "--json"]
+    told = [
+        "personalise",
+        str(runs["fedper"]),
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "m"),
+        "--json",
+    ]
     monkeypatch.setattr(sys, "argv", ["fedloom", *told])
     with pytest.raises(SystemExit) as end:
         fedloom.cli.main()
     assert end.value.code == 0
-    assert json.loads(capsys.readouterr().out)["train"] == 9 and (tmp_path / "m" / "model.safetensors").exists()
-    monkeypatch.setattr(sys, "argv", ["fedloom", "export", str(runs["fedavg"]), "--out", str(tmp_path / "c")])
+    assert (
+        json.loads(capsys.readouterr().out)["train"] == 9
+        and (tmp_path / "m" / "model.safetensors").exists()
+    )
+    monkeypatch.setattr(
+        sys, "argv", ["fedloom", "export", str(runs["fedavg"]), "--out", str(tmp_path / "c")]
+    )
     with pytest.raises(SystemExit) as end:
         fedloom.cli.main()
     assert end.value.code == 0 and (tmp_path / "c" / "config.json").exists()
@@ -158,7 +187,9 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
             return torch.nn.functional.normalize(grey - grey.mean(1, keepdim=True), dim=1)
 
     pair = checks.small_dual()
-    pair = replace(pair, image=Encoder("checks", 64, Preprocess(8), Pixels, settings="pixels of a test"))
+    pair = replace(
+        pair, image=Encoder("checks", 64, Preprocess(8), Pixels, settings="pixels of a test")
+    )
     monkeypatch.setattr("fedloom.encoders.known.dual", lambda name: pair)
     monkeypatch.setattr("fedloom.parts.prompts.dual", lambda name: pair)
     from fedloom.encoders.known import IMAGE
@@ -172,7 +203,9 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
     mine = pictures(tmp_path / "mine", ["one", "two"])
     found = deploy.personalise(tmp_path / "run", str(mine))
     assert found.seconds > 0 and found.train == 6
-    onnx = bool(find_spec("onnxruntime") and find_spec("onnxscript"))  # compared with torch as it is written
+    onnx = bool(
+        find_spec("onnxruntime") and find_spec("onnxscript")
+    )  # compared with torch as it is written
     out = export(found.predict, found.site, found.run.config, tmp_path / "model", onnx=onnx)
     assert (out / "model.onnx").exists() == onnx
     told = json.loads((out / "config.json").read_text())

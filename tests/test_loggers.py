@@ -15,7 +15,8 @@ from fedloom.engine.run import Run, execute
 from fedloom.loggers import LOGGERS, logging_to, scalars, settings
 
 CONFIG = build(
-    {"method": "fedprox", "clients": 4}, {"rounds": 3, "eval_every": 2, "width": 4, "features": 16, "mu": 0.5}
+    {"method": "fedprox", "clients": 4},
+    {"rounds": 3, "eval_every": 2, "width": 4, "features": 16, "mu": 0.5},
 )
 
 
@@ -52,7 +53,9 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert set(events.Tags()["scalars"]) == set(scalars(run.metrics[-1]))
     points = events.Scalars("personal/accuracy_mean")
     assert [p.step for p in points] == [2, 3]  # rounds that were evaluated
-    assert [p.value for p in points] == pytest.approx([m["personal"]["accuracy_mean"] for m in run.metrics], rel=1e-6)
+    assert [p.value for p in points] == pytest.approx(
+        [m["personal"]["accuracy_mean"] for m in run.metrics], rel=1e-6
+    )
     plain = execute(CONFIG, out=tmp_path / "B")
     assert plain.metrics == run.metrics  # logging changes nothing
 
@@ -68,7 +71,9 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = client.get_experiment_by_name("fedloom")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED" and found.info.run_name == "A"
-    assert found.data.params["hyper.mu"] == "0.5" and found.data.tags["fedloom.hash"] == CONFIG.hash()
+    assert (
+        found.data.params["hyper.mu"] == "0.5" and found.data.tags["fedloom.hash"] == CONFIG.hash()
+    )
     history = client.get_metric_history(found.info.run_id, "personal/accuracy_mean")
     expected = [(m["round"], m["personal"]["accuracy_mean"]) for m in run.metrics]
     assert [(p.step, p.value) for p in history] == expected and len(expected) == 2
@@ -77,7 +82,10 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def after_round(self, engine: object, record: object) -> None:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), logging_to(["mlflow"], CONFIG, tmp_path / "B") as loggers:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        logging_to(["mlflow"], CONFIG, tmp_path / "B") as loggers,
+    ):
         execute(CONFIG, out=tmp_path / "B", callbacks=[*loggers, Stop()])
     runs = client.search_runs([experiment.experiment_id])
     assert sorted(r.info.status for r in runs) == ["FAILED", "FINISHED"]
@@ -86,7 +94,9 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [r.info.status for r in runs] == ["FINISHED"] * 2
 
 
-def test_wandb_is_called_as_its_manual_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_is_called_as_its_manual_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its service is not asked: a stand-in notes the calls."""
     calls: list[tuple] = []
 
@@ -102,17 +112,28 @@ def test_wandb_is_called_as_its_manual_says(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "wandb", module)
     run = logged("wandb", tmp_path / "A")
     assert calls[0][1]["resume"] == "allow" and calls[0][1]["config"]["hyper.mu"] == "0.5"
-    assert calls[1:] == [*(("log", m["round"], m["personal"]["accuracy_mean"]) for m in run.metrics), ("finish", 0)]
+    assert calls[1:] == [
+        *(("log", m["round"], m["personal"]["accuracy_mean"]) for m in run.metrics),
+        ("finish", 0),
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(LOGGERS))
-def test_a_missing_extra_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("torch.utils.tensorboard", "mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    with pytest.raises(FedloomError, match=rf"pip install 'fedloom\[{name}\]'"), logging_to([name], CONFIG, tmp_path):
+    with (
+        pytest.raises(FedloomError, match=rf"pip install 'fedloom\[{name}\]'"),
+        logging_to([name], CONFIG, tmp_path),
+    ):
         pass
 
 
 def test_an_unknown_logger(tmp_path: Path) -> None:
-    with pytest.raises(FedloomError, match="did you mean 'mlflow'"), logging_to(["mlflw"], CONFIG, tmp_path):
+    with (
+        pytest.raises(FedloomError, match="did you mean 'mlflow'"),
+        logging_to(["mlflw"], CONFIG, tmp_path),
+    ):
         pass

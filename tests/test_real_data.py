@@ -31,7 +31,18 @@ RUNS = {
 def test_a_round_end_to_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if locate(name) is None:
         pytest.skip(f"{name} is not below FEDLOOM_DATA={os.environ.get('FEDLOOM_DATA')}")
-    args = ["run", "fedavg", "--data", name, *RUNS[name], "--rounds", "1", "--quiet", "--out", str(tmp_path / "R")]
+    args = [
+        "run",
+        "fedavg",
+        "--data",
+        name,
+        *RUNS[name],
+        "--rounds",
+        "1",
+        "--quiet",
+        "--out",
+        str(tmp_path / "R"),
+    ]
     monkeypatch.setattr(sys, "argv", ["fedloom", *args])
     with pytest.raises(SystemExit) as stop:
         main()

@@ -28,7 +28,9 @@ def test_a_recipe_is_valid_and_opens_with_its_command(path: Path) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name: str) -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert EXAMPLES[name] in done.stdout
 

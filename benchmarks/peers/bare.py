@@ -26,7 +26,10 @@ def run(work: Work, clock: Clock) -> dict[str, torch.Tensor]:
                 optimizer.step()
             for n, t in model.state_dict().items():
                 total[n] += t  # all clients have the same number of samples
-        common = {n: t / job.clients if t.is_floating_point() else t // job.clients for n, t in total.items()}
+        common = {
+            n: t / job.clients if t.is_floating_point() else t // job.clients
+            for n, t in total.items()
+        }
         model.load_state_dict(common)
         clock.round(accuracy(model, x, y))
     return common

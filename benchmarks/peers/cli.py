@@ -15,7 +15,14 @@ from . import show
 from .race import measure
 
 
-def race(jobs: Sequence[str], only: Sequence[str], pfllib: Path | None, small: bool, out: Path, as_json: bool) -> None:
+def race(
+    jobs: Sequence[str],
+    only: Sequence[str],
+    pfllib: Path | None,
+    small: bool,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Measure, write `speed.json`, `speed.md` and `speed.svg`, and show the tables; exit code 1 if somebody failed."""
 
     def say(text: str) -> None:
@@ -24,7 +31,9 @@ def race(jobs: Sequence[str], only: Sequence[str], pfllib: Path | None, small: b
 
     # Drawn when something has happened, not by a clock: a thread that draws would take time from what is measured.
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=as_json) as bar:
+    with Progress(
+        *columns, console=console, transient=True, auto_refresh=False, disable=as_json
+    ) as bar:
         task = bar.add_task("")
 
         def step(text: str, done: int, total: int) -> None:
@@ -42,7 +51,9 @@ def race(jobs: Sequence[str], only: Sequence[str], pfllib: Path | None, small: b
             console.print(table)
         console.print(show.LEGEND, highlight=False)
         for text in show.failures(found):
-            console.print(f"failed: {text}", style="red", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"failed: {text}", style="red", highlight=False, soft_wrap=True, markup=False
+            )
         console.print(f"results: {out.resolve()}", highlight=False, soft_wrap=True)
     if show.failures(found):
         raise typer.Exit(1)

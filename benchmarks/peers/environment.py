@@ -74,13 +74,17 @@ def version(peer: Peer, python: Path) -> str | None:
     if not peer.version_of:
         return None
     code = f"from importlib.metadata import version; print(version({peer.version_of!r}))"
-    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [str(python), "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def _do(peer: Peer, command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise PeerError(f"{peer.name} could not be installed: {last_words(done.stderr or done.stdout)}")
+        raise PeerError(
+            f"{peer.name} could not be installed: {last_words(done.stderr or done.stdout)}"
+        )
 
 
 def last_words(text: str) -> str:

@@ -37,13 +37,18 @@ def train(message: Message, context: Context) -> Message:
     work, model = resident(os.environ["FEDLOOM_WORK"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     model.train()
-    x, y = work.train(int(context.node_config["partition-id"]), int(message.content["config"]["server-round"]))
+    x, y = work.train(
+        int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=work.job.lr)
     for a, b in zip(x.split(work.job.batch), y.split(work.job.batch), strict=True):
         optimizer.zero_grad()
         F.cross_entropy(model(a), b).backward()
         optimizer.step()
-    answer = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+    answer = {
+        "arrays": ArrayRecord(model.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(y)}),
+    }
     return Message(RecordDict(answer), reply_to=message)
 
 
@@ -64,11 +69,16 @@ def main(folder: str, workers: int) -> None:
     def run(grid: Grid, context: Context) -> None:
         nodes = work.job.clients
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
-        result = strategy.start(grid, ArrayRecord(model.state_dict()), work.job.rounds, evaluate_fn=evaluate)
+        result = strategy.start(
+            grid, ArrayRecord(model.state_dict()), work.job.rounds, evaluate_fn=evaluate
+        )
         clock.answer(work.folder, result.arrays.to_torch_state_dict())
 
     os.environ["FEDLOOM_WORK"] = folder  # actors inherit it
-    resources = {"init_args": {"num_cpus": workers}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources = {
+        "init_args": {"num_cpus": workers},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     run_simulation(server, client, work.job.clients, backend_config=resources)
 
 

@@ -24,7 +24,10 @@ class Ordered(FastDataLoader):
     def __init__(self, work: Work, k: int) -> None:
         self.work, self.k, self.round = work, k, 0
         super().__init__(
-            *work.train(k, 1), num_labels=work.job.classes, batch_size=work.job.batch, skip_singleton=False
+            *work.train(k, 1),
+            num_labels=work.job.classes,
+            batch_size=work.job.batch,
+            skip_singleton=False,
         )
 
     def __iter__(self) -> FastDataLoader:
@@ -39,7 +42,9 @@ class Rounds(FederationObserver):
     def __init__(self, clock: Clock, rounds: int) -> None:
         self.clock, self.rounds = clock, rounds
 
-    def server_evaluation(self, round: int, eval_type: str, evals: dict[str, float], **_: object) -> None:
+    def server_evaluation(
+        self, round: int, eval_type: str, evals: dict[str, float], **_: object
+    ) -> None:
         if len(self.clock.ends) < self.rounds:
             self.clock.round(evals["accuracy"])
 
@@ -51,13 +56,22 @@ def main(folder: str) -> None:
     env.set_seed(0)
     env.set_device("cpu")
     env.set_evaluator(
-        ClassificationEval(1, job.classes, accuracy=Accuracy("multiclass", num_classes=job.classes, average="micro"))
+        ClassificationEval(
+            1,
+            job.classes,
+            accuracy=Accuracy("multiclass", num_classes=job.classes, average="micro"),
+        )
     )
-    sgd = OptimizerConfigurator(DDict(name=torch.optim.SGD, lr=job.lr), DDict(name="StepLR", step_size=1, gamma=1.0))
+    sgd = OptimizerConfigurator(
+        DDict(name=torch.optim.SGD, lr=job.lr), DDict(name="StepLR", step_size=1, gamma=1.0)
+    )
     clients = [
-        Client(k, Ordered(work, k), None, sgd, torch.nn.CrossEntropyLoss(), local_epochs=1) for k in range(job.clients)
+        Client(k, Ordered(work, k), None, sgd, torch.nn.CrossEntropyLoss(), local_epochs=1)
+        for k in range(job.clients)
     ]
-    tests = FastDataLoader(*work.tests(), num_labels=job.classes, batch_size=EVAL_BATCH, skip_singleton=False)
+    tests = FastDataLoader(
+        *work.tests(), num_labels=job.classes, batch_size=EVAL_BATCH, skip_singleton=False
+    )
     server = Server(work.model(), tests, clients, weighted=True)
     algorithm = FedAVG(job.clients, None, DDict(), clients=clients, server=server)
     algorithm.set_callbacks(Rounds(clock, job.rounds))

@@ -37,7 +37,9 @@ def loss(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, **_: Any) -> 
 
 
 @torch.no_grad()
-def metrics(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, **_: Any) -> dict[str, Weighted]:
+def metrics(
+    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, **_: Any
+) -> dict[str, Weighted]:
     """What is known of a model after evaluation."""
     model.eval()
     return {"accuracy": Weighted(int((model(x).argmax(1) == y).sum()), len(y))}
@@ -72,11 +74,16 @@ def main(folder: str) -> None:
     FederatedAveraging().run(
         # Users' own data are evaluated in the first round only, which is not timed.
         NNAlgorithmParams(
-            job.rounds, evaluation_frequency=job.rounds, train_cohort_size=job.clients, val_cohort_size=0
+            job.rounds,
+            evaluation_frequency=job.rounds,
+            train_cohort_size=job.clients,
+            val_cohort_size=0,
         ),
         SimulatedBackend(users, None),
         model,
-        NNTrainHyperParams(local_batch_size=job.batch, local_num_epochs=1, local_learning_rate=job.lr),
+        NNTrainHyperParams(
+            local_batch_size=job.batch, local_num_epochs=1, local_learning_rate=job.lr
+        ),
         evaluation,
         [CentralEvaluationCallback(Dataset(work.tests()), evaluation), rounds],
         send_metrics_to_platform=False,
@@ -85,7 +92,9 @@ def main(folder: str) -> None:
         clock.answer(work.folder, net.state_dict())
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-        os._exit(0)  # the threads of torch's process group abort one in ten processes that end in the usual way
+        os._exit(
+            0
+        )  # the threads of torch's process group abort one in ten processes that end in the usual way
 
 
 if __name__ == "__main__":

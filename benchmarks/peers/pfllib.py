@@ -52,7 +52,10 @@ def share_out(work: Work, place: Path) -> None:
         folder = place / "dataset" / "made-up" / part
         folder.mkdir(parents=True, exist_ok=True)
         for k in range(work.job.clients):
-            np.savez(folder / f"{k}.npz", data={"x": work.x[k, rows].numpy(), "y": work.y[k, rows].numpy()})  # type: ignore[arg-type]
+            np.savez(
+                folder / f"{k}.npz",
+                data={"x": work.x[k, rows].numpy(), "y": work.y[k, rows].numpy()},
+            )  # type: ignore[arg-type]
     (place / "system").mkdir(exist_ok=True)
     os.chdir(place / "system")
 

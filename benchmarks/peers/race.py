@@ -56,7 +56,9 @@ def contenders(pfllib: Path | None = None) -> list[Contender]:
         _ours("inplace", "inplace"),
         _ours("pool of 2", "pool"),
         _ours("auto", "auto"),
-        replace(_ours("vmap", "vmap"), jobs="c"),  # elsewhere there is nothing to stack, and it is `inplace`
+        replace(
+            _ours("vmap", "vmap"), jobs="c"
+        ),  # elsewhere there is nothing to stack, and it is `inplace`
         _ours("inplace, bf16", "inplace", "bf16"),
         _ours("pool of 2, bf16", "pool", "bf16"),
         Contender("Flower, 2 actors", ("-m", module + "flower", "{work}", "2"), "flower"),
@@ -65,7 +67,11 @@ def contenders(pfllib: Path | None = None) -> list[Contender]:
         Contender("fluke", ("-m", module + "fluke", "{work}"), "fluke"),
     ]
     if pfllib:
-        found.append(Contender("PFLlib", ("-m", module + "pfllib", "{work}", str(pfllib.resolve())), "pfllib"))
+        found.append(
+            Contender(
+                "PFLlib", ("-m", module + "pfllib", "{work}", str(pfllib.resolve())), "pfllib"
+            )
+        )
     return found
 
 
@@ -82,14 +88,19 @@ class Goal:
     @property
     def title(self) -> str:
         """What is divided by what."""
-        return " / ".join("quickest of " * (len(n) > 1) + " and ".join(n) for n in (self.above, self.below))
+        return " / ".join(
+            "quickest of " * (len(n) > 1) + " and ".join(n) for n in (self.above, self.below)
+        )
 
     def judged(self, rows: Iterable[Row]) -> Row:
         """The ratio and whether it is as it should be; None where somebody is missing."""
-        seconds = {r["contender"]: r["round"] for r in rows if r["job"] == self.job and r.get("round")}
+        seconds = {
+            r["contender"]: r["round"] for r in rows if r["job"] == self.job and r.get("round")
+        }
         # All must be there: without the quickest, the others would make the ratio look better than it is.
         above, below = (
-            min(seconds[n] for n in names) if set(names) <= set(seconds) else None for names in (self.above, self.below)
+            min(seconds[n] for n in names) if set(names) <= set(seconds) else None
+            for names in (self.above, self.below)
         )
         ratio = above / below if above and below else None
         met = None
@@ -103,7 +114,10 @@ PFL, FLOWER, FLUKE = ("pfl", "pfl, 2 processes"), ("Flower, 2 actors",), ("fluke
 AUTO = ("auto",)
 OURS = {"c": ("auto", "vmap")}  # where there is a choice, the quicker of them
 GOALS = [
-    *(Goal(j, ("inplace",), ("bare loop",), 1.05 if j in "ad" else None, at_least=False) for j in "abcd"),
+    *(
+        Goal(j, ("inplace",), ("bare loop",), 1.05 if j in "ad" else None, at_least=False)
+        for j in "abcd"
+    ),
     *(Goal(j, AUTO, ("inplace", "pool of 2"), 1.05, at_least=False) for j in "abcd"),
     Goal("a", ("PFLlib",), ("pool of 2",), 3.0),
     Goal("a", ("PFLlib",), ("pool of 2, bf16",), 4.0),
@@ -138,7 +152,9 @@ def measure(
         raise unknown("contender", only[0], [c.name for c in contenders(pfllib)])
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 0.5:
-        say(f"this machine is busy (load {load:.1f}): no figure will be true; measure on a quiet one.")
+        say(
+            f"this machine is busy (load {load:.1f}): no figure will be true; measure on a quiet one."
+        )
     pythons, failed, versions = environments({c.peer for c in chosen if c.peer}, say)
     rows: list[Row] = []
     turns = 1 if small else repeats
@@ -152,7 +168,9 @@ def measure(
             job = JOBS[name].small() if small else JOBS[name]
             folder = Path(place) / name
             write(job, folder)
-            rows += race(job, [c for c in chosen if name in c.jobs], folder, pythons, failed, turns, say, on)
+            rows += race(
+                job, [c for c in chosen if name in c.jobs], folder, pythons, failed, turns, say, on
+            )
     return {
         "jobs": [asdict(JOBS[name].small() if small else JOBS[name]) for name in jobs],
         "rows": rows,
@@ -163,7 +181,9 @@ def measure(
     }
 
 
-def environments(names: Iterable[str], say: Say) -> tuple[dict[str, Path], dict[str, str], dict[str, str]]:
+def environments(
+    names: Iterable[str], say: Say
+) -> tuple[dict[str, Path], dict[str, str], dict[str, str]]:
     """The interpreters of these peers, why some have none, and the versions found."""
     pythons: dict[str, Path] = {"": Path(sys.executable)}
     failed, versions = {}, {}
@@ -200,7 +220,9 @@ def race(
             if reference is None and c.name == "bare loop":
                 reference = weights
             row |= figures(answer, started) | {"mb": mb, "apart": apart(weights, reference)}
-            say(f"({job.name}) {c.name}: {row['round']:.3f} s a round, cold start {row['cold']:.1f} s")
+            say(
+                f"({job.name}) {c.name}: {row['round']:.3f} s a round, cold start {row['cold']:.1f} s"
+            )
         except PeerError as error:
             row["error"] = str(error)
             say(f"({job.name}) {c.name}: FAILED: {error}")
@@ -222,19 +244,27 @@ def surroundings(folder: Path) -> dict[str, str]:
         if not (shelf / package.name).exists():
             (shelf / package.name).symlink_to(package, target_is_directory=True)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PFL_PYTORCH_DEVICE": "cpu"}
+    quiet = {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PFL_PYTORCH_DEVICE": "cpu",
+    }
     # A cache folder of its own: `auto` chooses anew in every measurement.
     ours = {"PYTHONPATH": str(shelf), "FEDLOOM_CACHE": str(folder / "cache")}
     return {n: v for n, v in os.environ.items() if n != "RAY_ADDRESS"} | threads | quiet | ours
 
 
-def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[float, float | None]:
+def run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> tuple[float, float | None]:
     """When it was started, and the peak memory of all its processes together in MB (where the system tells)."""
     (folder / "answer.json").unlink(missing_ok=True)
     peak = 0.0
     with (folder / "said").open("w+", errors="replace") as said:
         started = time.monotonic()
-        process = subprocess.Popen(command, cwd=folder, env=dict(environment), stdout=said, stderr=said)
+        process = subprocess.Popen(
+            command, cwd=folder, env=dict(environment), stdout=said, stderr=said
+        )
         try:
             while process.poll() is None:
                 peak = max(peak, memory_mb(process.pid))
@@ -278,7 +308,9 @@ def memory_mb(pid: int) -> float:
     own, shared = 0, 0
     for one in tree(pid):
         try:
-            _, resident, common = (int(n) for n in Path(f"/proc/{one}/statm").read_text().split()[:3])
+            _, resident, common = (
+                int(n) for n in Path(f"/proc/{one}/statm").read_text().split()[:3]
+            )
         except (OSError, ValueError):
             continue
         own += resident - common
@@ -308,10 +340,17 @@ def figures(answer: Mapping[str, Any], started: float) -> Row:
     ends = answer["ends"]
     later = [b - a for a, b in pairwise(ends)]
     usual = median(later)
-    return {"round": usual, "cold": ends[0] - started - usual, "rounds": later, "accuracy": answer["accuracy"][-1]}
+    return {
+        "round": usual,
+        "cold": ends[0] - started - usual,
+        "rounds": later,
+        "accuracy": answer["accuracy"][-1],
+    }
 
 
-def apart(weights: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray] | None) -> float | None:
+def apart(
+    weights: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray] | None
+) -> float | None:
     """The largest difference of any weight from the bare loop's, statistics of BatchNorm left out; None without it."""
     if reference is None:
         return None

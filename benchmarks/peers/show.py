@@ -30,7 +30,14 @@ def verdict(ratio: Mapping[str, Any]) -> str:
 
 def ratios(found: Mapping[str, Any]) -> Table:
     """What the benchmark is for: ratios of seconds per round, each beside its goal."""
-    table = Table("job", "seconds a round", box=box.SIMPLE_HEAD, title="Ratios", title_justify="left", pad_edge=False)
+    table = Table(
+        "job",
+        "seconds a round",
+        box=box.SIMPLE_HEAD,
+        title="Ratios",
+        title_justify="left",
+        pad_edge=False,
+    )
     for heading in ("ratio", "goal"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -39,13 +46,21 @@ def ratios(found: Mapping[str, Any]) -> Table:
             continue
         value = "–" if r["ratio"] is None else f"{r['ratio']:.2f}"
         said = verdict(r)
-        table.add_row(f"({r['job']})", r["what"], value, goal(r), f"[bold red]{said}[/]" if said == "MISSED" else said)
+        table.add_row(
+            f"({r['job']})",
+            r["what"],
+            value,
+            goal(r),
+            f"[bold red]{said}[/]" if said == "MISSED" else said,
+        )
     return table
 
 
 def measured(found: Mapping[str, Any]) -> Table:
     """Everybody's figures."""
-    table = Table("job", "", box=box.SIMPLE_HEAD, title="Measured", title_justify="left", pad_edge=False)
+    table = Table(
+        "job", "", box=box.SIMPLE_HEAD, title="Measured", title_justify="left", pad_edge=False
+    )
     for heading in ("round, s", "cold, s", "MB", "accuracy", "apart"):
         table.add_column(heading, justify="right", no_wrap=True)
     for r in found["rows"]:
@@ -80,7 +95,11 @@ def markdown(found: Mapping[str, Any]) -> str:
     for r in found["ratios"]:
         value = "–" if r["ratio"] is None else f"{r['ratio']:.2f}"
         lines.append(f"| ({r['job']}) | {r['what']} | {value} | {goal(r)} | {verdict(r)} |")
-    lines += ["", "| job | | round, s | cold, s | MB | accuracy, % | apart |", "|---|---|---:|---:|---:|---:|---:|"]
+    lines += [
+        "",
+        "| job | | round, s | cold, s | MB | accuracy, % | apart |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
     for r in found["rows"]:
         if "error" in r:
             lines.append(f"| ({r['job']}) | {r['contender']} | failed | | | | |")
@@ -114,13 +133,37 @@ def picture(found: Mapping[str, Any]) -> str:
         reached += shares
         if points:
             heights = [float(len(names) - 1 - names.index(r["contender"])) for r in points]
-            tips = [f"{r['contender']}: {share:.2f}" for r, share in zip(points, shares, strict=True)]
+            tips = [
+                f"{r['contender']}: {share:.2f}" for r, share in zip(points, shares, strict=True)
+            ]
             label = f"({job['name']}) {job['title']}"
-            marks.append(Mark("dots", [math.log10(s) for s in shares], heights, series, label, size=4, tips=tips))
+            marks.append(
+                Mark(
+                    "dots",
+                    [math.log10(s) for s in shares],
+                    heights,
+                    series,
+                    label,
+                    size=4,
+                    tips=tips,
+                )
+            )
     steps = [s * 10.0**e for e in range(-2, 4) for s in (1, 2, 5)]
     inside = [s for s in steps if min(reached) / 2.5 <= s <= max(reached) * 2.5]
     x = Axis("seconds of a round, in units of ours (auto)", [(math.log10(s), f"{s:g}") for s in inside],
              (math.log10(inside[0]), math.log10(inside[-1])))  # fmt: skip
-    y = Axis("", [(float(len(names) - 1 - i), name) for i, name in enumerate(names)], (-0.5, len(names) - 0.5))
-    chart = Chart("Speed beside other libraries", marks, x, y, width=620, height=60 + 26 * len(names), rule=0.0)
+    y = Axis(
+        "",
+        [(float(len(names) - 1 - i), name) for i, name in enumerate(names)],
+        (-0.5, len(names) - 0.5),
+    )
+    chart = Chart(
+        "Speed beside other libraries",
+        marks,
+        x,
+        y,
+        width=620,
+        height=60 + 26 * len(names),
+        rule=0.0,
+    )
     return chart.draw(legend=True).svg(alone=True)

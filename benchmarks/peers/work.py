@@ -63,7 +63,9 @@ def write(job: Job, folder: Path) -> None:
     """Make the job's data, first weights and order of batches, and put them into a folder."""
     rng, per = numpy_rng("peers", job.name), job.train + job.test
     y = rng.integers(0, job.classes, (job.clients, per))
-    if len(job.shape) == 3:  # a coarse picture for each class under noise, so that there is something to learn
+    if (
+        len(job.shape) == 3
+    ):  # a coarse picture for each class under noise, so that there is something to learn
         channels, side, _ = job.shape
         coarse = rng.uniform(0, 160, (job.classes, channels, side // 4, side // 4))
         pictures = coarse.repeat(4, axis=2).repeat(4, axis=3)
@@ -84,7 +86,13 @@ def write(job: Job, folder: Path) -> None:
     torch.manual_seed(key("peers", job.name))
     weights = {n: t.contiguous().numpy() for n, t in network(job).state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "work.npz", x=x, y=y, orders=np.array(orders), **{f"weights/{n}": w for n, w in weights.items()})
+    np.savez(
+        folder / "work.npz",
+        x=x,
+        y=y,
+        orders=np.array(orders),
+        **{f"weights/{n}": w for n, w in weights.items()},
+    )
     (folder / "work.json").write_text(json.dumps(asdict(job)))
 
 
@@ -104,10 +112,14 @@ class Work:
             self.raw, self.y = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
             self._orders = torch.from_numpy(held["orders"])
             self.weights = {
-                n.removeprefix("weights/"): torch.from_numpy(held[n]) for n in held.files if n.startswith("weights/")
+                n.removeprefix("weights/"): torch.from_numpy(held[n])
+                for n in held.files
+                if n.startswith("weights/")
             }
         # Bytes become numbers between -1 and 1, in the very way of our engine.
-        self.x = self.raw.float().mul_(1 / 127.5).sub_(1) if self.raw.dtype == torch.uint8 else self.raw
+        self.x = (
+            self.raw.float().mul_(1 / 127.5).sub_(1) if self.raw.dtype == torch.uint8 else self.raw
+        )
 
     def model(self) -> nn.Module:
         """The model with its first weights."""
@@ -131,7 +143,8 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """Share of samples that the model gets right, in large batches."""
     model.eval()
     right = sum(
-        int((model(a).argmax(1) == b).sum()) for a, b in zip(x.split(EVAL_BATCH), y.split(EVAL_BATCH), strict=True)
+        int((model(a).argmax(1) == b).sum())
+        for a, b in zip(x.split(EVAL_BATCH), y.split(EVAL_BATCH), strict=True)
     )
     return right / len(y)
 
@@ -148,7 +161,9 @@ class Clock:
         self.ends.append(time.monotonic())
         self.accuracy.append(accuracy)
 
-    def answer(self, folder: Path, weights: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
+    def answer(
+        self, folder: Path, weights: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+    ) -> None:
         """Hand back what was noted and the last common weights."""
         held: dict[str, Any] = {n: t.detach().numpy() for n, t in dict(weights).items()}
         np.savez(folder / "answer.npz", **held)

@@ -42,13 +42,17 @@ class Personal:
     run: Run
     train: int
     test: int
-    before: float | None  # accuracy on its test samples with what the server sent it; None without test samples
+    before: (
+        float | None
+    )  # accuracy on its test samples with what the server sent it; None without test samples
     after: float | None  # and after its own training
     seconds: float
 
     def described(self) -> dict[str, Any]:
         """The figures as plain values."""
-        return {name: getattr(self, name) for name in ("train", "test", "before", "after", "seconds")}
+        return {
+            name: getattr(self, name) for name in ("train", "test", "before", "after", "seconds")
+        }
 
 
 def personalise(folder: str | Path, data: str, *, progress: Progress | None = None) -> Personal:
@@ -62,7 +66,9 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
     _refuse(run, method)
     clock = time.monotonic()
     shape = run.federation.get("shape", [])
-    size = {"size": shape[-1]} if len(shape) == 3 and not config.encoder else {}  # as the run's own images
+    size = (
+        {"size": shape[-1]} if len(shape) == 3 and not config.encoder else {}
+    )  # as the run's own images
     source = config.source.model_copy(update={**_PLAIN, **size})
     new = _matched(load_data(data, source, root=config.execution.data_root), run)
     split = [np.flatnonzero(new.test.numpy() == part) for part in (False, True)]
@@ -92,20 +98,30 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
     return Personal(predict, site, run, len(split[0]), len(y), before, after, seconds)
 
 
-_PLAIN = {"only_classes": None, "only_domains": None, "label_noise": 0.0, "image_noise": None, "nonsense": None}
+_PLAIN = {
+    "only_classes": None,
+    "only_domains": None,
+    "label_noise": 0.0,
+    "image_noise": None,
+    "nonsense": None,
+}
 
 
 def _refuse(run: Run, method: Method) -> None:
     """An error for runs and methods that have nothing for a newcomer."""
     if run.config.partition == "given" or run.config.model == "given":
-        raise FedloomError(f"{run.folder} was made from Python with its own data or model; personalise it there.")
+        raise FedloomError(
+            f"{run.folder} was made from Python with its own data or model; personalise it there."
+        )
     if not method.personalised:
         raise FedloomError(
             f"{method.name} gives everybody the common model, there is nothing to personalise; `fedloom export "
             f"{run.folder}` writes it."
         )
     if method.by_client is None:
-        raise FedloomError(f"{method.name} makes a client's model of what it sent before; a newcomer has sent nothing.")
+        raise FedloomError(
+            f"{method.name} makes a client's model of what it sent before; a newcomer has sent nothing."
+        )
 
 
 def widened(server: Payload, method: Method, clients: int) -> Payload:
@@ -116,7 +132,9 @@ def widened(server: Payload, method: Method, clients: int) -> Payload:
             continue
         rows = server.tensor(name)
         if len(rows) != clients:
-            raise FedloomError(f"{method.name}: the server's {name!r} has {len(rows)} entries for {clients} clients.")
+            raise FedloomError(
+                f"{method.name}: the server's {name!r} has {len(rows)} entries for {clients} clients."
+            )
         wider[name] = torch.cat([rows, torch.zeros_like(rows[:1])])
     return server.replace(**wider)
 
@@ -126,7 +144,9 @@ def _matched(new: Dataset, run: Run) -> Dataset:
     classes = tuple(run.federation["classes"])
     for name in new.classes:
         if name not in classes:
-            raise unknown(f"class of {new.name}, for a run with {len(classes)} classes,", name, classes)
+            raise unknown(
+                f"class of {new.name}, for a run with {len(classes)} classes,", name, classes
+            )
     number = torch.tensor([classes.index(name) for name in new.classes])
     return replace(new, y=number[new.y], classes=classes)
 
@@ -141,7 +161,9 @@ def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, S
     run = Run.load(folder)
     config, method = run.config, make(run.config.method, run.config.hyper)
     if config.partition == "given" or config.model == "given":
-        raise FedloomError(f"{run.folder} was made from Python with its own data or model; export it there.")
+        raise FedloomError(
+            f"{run.folder} was made from Python with its own data or model; export it there."
+        )
     federation = encoded(config, deal(config))
     site = Site(method, federation, network(config, federation), config.training, config.seed)
     with saved(run) as (start, store):
@@ -150,15 +172,25 @@ def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, S
         if client is None:
             predict = method.common(start.server, site)
             if predict is None:
-                raise FedloomError(f"{method.name} has no common model: say which client's with --client.")
+                raise FedloomError(
+                    f"{method.name} has no common model: say which client's with --client."
+                )
             return predict, site, run
         if not 0 <= client < site.clients:
-            raise FedloomError(f"there is no client {client}; they are numbered from 0 to {site.clients - 1}.")
+            raise FedloomError(
+                f"there is no client {client}; they are numbered from 0 to {site.clients - 1}."
+            )
         local = Local(site, client, start.round)
-        return method.personal(method.download(start.server, client), store.get(client), local), site, run
+        return (
+            method.personal(method.download(start.server, client), store.get(client), local),
+            site,
+            run,
+        )
 
 
-def export(predict: Predictor, site: Site, config: Config, out: str | Path, *, onnx: bool = False) -> Path:
+def export(
+    predict: Predictor, site: Site, config: Config, out: str | Path, *, onnx: bool = False
+) -> Path:
     """Write a model to a folder: `model.safetensors`, `config.json` and, if asked for, `model.onnx`."""
     if not isinstance(predict, Network) or predict.inputs is not None:
         raise FedloomError(
@@ -193,7 +225,9 @@ def export(predict: Predictor, site: Site, config: Config, out: str | Path, *, o
     tensors = {n: t.detach().clone().contiguous() for n, t in module.state_dict().items()}
     write_atomic(out / "model.safetensors", save(tensors))
     write_atomic(out / "config.json", json.dumps(told, indent=1).encode())
-    (out / "model.onnx").unlink(missing_ok=True)  # of an earlier export, it would be another model's
+    (out / "model.onnx").unlink(
+        missing_ok=True
+    )  # of an earlier export, it would be another model's
     if onnx:
         _onnx(module.eval(), data, out / "model.onnx")
     return out
@@ -206,9 +240,13 @@ def load(folder: str | Path) -> nn.Module:
         told = json.loads((folder / "config.json").read_bytes())
         tensors = load_file(folder / "model.safetensors")
     except FileNotFoundError as error:
-        raise FedloomError(f"{folder} is no exported model: it has no {Path(error.filename).name}.") from None
+        raise FedloomError(
+            f"{folder} is no exported model: it has no {Path(error.filename).name}."
+        ) from None
     if told.get("format") != FORMAT:
-        raise FedloomError(f"{folder} has format {told.get('format')}, this version reads format {FORMAT}.")
+        raise FedloomError(
+            f"{folder} has format {told.get('format')}, this version reads format {FORMAT}."
+        )
     given = told["input"]
     task = Task(tuple(given["shape"]), len(told["classes"]), given["vocabulary"])
     with torch.random.fork_rng(devices=[]):
@@ -235,7 +273,9 @@ def _head(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         return HEADS[told["kind"]](text, **given)
     values = tensors.get("head.values")
     owners = None if values is None else values.argmax(1)
-    return CacheHead(tensors["head.keys"], text, start=tensors.get("head.start"), owners=owners, **given)
+    return CacheHead(
+        tensors["head.keys"], text, start=tensors.get("head.start"), owners=owners, **given
+    )
 
 
 def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
@@ -244,7 +284,9 @@ def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter wants it
     except ImportError:
-        raise FedloomError("onnxruntime is not installed; `pip install 'fedloom[onnx]'` brings it.") from None
+        raise FedloomError(
+            "onnxruntime is not installed; `pip install 'fedloom[onnx]'` brings it."
+        ) from None
     rows = torch.arange(min(len(data.y), 5))
     x = data.prepare(data.take(rows))
     with warnings.catch_warnings(), torch.no_grad():
@@ -255,10 +297,14 @@ def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
                 dynamic_shapes=({0: torch.export.Dim("samples")},), external_data=False,
             )  # fmt: skip
         except Exception as error:  # whatever the exporter cannot do
-            raise FedloomError(f"this model does not go into ONNX: {str(error).strip().splitlines()[0]}") from error
+            raise FedloomError(
+                f"this model does not go into ONNX: {str(error).strip().splitlines()[0]}"
+            ) from error
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         for part in (x, x[:1]):
             ours, theirs = module(part), torch.from_numpy(session.run(None, {"x": part.numpy()})[0])
             if (ours - theirs).abs().max() > TOLERANCE * max(1.0, float(ours.abs().max())):
                 file.unlink()
-                raise FedloomError("onnxruntime and torch disagree about this model; no ONNX file was written.")
+                raise FedloomError(
+                    "onnxruntime and torch disagree about this model; no ONNX file was written."
+                )

@@ -24,7 +24,10 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
         for name, value in (record.get(who) or {}).items():
             if isinstance(value, int | float):
                 found[f"{who}/{name}"] = float(value)
-    found |= {f"domains/{name}": v for name, v in (record.get("personal") or {}).get("domains", {}).items()}
+    found |= {
+        f"domains/{name}": v
+        for name, v in (record.get("personal") or {}).get("domains", {}).items()
+    }
     found |= {f"validation/{name}": v for name, v in record["validation"].items() if v is not None}
     found |= {f"loss/{name}": v for name, v in record["loss"].items()}
     found |= {f"bytes/{way}": float(n) for way, n in record["bytes_total"].items()}
@@ -35,7 +38,11 @@ def settings(config: Config) -> dict[str, str]:
     """A config as flat names and texts: `training.lr`."""
     flat: dict[str, str] = {}
     for name, value in config.model_dump(mode="json").items():
-        inner = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+        inner = (
+            {f"{name}.{k}": v for k, v in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
         flat |= {k: str(v) for k, v in inner.items() if v is not None}
     return flat
 
@@ -78,15 +85,23 @@ class MLflow:
     def __init__(self, config: Config, folder: Path, experiment: str = "fedloom") -> None:
         self._client = _module("mlflow", "mlflow").MlflowClient()
         found = self._client.get_experiment_by_name(experiment)
-        self._experiment = found.experiment_id if found else self._client.create_experiment(experiment)
+        self._experiment = (
+            found.experiment_id if found else self._client.create_experiment(experiment)
+        )
         tags = {"fedloom.hash": config.hash(), "fedloom.folder": folder.name}
         wanted = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items())
-        open_ = [r for r in self._client.search_runs([self._experiment], wanted) if r.info.status != "FINISHED"]
+        open_ = [
+            r
+            for r in self._client.search_runs([self._experiment], wanted)
+            if r.info.status != "FINISHED"
+        ]
         if open_:
             self._run = open_[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")
         else:
-            self._run = self._client.create_run(self._experiment, tags=tags, run_name=folder.name).info.run_id
+            self._run = self._client.create_run(
+                self._experiment, tags=tags, run_name=folder.name
+            ).info.run_id
             for name, value in settings(config).items():
                 self._client.log_param(self._run, name, value[:500])
 
@@ -147,4 +162,6 @@ def _module(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise FedloomError(f"logging to {extra} needs an extra: pip install 'fedloom[{extra}]'.") from None
+        raise FedloomError(
+            f"logging to {extra} needs an extra: pip install 'fedloom[{extra}]'."
+        ) from None

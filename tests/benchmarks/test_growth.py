@@ -18,7 +18,9 @@ def test_rounds_are_measured_for_each_size() -> None:
 def test_start_is_measured_against_torch() -> None:
     said: list[str] = []
     figures = start.measure(repeats=1, say=said.append)
-    assert set(figures) == {*start.COMMANDS, "fedloom_over_torch", "all_over_torch"} and len(said) == 3
+    assert (
+        set(figures) == {*start.COMMANDS, "fedloom_over_torch", "all_over_torch"} and len(said) == 3
+    )
 
 
 def test_help_does_not_import_torch() -> None:

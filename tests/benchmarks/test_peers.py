@@ -31,7 +31,9 @@ def tiny(name: str, rounds: int = 1) -> Job:
     return replace(JOBS[name].small(), clients=2, rounds=rounds, lr=0.003 if name == "d" else 0.05)
 
 
-def raced(job: Job, chosen: list[Contender], folder: Path, failed: dict[str, str] | None = None) -> dict[str, dict]:
+def raced(
+    job: Job, chosen: list[Contender], folder: Path, failed: dict[str, str] | None = None
+) -> dict[str, dict]:
     write(job, folder)
     pythons = {c.peer: Path(sys.executable) for c in chosen}
     rows = race(job, chosen, folder, pythons, failed or {}, 1, lambda text: None, lambda *_: None)
@@ -46,7 +48,9 @@ def test_ours_and_the_bare_loop_reach_the_same_weights(name: str, tmp_path: Path
     by_hand, by_engine = bare.run(work, clocks[0]), ours.run(work, clocks[1], "inplace")
     assert set(by_hand) == set(by_engine) == set(work.weights)
     assert max(float((by_hand[n] - by_engine[n]).abs().max()) for n in by_hand) < 1e-5
-    assert max(float((by_hand[n] - t).abs().max()) for n, t in work.weights.items()) > 1e-3  # and it did something
+    assert (
+        max(float((by_hand[n] - t).abs().max()) for n, t in work.weights.items()) > 1e-3
+    )  # and it did something
     assert clocks[0].accuracy == pytest.approx(clocks[1].accuracy) and len(clocks[0].ends) == 1
 
 
@@ -59,7 +63,9 @@ def test_rounds_differ_in_their_batches(tmp_path: Path) -> None:
 
 
 def test_the_first_round_is_no_part_of_a_rounds_seconds() -> None:
-    row = figures({"ends": [17.0, 18.0, 21.0, 23.0], "accuracy": [None, 0.1, 0.2, 0.3]}, started=10.0)
+    row = figures(
+        {"ends": [17.0, 18.0, 21.0, 23.0], "accuracy": [None, 0.1, 0.2, 0.3]}, started=10.0
+    )
     assert row == {"round": 2.0, "cold": 5.0, "rounds": [1.0, 3.0, 2.0], "accuracy": 0.3}
 
 
@@ -87,20 +93,35 @@ def test_whoever_fails_is_named_with_the_reason(tmp_path: Path) -> None:
     assert rows["hasty"]["error"] == "it did 1 rounds in place of 2"
     assert rows["garbled"]["error"].startswith("its answer cannot be read")
     assert rows["absent"]["error"] == "ghost could not be installed: no such package"
-    found = {"rows": list(rows.values()), "ratios": [], "jobs": [], "versions": {}, "cores": 2, "load": 0.0}
-    assert len(show.failures(found)) == 5 and "Failed: (c) broken: ended with code 1" in show.markdown(found)
+    found = {
+        "rows": list(rows.values()),
+        "ratios": [],
+        "jobs": [],
+        "versions": {},
+        "cores": 2,
+        "load": 0.0,
+    }
+    assert len(
+        show.failures(found)
+    ) == 5 and "Failed: (c) broken: ended with code 1" in show.markdown(found)
     assert printed(show.measured(found)).count("FAILED") == 5
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-def test_whoever_takes_too_long_is_ended_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_takes_too_long_is_ended_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(racing, "LIMIT", 1.0)
     code = "import subprocess; p = subprocess.Popen(['sleep', '60']); open('pid', 'w').write(str(p.pid)); p.wait()"
     row = raced(tiny("c"), [Contender("slow", ("-c", code))], tmp_path)["slow"]
     assert row["error"] == "not finished after 1 s"
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     deadline = time.monotonic() + 5
-    while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+    while (
+        status.exists()
+        and status.read_text().rpartition(")")[2].split()[0] != "Z"
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
@@ -109,7 +130,9 @@ def test_whoever_takes_too_long_is_ended_with_all_it_started(tmp_path: Path, mon
 def test_memory_is_that_of_all_processes_together() -> None:
     before = racing.memory_mb(os.getpid())
     code = "x = bytearray(200 << 20); print(len(x), flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout and child.stdout.readline()
         grown = racing.memory_mb(os.getpid()) - before
         child.communicate(b"\n")
@@ -119,20 +142,34 @@ def test_memory_is_that_of_all_processes_together() -> None:
 def test_a_goal_is_met_missed_or_not_measured() -> None:
     rows = [
         {"job": "a", "contender": name, "round": seconds}
-        for name, seconds in {"inplace": 1.1, "bare loop": 1.0, "pool of 2": 0.6, "auto": 0.6, "fluke": 1.3}.items()
+        for name, seconds in {
+            "inplace": 1.1,
+            "bare loop": 1.0,
+            "pool of 2": 0.6,
+            "auto": 0.6,
+            "fluke": 1.3,
+        }.items()
     ] + [{"job": "a", "contender": "Flower, 2 actors", "error": "no luck"}]
     judged = {g.title: g.judged(rows) for g in GOALS if g.job == "a"}
     over = judged["inplace / bare loop"]
     assert over["ratio"] == pytest.approx(1.1) and over["met"] is False
     auto = judged["auto / quickest of inplace and pool of 2"]
     assert auto["ratio"] == 1.0 and auto["met"] is True
-    assert judged["fluke / auto"]["met"] is True and judged["Flower, 2 actors / auto"]["ratio"] is None
-    alone = next(g for g in GOALS if g.title == auto["what"]).judged([r for r in rows if r["contender"] != "pool of 2"])
-    assert alone["ratio"] is None and alone["met"] is None  # the quickest of its choices is not known
+    assert (
+        judged["fluke / auto"]["met"] is True and judged["Flower, 2 actors / auto"]["ratio"] is None
+    )
+    alone = next(g for g in GOALS if g.title == auto["what"]).judged(
+        [r for r in rows if r["contender"] != "pool of 2"]
+    )
+    assert (
+        alone["ratio"] is None and alone["met"] is None
+    )  # the quickest of its choices is not known
     found = {"ratios": list(judged.values())}
     text = printed(show.ratios(found))
     assert text.count("MISSED") == 1 and "1.10" in text and "at most 1.05" in text
-    assert text.count("not measured") == 3  # Flower failed; PFLlib, which has two goals, was not there
+    assert (
+        text.count("not measured") == 3
+    )  # Flower failed; PFLlib, which has two goals, was not there
 
 
 def test_goals_name_contenders_that_there_are(tmp_path: Path) -> None:
@@ -149,7 +186,9 @@ def printed(table: object) -> str:
     return console.file.getvalue()
 
 
-def test_an_environment_is_made_once_and_a_failure_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_made_once_and_a_failure_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path))
     asked: list[list[str]] = []
 
@@ -163,30 +202,58 @@ def test_an_environment_is_made_once_and_a_failure_says_why(tmp_path: Path, monk
         )
 
     monkeypatch.setattr(environment.subprocess, "run", pretend)
-    with pytest.raises(environment.PeerError, match=r"ghost could not be installed: ERROR: No matching distribution"):
+    with pytest.raises(
+        environment.PeerError,
+        match=r"ghost could not be installed: ERROR: No matching distribution",
+    ):
         environment.installed(environment.Peer("ghost", ("ghost-fl",)))
     kind = environment.Peer("kind", ("kind-fl",), alone=("lonely",))
     python = environment.installed(kind)
     assert python.is_relative_to(tmp_path / "peers" / "kind")
     pinned = [a for a in asked[-2] if a.startswith("torch==")]
-    assert len(pinned) == 1 and "+" not in pinned[0] and "--no-deps" in asked[-1] and asked[-1][-1] == "lonely"
+    assert (
+        len(pinned) == 1
+        and "+" not in pinned[0]
+        and "--no-deps" in asked[-1]
+        and asked[-1][-1] == "lonely"
+    )
     made = len(asked)
     assert environment.installed(kind) == python and len(asked) == made
-    environment.installed(replace(kind, packages=("kind-fl", "more")))  # something else is wanted: made anew
+    environment.installed(
+        replace(kind, packages=("kind-fl", "more"))
+    )  # something else is wanted: made anew
     assert len(asked) == made + 3
 
 
 def test_the_picture_has_a_row_for_each_contender() -> None:
-    rows = [{"job": j, "contender": n, "round": s} for j in "ac" for n, s in {"auto": 0.5, "fluke": 1.5}.items()]
+    rows = [
+        {"job": j, "contender": n, "round": s}
+        for j in "ac"
+        for n, s in {"auto": 0.5, "fluke": 1.5}.items()
+    ]
     rows.append({"job": "a", "contender": "pfl", "error": "no luck"})
     jobs = [{"name": j, "title": JOBS[j].title} for j in "ac"]
     svg = show.picture({"rows": rows, "jobs": jobs})
-    assert svg.startswith("<svg") and "fluke: 3.00" in svg and ">pfl<" in svg and "(c) linear head" in svg
+    assert (
+        svg.startswith("<svg")
+        and "fluke: 3.00" in svg
+        and ">pfl<" in svg
+        and "(c) linear head" in svg
+    )
 
 
 def test_the_command_writes_its_results(fedloom, tmp_path: Path) -> None:
     code, out, _ = fedloom(
-        "bench", "speed", "--peers", "--quick", "--jobs", "c", "--only", "bare;inplace", "--out", str(tmp_path)
+        "bench",
+        "speed",
+        "--peers",
+        "--quick",
+        "--jobs",
+        "c",
+        "--only",
+        "bare;inplace",
+        "--out",
+        str(tmp_path),
     )
     assert code == 0 and "inplace / bare loop" in out
     found = json.loads((tmp_path / "speed.json").read_text())
@@ -248,7 +315,9 @@ def test_pfllib_is_given_its_files_and_stopped_in_time(tmp_path: Path) -> None:
     assert np.allclose(moved, 2.0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "package"), [("Flower, 2 actors", "ray"), ("pfl", "pfl"), ("fluke", "fluke")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("Flower, 2 actors", "ray"), ("pfl", "pfl"), ("fluke", "fluke")]
+)
 def test_a_peer_reaches_the_bare_loops_weights(name: str, package: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed here")

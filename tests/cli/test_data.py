@@ -35,7 +35,9 @@ def test_data_commands(fedloom, tmp_path) -> None:
     assert code == 0 and "handwritten 1500" in out and "several" not in out
     code, out, _ = fedloom("data", "show", "digits4", "--json")
     assert json.loads(out)["train"] == 4800 and "clients" not in json.loads(out)
-    code, out, _ = fedloom("data", "picture", "digits4", "--partition", "dirichlet", "--out", "p.png")
+    code, out, _ = fedloom(
+        "data", "picture", "digits4", "--partition", "dirichlet", "--out", "p.png"
+    )
     assert code == 0 and Image.open(tmp_path / "p.png").width > 300
     for domain in ("north", "south"):
         for kind in ("good", "bent"):
@@ -44,7 +46,10 @@ def test_data_commands(fedloom, tmp_path) -> None:
             for i in range(12):
                 Image.new("RGB", (20, 20), (i * 20, 0, 90)).save(folder / f"{i}.png")
     code, out, _ = fedloom("data", "check", "parts")
-    assert code == 0 and "parts is fine: 40 training and 8 test samples (image), 2 classes, 2 domains." in out
+    assert (
+        code == 0
+        and "parts is fine: 40 training and 8 test samples (image), 2 classes, 2 domains." in out
+    )
     (tmp_path / "parts/north/good/3.png").write_bytes(b"no picture")
     code, _, err = fedloom("data", "check", "parts")
     assert code == 2 and "3.png" in err
@@ -73,7 +78,10 @@ def test_data_commands(fedloom, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"y_train": np.where(np.arange(60) == 3, 10**12, LABELS)}, "no sample has the label 3 although"),
+        (
+            {"y_train": np.where(np.arange(60) == 3, 10**12, LABELS)},
+            "no sample has the label 3 although",
+        ),
         ({"y_train": np.full(60, 2**64 - 1, np.uint64)}, "y_train holds a label that is too large"),
         ({"x_train": np.array([{}] * 60, dtype=object)}, "x_train holds pickled objects"),
     ],
@@ -103,17 +111,27 @@ def test_files_that_cannot_be_used(fedloom, tmp_path, name, content, said) -> No
 
 def test_folders_and_names_that_cannot_be_used(fedloom, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "empty: holds no folders; expected <domain>/<class>/*" in fedloom("data", "check", "empty")[2]
+    assert (
+        "empty: holds no folders; expected <domain>/<class>/*"
+        in fedloom("data", "check", "empty")[2]
+    )
     (tmp_path / "folder.npz").mkdir()
     assert "folder.npz: holds no folders" in fedloom("data", "check", "folder.npz")[2]
     assert "did you mean 'pacs'" in fedloom("data", "check", "pasc")[2]
     assert "unknown data set or path ''" in fedloom("data", "check", "")[2]
     (tmp_path / "pfl" / "train").mkdir(parents=True)
     np.savez(tmp_path / "pfl" / "train" / "0.npz", data={"x": VECTORS, "y": LABELS})
-    assert "config.json: there is no such file; PFLlib writes it" in fedloom("data", "check", "pfl")[2]
-    image(tmp_path / "tables" / "cat" / "0.png")  # a table beside folders of images does not make it a set of texts
+    assert (
+        "config.json: there is no such file; PFLlib writes it" in fedloom("data", "check", "pfl")[2]
+    )
+    image(
+        tmp_path / "tables" / "cat" / "0.png"
+    )  # a table beside folders of images does not make it a set of texts
     (tmp_path / "tables" / "notes.csv").write_text("file,kind\n")
-    assert "tables is fine: 1 training and 0 test samples (image), 1 class" in fedloom("data", "check", "tables")[1]
+    assert (
+        "tables is fine: 1 training and 0 test samples (image), 1 class"
+        in fedloom("data", "check", "tables")[1]
+    )
 
 
 def test_what_will_hardly_serve_is_said(fedloom, tmp_path) -> None:
@@ -130,11 +148,21 @@ def test_what_will_hardly_serve_is_said(fedloom, tmp_path) -> None:
 def test_options_that_cannot_be_used(fedloom, tmp_path) -> None:
     np.savez(tmp_path / "a.npz", **WHOLE)
     assert "--clients is for a partition" in fedloom("data", "show", "a.npz", "--clients", 3)[2]
-    assert "clients = 0" in fedloom("data", "show", "a.npz", "--partition", "iid", "--clients", 0)[2]
+    assert (
+        "clients = 0" in fedloom("data", "show", "a.npz", "--partition", "iid", "--clients", 0)[2]
+    )
     assert "--out wants the name of a .png" in fedloom("data", "picture", "a.npz", "--out", "p")[2]
-    assert fedloom("data", "picture", "a.npz", "--out", "new/p.png")[0] == 0 and (tmp_path / "new/p.png").exists()
-    assert "cannot write a.npz/p.png" in fedloom("data", "picture", "a.npz", "--out", "a.npz/p.png")[2]
-    assert "asked for twice" in fedloom("data", "check", "digits4", "--set", 'only_classes=["1","1"]')[2]
+    assert (
+        fedloom("data", "picture", "a.npz", "--out", "new/p.png")[0] == 0
+        and (tmp_path / "new/p.png").exists()
+    )
+    assert (
+        "cannot write a.npz/p.png" in fedloom("data", "picture", "a.npz", "--out", "a.npz/p.png")[2]
+    )
+    assert (
+        "asked for twice"
+        in fedloom("data", "check", "digits4", "--set", 'only_classes=["1","1"]')[2]
+    )
     code, out, _ = fedloom("data", "check", "digits4", "--set", "only_domains=photo, street")
     assert code == 0 and "2 domains" in out
 

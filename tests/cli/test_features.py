@@ -19,7 +19,9 @@ def test_encoders_are_listed(fedloom) -> None:
     code, out, _ = fedloom("encoders", "--json")
     rows = json.loads(out)
     assert code == 0 and len(rows) >= 12
-    assert {"vit-mini", "efficientnet-lite0", "hf:PATH", "minilm", "hash", "clip:PATH"} <= {r["name"] for r in rows}
+    assert {"vit-mini", "efficientnet-lite0", "hf:PATH", "minilm", "hash", "clip:PATH"} <= {
+        r["name"] for r in rows
+    }
     assert fedloom("encoders")[0] == 0
 
 
@@ -30,7 +32,18 @@ def test_encode_run_list_and_clear(fedloom) -> None:
     assert code == 0 and "x 192 features of vit-mini" in out, err
     code, out, _ = fedloom("cache", "list")
     assert code == 0 and "1 entries" in out and "vit-mini" in out
-    run = ("run", "fedavg", "--data", "digits4", "--encoder", "vit-mini", "--model", "linear", "--partition", "iid")
+    run = (
+        "run",
+        "fedavg",
+        "--data",
+        "digits4",
+        "--encoder",
+        "vit-mini",
+        "--model",
+        "linear",
+        "--partition",
+        "iid",
+    )
     code, out, err = fedloom(*run, "--clients", 3, "--rounds", 2, *only, "--out", "A")
     assert code == 0 and "round 2/2" in out and "encoding" not in out, err
     assert 'encoder = "vit-mini"' in Path("A/config.toml").read_text()

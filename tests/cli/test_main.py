@@ -36,12 +36,26 @@ def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
         "summary.json", "timing.jsonl",
     }  # fmt: skip
     summary = json.loads((tmp_path / "A/summary.json").read_text())
-    for name in ("method", "data", "partition", "seed", "rounds", "clients", "personal", "common", "domains"):
+    for name in (
+        "method",
+        "data",
+        "partition",
+        "seed",
+        "rounds",
+        "clients",
+        "personal",
+        "common",
+        "domains",
+    ):
         assert name in summary
     for name in ("domain_avg", "domain_std", "sigma_type", "sigma_client", "worst_client"):
         assert set(summary[name]) == {"last", "best", "best_by_validation"}
     assert set(summary["domains"]) == {"handwritten", "photo", "printed", "street"}
-    assert summary["bytes"]["up"]["total"] > 0 and summary["seconds"] > 0 and summary["peak_rss_mb"] > 0
+    assert (
+        summary["bytes"]["up"]["total"] > 0
+        and summary["seconds"] > 0
+        and summary["peak_rss_mb"] > 0
+    )
     lines = (tmp_path / "A/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2]
 
@@ -49,7 +63,9 @@ def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
 def test_same_bytes_twice_with_a_pool_and_from_its_own_config(fedloom, tmp_path) -> None:
     assert fedloom("run", "fedavg", *SMALL, "--out", "A")[0] == 0
     assert fedloom("run", "fedavg", *SMALL, "--out", "B")[0] == 0
-    assert fedloom("run", "fedavg", *SMALL, "--out", "C", "--executor", "pool", "--workers", 2)[0] == 0
+    assert (
+        fedloom("run", "fedavg", *SMALL, "--out", "C", "--executor", "pool", "--workers", 2)[0] == 0
+    )
     assert fedloom("run", "A/config.toml", "--out", "D")[0] == 0
     first = (tmp_path / "A/metrics.jsonl").read_bytes()
     for other in "BCD":
@@ -136,7 +152,19 @@ def test_strict_recipe_file(fedloom, tmp_path) -> None:
 
 
 def test_a_damaged_checkpoint_is_said_and_the_one_before_used(fedloom, tmp_path) -> None:
-    args = ["run", "fedper", *BASE, "--rounds", 3, "--set", "width=4", "--set", "features=16", "--out", "A"]
+    args = [
+        "run",
+        "fedper",
+        *BASE,
+        "--rounds",
+        3,
+        "--set",
+        "width=4",
+        "--set",
+        "features=16",
+        "--out",
+        "A",
+    ]
     assert fedloom(*args)[0] == 0
     final = {p.name: p.read_bytes() for p in (tmp_path / "A/checkpoint").iterdir()}
     newest = tmp_path / "A/checkpoint/round-000003.json"
@@ -147,7 +175,9 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_used(fedloom, tmp_path)
     (tmp_path / "A/summary.json").unlink()
     code, _, err = fedloom("resume", "A")
     assert code == 0
-    assert "round-000003.json is damaged" in err and "Going on from round-000002.json instead." in err
+    assert (
+        "round-000003.json is damaged" in err and "Going on from round-000002.json instead." in err
+    )
     assert {p.name: p.read_bytes() for p in (tmp_path / "A/checkpoint").iterdir()} == final
 
 
@@ -168,7 +198,9 @@ def test_disk_full_leaves_the_previous_checkpoint(fedloom, tmp_path, monkeypatch
     monkeypatch.setattr(state, "write_atomic", real)
     assert fedloom("resume", "A")[0] == 0
     assert fedloom("run", "fedavg", *SMALL, "--out", "B")[0] == 0
-    assert (tmp_path / "A/metrics.jsonl").read_bytes() == (tmp_path / "B/metrics.jsonl").read_bytes()
+    assert (tmp_path / "A/metrics.jsonl").read_bytes() == (
+        tmp_path / "B/metrics.jsonl"
+    ).read_bytes()
 
 
 def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
@@ -180,7 +212,10 @@ def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
     assert {r["method"] for r in rows} == {"local", "fedavg", "fedavg-tuned", "fedprox"}
     assert all(r["seeds"] == [0, 1] and r["personal_std"] is not None for r in rows)
     by_name = {r["method"]: r for r in rows}
-    assert by_name["fedavg"]["better_than_local"] is not None and by_name["local"]["better_than_local"] is None
+    assert (
+        by_name["fedavg"]["better_than_local"] is not None
+        and by_name["local"]["better_than_local"] is None
+    )
     assert "| fedprox |" in (tmp_path / "C/leaderboard.md").read_text()
     assert any("mu = 0.5" in p.read_text() for p in (tmp_path / "C").glob("fedprox-*/config.toml"))
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "C").glob("*/metrics.jsonl")}
@@ -196,18 +231,26 @@ def test_lists(fedloom) -> None:
     code, out, _ = fedloom("methods", "--json")
     found = {row["name"]: row for row in json.loads(out)}
     assert (
-        code == 0 and found["fedprox"]["settings"] == {"mu": 0.01} and found["fedprox"]["about"].startswith("FedProx")
+        code == 0
+        and found["fedprox"]["settings"] == {"mu": 0.01}
+        and found["fedprox"]["about"].startswith("FedProx")
     )
     assert "scaffold" in fedloom("methods")[1]
     code, out, _ = fedloom("data", "--json")
-    assert json.loads(out)["data"]["digits4"]["there"] and "beta" in json.loads(out)["partitions"]["dirichlet"]
+    assert (
+        json.loads(out)["data"]["digits4"]["there"]
+        and "beta" in json.loads(out)["partitions"]["dirichlet"]
+    )
     assert len(json.loads(out)["data"]) == 15 and len(json.loads(out)["partitions"]) == 12
     assert fedloom("data")[1] == fedloom("data", "list")[1]
 
 
 def test_help_teaches() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fedloom", "run", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fedloom", "run", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     for word in ("fedloom run fedavg", "--partition", "resume", "training.lr", "KEY=VALUE"):
         assert word in done.stdout
@@ -222,7 +265,9 @@ def test_new_method_outside_a_checkout_passes_its_own_test(fedloom, tmp_path) ->
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ},
     )  # fmt: skip
     assert "4 passed" in done.stdout, done.stdout
-    code, out, _ = fedloom("run", "fed_mine.py", *SMALL, "--executor", "pool", "--set", "strength=0.2", "--out", "M")
+    code, out, _ = fedloom(
+        "run", "fed_mine.py", *SMALL, "--executor", "pool", "--set", "strength=0.2", "--out", "M"
+    )
     assert code == 0 and "round 2/2" in out
     assert "already; nothing was written" in fedloom("new", "fed-mine")[2]
     code, _, err = fedloom("run", "fed_mine")
@@ -233,7 +278,9 @@ def test_bench_speed_prints_its_ratios(fedloom) -> None:
     code, out, _ = fedloom("bench", "speed", "--quick", "--json")
     figures = json.loads(out)
     assert code == 0
-    assert figures["overhead"]["largest_difference_of_weights"] < 1e-4  # the bare loop did the same work
+    assert (
+        figures["overhead"]["largest_difference_of_weights"] < 1e-4
+    )  # the bare loop did the same work
     assert figures["overhead"]["inplace_over_bare"] > 0 and figures["overhead"]["pool_speedup"] > 0
     assert figures["memory"]["fedavg"]["ratio"] < 1.3
 
@@ -244,12 +291,19 @@ def test_plug_ins_are_named_shown_and_refused(fedloom, tmp_path) -> None:
     assert "mu" in out and "cos_tau" in out
     code, out, _ = fedloom("methods")
     assert code == 0 and "...+daa" in out and "...+dfdc" in out
-    assert fedloom("run", "fedprox+daa", *SMALL, "--set", "by_gap=0.1", "--set", "mu=0.5", "--out", "A")[0] == 0
+    assert (
+        fedloom(
+            "run", "fedprox+daa", *SMALL, "--set", "by_gap=0.1", "--set", "mu=0.5", "--out", "A"
+        )[0]
+        == 0
+    )
     assert json.loads((tmp_path / "A/summary.json").read_text())["method"] == "fedprox+daa"
     config = (tmp_path / "A/config.toml").read_text()
     assert "by_gap = 0.1" in config and "mu = 0.5" in config
     assert fedloom("run", "A/config.toml", "--out", "B")[0] == 0
-    assert (tmp_path / "A/metrics.jsonl").read_bytes() == (tmp_path / "B/metrics.jsonl").read_bytes()
+    assert (tmp_path / "A/metrics.jsonl").read_bytes() == (
+        tmp_path / "B/metrics.jsonl"
+    ).read_bytes()
     for args, said in (
         (["check", "fedavg+dfcd"], "unknown plug-in 'dfcd'; did you mean 'dfdc'?"),
         (["run", "local+dfdc", *SMALL], "local+dfdc: its clients share no weights"),

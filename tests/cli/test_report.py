@@ -83,7 +83,9 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
             {"method": "fedbn", "seeds": [0, 1], "flops_per_round": 5e9},
             {"method": "gone", "failed": "seed 0: NaN"},
         ],
-        "tests": [{"a": "fedbn", "b": "local", "p_holm": 0.5, "sentence": "No significant difference."}],
+        "tests": [
+            {"a": "fedbn", "b": "local", "p_holm": 0.5, "sentence": "No significant difference."}
+        ],
         "runs": [{"method": "fedbn", "seed": 0}, {"method": "local", "seed": 0}],
     }
     (runs / "leaderboard.json").write_text(json.dumps(board))
@@ -107,13 +109,21 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
         (["report", "nowhere"], "there is no folder nowhere."),
         (["report", "empty"], "empty: no run is in there"),
         (["report", "C", "--format", "sgv"], "unknown format 'sgv'; did you mean 'svg'?"),
-        (["report", "old"], "old/run was written by an older version of fedloom (format 0, this one has format 1)"),
-        (["report", "odd"], "odd/run cannot be read: unknown key 'methode'; did you mean 'method'?"),
+        (
+            ["report", "old"],
+            "old/run was written by an older version of fedloom (format 0, this one has format 1)",
+        ),
+        (
+            ["report", "odd"],
+            "odd/run cannot be read: unknown key 'methode'; did you mean 'method'?",
+        ),
         (["report", "broken"], "leaderboard.json is damaged"),
         (["dash", "nowhere"], "there is no folder nowhere."),
     ],
 )
-def test_bad_input_is_one_clear_sentence(call, runs: Path, tmp_path: Path, args: list[str], said: str) -> None:
+def test_bad_input_is_one_clear_sentence(
+    call, runs: Path, tmp_path: Path, args: list[str], said: str
+) -> None:
     (tmp_path / "empty").mkdir()
     for name, text in (("old", ""), ("odd", "format = 1\n")):
         (tmp_path / name / "run").mkdir(parents=True)
@@ -143,7 +153,9 @@ def test_export_writes_every_figure_and_a_table(call, runs: Path) -> None:
     for path in (runs / "figures").glob("*.svg"):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert "var(" not in path.read_text()
-    assert "fedbn" in (runs / "figures/personal-by-round.svg").read_text()  # the legend is in the figure
+    assert (
+        "fedbn" in (runs / "figures/personal-by-round.svg").read_text()
+    )  # the legend is in the figure
     tex = (runs / "figures/leaderboard.tex").read_text()
     rows = [line for line in tex.splitlines() if line.startswith(("local &", "fedbn &"))]
     columns = tex.split(r"\begin{tabular}{l")[1].split("}")[0]
@@ -181,7 +193,12 @@ def ask(server: Dash, path: str, host: str | None = None) -> tuple[int, str]:
 def test_dash_serves_this_machine_only(server: Dash) -> None:
     assert server.server_address[0] == "127.0.0.1"
     status, text = ask(server, "/")
-    assert status == 200 and "connect-src 'self'" in text and "setInterval" in text and "2 seeds" in text
+    assert (
+        status == 200
+        and "connect-src 'self'" in text
+        and "setInterval" in text
+        and "2 seeds" in text
+    )
     status, part = ask(server, "/main")
     assert status == 200 and part.startswith("<div id=all>") and "<style>" not in part
     assert ask(server, "/etc/passwd")[0] == 404 and ask(server, "/../C/config.toml")[0] == 404
@@ -224,9 +241,13 @@ def test_dash_refreshes_in_a_browser(browser, server: Dash, runs: Path) -> None:
     browser.js("document.querySelectorAll('#curves .tab > label')[1].click()")
     browser.rest(2.5)  # it has looked once
     (runs / "kept.json").rename(runs / "fedbn-s1/summary.json")
-    browser.until(lambda: "round 2 of 2" not in browser.js("document.querySelector('#runs').textContent"))
+    browser.until(
+        lambda: "round 2 of 2" not in browser.js("document.querySelector('#runs').textContent")
+    )
     # what the reader had chosen is kept
-    browser.until(lambda: browser.js("document.querySelector('#board [aria-sort]')?.textContent") == "Method")
+    browser.until(
+        lambda: browser.js("document.querySelector('#board [aria-sort]')?.textContent") == "Method"
+    )
     assert browser.js("document.querySelectorAll('#curves .tab > input')[1].checked")
     assert browser.logged == []
     assert all(address.startswith(server.address) for address in browser.asked)

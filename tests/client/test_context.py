@@ -90,15 +90,24 @@ def vectors(*sizes: int) -> Federation:
         ("only",),
     )
     none, ends = np.array([], dtype=np.int64), np.cumsum(sizes)
-    clients = [Client(np.arange(end - size, end), none, none) for size, end in zip(sizes, ends, strict=True)]
+    clients = [
+        Client(np.arange(end - size, end), none, none)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
     return Federation(data, tuple(clients))
 
 
 def place(
-    *sizes: int, model: nn.Module | None = None, method: Method | None = None, strict: bool = False, **training: Any
+    *sizes: int,
+    model: nn.Module | None = None,
+    method: Method | None = None,
+    strict: bool = False,
+    **training: Any,
 ) -> Site:
     settings = Training(**{"batch": 4, "lr": 0.1, **training})
-    return Site(method or Plain(), vectors(*(sizes or (10,))), model or net(), settings, SEED, strict)
+    return Site(
+        method or Plain(), vectors(*(sizes or (10,))), model or net(), settings, SEED, strict
+    )
 
 
 def weights(site: Site) -> dict[str, Tensor]:
@@ -147,8 +156,17 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[Any], torch.optim.Optimize
         lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.01),
     ),
     "adam": (
-        {"optimizer": "adam", "lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.1},
-        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, fused=True),
+        {
+            "optimizer": "adam",
+            "lr": 0.02,
+            "beta1": 0.8,
+            "beta2": 0.95,
+            "eps": 1e-6,
+            "weight_decay": 0.1,
+        },
+        lambda p: torch.optim.Adam(
+            p, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, fused=True
+        ),
     ),
     "adam amsgrad": (
         {"optimizer": "adam", "lr": 0.02, "amsgrad": True},
@@ -274,7 +292,9 @@ def test_an_epoch_sees_every_sample_once_in_a_new_order() -> None:
     site, watch = place(7, 10, epochs=2), Watch()
     Local(site, 1, 1).fit(watch)
     first, second = watch.order[:10], watch.order[10:]
-    assert sorted(first) == sorted(second) == list(range(7, 17))  # the second client's own samples only
+    assert (
+        sorted(first) == sorted(second) == list(range(7, 17))
+    )  # the second client's own samples only
     assert first != second
     assert first != sorted(first)
     labels = torch.cat([y for _, y in watch.batches])
@@ -293,7 +313,9 @@ def test_an_epoch_sees_every_sample_once_in_a_new_order() -> None:
         ({"batch": 32}, 0.01, 1),  # at least one
     ],
 )
-def test_a_straggler_does_part_of_the_steps(settings: dict[str, Any], work: float, steps: int) -> None:
+def test_a_straggler_does_part_of_the_steps(
+    settings: dict[str, Any], work: float, steps: int
+) -> None:
     watch, full = Watch(), Watch()
     fit = Local(place(10, **settings), 0, 1, work).fit(watch)
     Local(place(10, **settings), 0, 1).fit(full)
@@ -325,7 +347,9 @@ def test_keywords_change_the_settings_of_one_call() -> None:
     assert site.training == Training(batch=4, lr=0.1)
 
 
-@pytest.mark.parametrize("wrong", [{"epoch": 3}, {"lr": -1.0}, {"steps": 0}, {"epochs": "many"}, {"optimizer": "sdg"}])
+@pytest.mark.parametrize(
+    "wrong", [{"epoch": 3}, {"lr": -1.0}, {"steps": 0}, {"epochs": "many"}, {"optimizer": "sdg"}]
+)
 def test_a_wrong_keyword_is_refused(wrong: dict[str, Any]) -> None:
     """A misspelt or impossible setting in a method would otherwise be a silent change of the method."""
     with pytest.raises(FedloomError, match=next(iter(wrong))):
@@ -345,7 +369,11 @@ def test_losses_are_means_over_samples() -> None:
     local = Local(site, 0, 1)
 
     def loss(batch: Batch) -> dict[str, Tensor]:
-        return {"label": batch.y.double().mean(), "one": torch.ones(()), "ce": F.cross_entropy(batch.logits, batch.y)}
+        return {
+            "label": batch.y.double().mean(),
+            "one": torch.ones(()),
+            "ce": F.cross_entropy(batch.logits, batch.y),
+        }
 
     fit = local.fit(loss)
     assert list(fit.losses) == ["label", "one", "ce"]
@@ -369,9 +397,14 @@ def test_the_reported_loss_is_the_mean_of_what_was_seen() -> None:
 def test_the_sum_of_the_parts_is_trained() -> None:
     a, b = place(10, epochs=2), place(10, epochs=2)
     Local(a, 0, 1).fit(
-        lambda batch: {"ce": F.cross_entropy(batch.logits, batch.y), "size": 0.5 * batch.features.square().mean()}
+        lambda batch: {
+            "ce": F.cross_entropy(batch.logits, batch.y),
+            "size": 0.5 * batch.features.square().mean(),
+        }
     )
-    Local(b, 0, 1).fit(lambda batch: F.cross_entropy(batch.logits, batch.y) + 0.5 * batch.features.square().mean())
+    Local(b, 0, 1).fit(
+        lambda batch: F.cross_entropy(batch.logits, batch.y) + 0.5 * batch.features.square().mean()
+    )
     c = place(10, epochs=2)
     Local(c, 0, 1).fit()
     for name, tensor in a.tensors.items():
@@ -381,8 +414,12 @@ def test_the_sum_of_the_parts_is_trained() -> None:
 
 def test_losses_of_several_fits_are_weighted_by_the_samples_seen() -> None:
     local = Local(place(10), 0, 1)
-    first = local.fit(lambda batch: {"ce": F.cross_entropy(batch.logits, batch.y)}, epochs=2)  # 20 samples
-    second = local.fit(lambda batch: {"ce": 3 * F.cross_entropy(batch.logits, batch.y)}, steps=1)  # 4 samples
+    first = local.fit(
+        lambda batch: {"ce": F.cross_entropy(batch.logits, batch.y)}, epochs=2
+    )  # 20 samples
+    second = local.fit(
+        lambda batch: {"ce": 3 * F.cross_entropy(batch.logits, batch.y)}, steps=1
+    )  # 4 samples
     expected = (20 * first.losses["ce"] + 4 * second.losses["ce"]) / 24
     assert local.losses() == pytest.approx({"ce": expected})
 
@@ -487,7 +524,9 @@ def test_pull_reaches_layers_that_the_loss_does_not() -> None:
     site = place(10, model=net(spare=True), steps=1, lr=0.1)
     Local(site, 0, 1).fit(pull=(anchor_for(site), 2.0))
     for name in ("spare.weight", "spare.bias"):
-        torch.testing.assert_close(site.tensors[name], site.first[name] + 0.1 * 2.0)  # the anchor is 1 away
+        torch.testing.assert_close(
+            site.tensors[name], site.first[name] + 0.1 * 2.0
+        )  # the anchor is 1 away
 
 
 # -- gradient hook ---------------------------------------------------------------------------------------------------
@@ -509,7 +548,10 @@ def test_the_hook_sees_gradient_and_weights() -> None:
         for name, p in model.named_parameters():
             assert torch.equal(g[name], p.grad)
     assert not torch.equal(seen[0][1]["head.weight"], seen[1][1]["head.weight"])
-    assert same(weights(site), by_hand(net(), watch.batches, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5)))
+    assert same(
+        weights(site),
+        by_hand(net(), watch.batches, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5)),
+    )
 
 
 def test_the_hooks_result_is_used() -> None:
@@ -550,7 +592,9 @@ def test_renormalise_gives_the_statistics_of_the_training_samples_and_nothing_el
     before = weights(site)
     Local(site, 0, 1).renormalise()
     after, norm = weights(site), site.model.body[1]
-    assert changed(before, after) == {f"body.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")}
+    assert changed(before, after) == {
+        f"body.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")
+    }
     seen = site.model.body[0](site.federation.samples(0)[0])
     torch.testing.assert_close(norm.running_mean, seen.mean(0))
     torch.testing.assert_close(norm.running_var, seen.var(0))
@@ -575,10 +619,17 @@ def test_the_hook_can_ask_for_gradients_elsewhere() -> None:
 
     def hook(step: Step) -> Tree:
         before = weights(site)
-        again, here, other, same_other = step.at(0.5 * step.w), step.at(step.w), step.at(step.w, 2), step.at(step.w, 2)
+        again, here, other, same_other = (
+            step.at(0.5 * step.w),
+            step.at(step.w),
+            step.at(step.w, 2),
+            step.at(step.w, 2),
+        )
         assert same(before, weights(site))  # BatchNorm's statistics included
         for name in step.g:
-            assert torch.equal(here[name], step.g[name]) and torch.equal(other[name], same_other[name])
+            assert torch.equal(here[name], step.g[name]) and torch.equal(
+                other[name], same_other[name]
+            )
         asked.append((step.w.clone(), again, other))
         return step.g
 
@@ -586,7 +637,9 @@ def test_the_hook_can_ask_for_gradients_elsewhere() -> None:
     assert len(asked) == 3 and len(watch.batches) == 15
     for i, (w, again, other) in enumerate(asked):
         batches = watch.batches[5 * i : 5 * i + 5]
-        assert torch.equal(batches[0][0], batches[1][0]) and torch.equal(batches[3][0], batches[4][0])
+        assert torch.equal(batches[0][0], batches[1][0]) and torch.equal(
+            batches[3][0], batches[4][0]
+        )
         assert not torch.equal(batches[0][0], batches[3][0])
         for tree, (x, y), factor in ((again, batches[0], 0.5), (other, batches[3], 1.0)):
             model = net().train()
@@ -645,7 +698,8 @@ def test_a_hook_may_hand_back_the_weights_under_clipping() -> None:
 
 # -- only, frozen ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "settings", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1}]
+    "settings",
+    [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1}],
 )
 def test_only_the_head(settings: dict[str, Any]) -> None:
     site = place(10, model=net(spare=True), epochs=2, **settings)
@@ -672,14 +726,21 @@ def test_only_the_head_is_a_loop_over_features_of_the_body_in_evaluation_mode() 
 
 def test_only_the_body() -> None:
     site = place(10)
-    Local(site, 0, 1).fit(only=iter([site.model.body]), pull=(anchor_for(site), 0.1))  # any iterable will do
-    assert changed(weights(site), dict(site.first)) == {n for n in site.first if n.startswith("body.")}
+    Local(site, 0, 1).fit(
+        only=iter([site.model.body]), pull=(anchor_for(site), 0.1)
+    )  # any iterable will do
+    assert changed(weights(site), dict(site.first)) == {
+        n for n in site.first if n.startswith("body.")
+    }
 
 
 def test_only_one_layer_inside_the_body() -> None:
     site = place(10)
     Local(site, 0, 1).fit(only=[site.model.body[0]])
-    assert changed(weights(site), dict(site.first)) == {"body.0.weight", "body.0.bias"}  # BatchNorm is not in it
+    assert changed(weights(site), dict(site.first)) == {
+        "body.0.weight",
+        "body.0.bias",
+    }  # BatchNorm is not in it
 
 
 def test_only_nothing_changes_nothing() -> None:
@@ -705,7 +766,11 @@ def test_the_hook_sees_only_what_trains() -> None:
 @pytest.mark.parametrize("method", [FrozenBody(), FrozenNorm()], ids=["body", "norm"])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0}],
+    [
+        {},
+        {"momentum": 0.9, "weight_decay": 0.1},
+        {"optimizer": "adamw", "weight_decay": 0.1, "clip": 1.0},
+    ],
 )
 def test_frozen_never_changes(method: Method, settings: dict[str, Any]) -> None:
     site = place(10, method=method, **settings)
@@ -723,7 +788,9 @@ def test_frozen_never_changes(method: Method, settings: dict[str, Any]) -> None:
 
 def test_frozen_batchnorm_uses_its_statistics() -> None:
     site, seen = place(10, method=FrozenNorm(), steps=1), []
-    Local(site, 0, 1).fit(lambda batch: (seen.append((batch.x, batch.features)), cross_entropy(batch))[1])
+    Local(site, 0, 1).fit(
+        lambda batch: (seen.append((batch.x, batch.features)), cross_entropy(batch))[1]
+    )
     [(x, features)] = seen
     torch.testing.assert_close(features, net().eval().body(x))
 
@@ -799,7 +866,8 @@ def test_references_are_not_changed_by_training_and_do_not_change_it() -> None:
     a, b = place(10, momentum=0.9), place(10, momentum=0.9)
     ref = a.first.clone()
     Local(a, 0, 1).fit(
-        lambda batch: {**cross_entropy(batch), "nought": 0 * batch.refs["old"].logits.sum()}, refs={"old": ref}
+        lambda batch: {**cross_entropy(batch), "nought": 0 * batch.refs["old"].logits.sum()},
+        refs={"old": ref},
     )
     Local(b, 0, 1).fit()
     for name, tensor in a.tensors.items():
@@ -813,7 +881,9 @@ def test_references_are_not_changed_by_training_and_do_not_change_it() -> None:
 def test_there_are_no_references_unless_asked_for() -> None:
     local, seen = Local(place(10, steps=1), 0, 1), []
     local.fit(lambda batch: (seen.append(dict(batch.refs)), cross_entropy(batch))[1])
-    local.fit(lambda batch: (seen.append(set(batch.refs)), cross_entropy(batch))[1], refs={"a": Tree()})
+    local.fit(
+        lambda batch: (seen.append(set(batch.refs)), cross_entropy(batch))[1], refs={"a": Tree()}
+    )
     local.fit(lambda batch: (seen.append(dict(batch.refs)), cross_entropy(batch))[1])
     assert seen == [{}, {"a"}, {}]
 
@@ -835,7 +905,9 @@ def test_a_single_sample_uses_running_statistics() -> None:
     assert seen[0][1]  # the batches of four are in training mode, also after a batch of one
     assert seen[2][1]
     buffers = [n for n, _ in site.model.named_buffers()]
-    assert same(seen[0][2], seen[1][2], buffers)  # after the first forward, and not changed by the second
+    assert same(
+        seen[0][2], seen[1][2], buffers
+    )  # after the first forward, and not changed by the second
     assert same(seen[2][2], seen[3][2], buffers)
     assert not same(seen[1][2], seen[2][2], ["body.1.running_mean"])
     assert site.tensors["body.1.num_batches_tracked"] == 2
@@ -880,7 +952,9 @@ def test_load_leaves_nothing_of_the_client_before() -> None:
     Local(fresh, 1, 1).load(given)
     Local(fresh, 1, 1).fit()
     assert same(weights(site), weights(fresh))
-    assert torch.equal(given["head.weight"], torch.full((CLASSES, 6), 0.5, dtype=torch.float64))  # a copy was trained
+    assert torch.equal(
+        given["head.weight"], torch.full((CLASSES, 6), 0.5, dtype=torch.float64)
+    )  # a copy was trained
 
 
 def test_load_resets_buffers_that_are_not_saved() -> None:
@@ -904,15 +978,23 @@ def test_of_several_trees_the_last_counts() -> None:
     one, two = (site.first.map(lambda t, v=v: torch.full_like(t, v)) for v in (1, 2))
     site.load(one, two.only(["head.bias"]), Tree())
     assert set(site.tensors["head.bias"].tolist()) == {2}
-    assert all(set(t.flatten().tolist()) == {1} for n, t in weights(site).items() if n != "head.bias")
+    assert all(
+        set(t.flatten().tolist()) == {1} for n, t in weights(site).items() if n != "head.bias"
+    )
 
 
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
         ({"head.wieght": torch.zeros(3, 6)}, "no tensor 'head.wieght'"),
-        ({"head.weight": torch.zeros(6, 3)}, r"'head.weight' has shape \(6, 3\), the model wants \(3, 6\)"),
-        ({"body.1.num_batches_tracked": torch.zeros(1)}, r"'body.1.num_batches_tracked' has shape \(1,\)"),
+        (
+            {"head.weight": torch.zeros(6, 3)},
+            r"'head.weight' has shape \(6, 3\), the model wants \(3, 6\)",
+        ),
+        (
+            {"body.1.num_batches_tracked": torch.zeros(1)},
+            r"'body.1.num_batches_tracked' has shape \(1,\)",
+        ),
     ],
 )
 def test_load_refuses_what_does_not_fit(tree: dict[str, Tensor], said: str) -> None:
@@ -953,7 +1035,9 @@ def test_outputs_in_batches_are_those_of_one_pass() -> None:
     site = place(10)
     Local(site, 0, 1).fit()
     before = weights(site)
-    x = torch.randn(2 * EVAL_BATCH + 3, DIMS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    x = torch.randn(
+        2 * EVAL_BATCH + 3, DIMS, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
     out = site.outputs(x)
     model = copy.deepcopy(site.model).eval()
     features = model.body(x)
@@ -1009,7 +1093,14 @@ def test_the_same_key_gives_the_same_order() -> None:
 
 
 def test_other_keys_give_other_orders() -> None:
-    orders = [order(), order(client=1), order(round=2), order(seed=SEED + 1), order(fits=2), order(fits=3)]
+    orders = [
+        order(),
+        order(client=1),
+        order(round=2),
+        order(seed=SEED + 1),
+        order(fits=2),
+        order(fits=3),
+    ]
     assert all(sorted(o) == list(range(30)) for o in orders)
     assert len({tuple(o) for o in orders}) == len(orders)
 
@@ -1075,7 +1166,10 @@ def test_streams_and_labels_of_several_models() -> None:
         local, orders = Local(place(10), 0, 1), []
         for _ in range(2):
             order: list[int] = []
-            local.fit(lambda b, order=order: (order.extend(b.x[:, 0].tolist()), b.logits.mean())[1], **stream)
+            local.fit(
+                lambda b, order=order: (order.extend(b.x[:, 0].tolist()), b.logits.mean())[1],
+                **stream,
+            )
             orders.append(order)
         return orders
 
@@ -1118,7 +1212,9 @@ def test_outputs_and_evaluation_of_a_part() -> None:
     assert local.evaluate()["ce"] == pytest.approx(F.cross_entropy(seen.logits, y).item(), rel=1e-6)
     assert local.evaluate(part="validation") == {}  # nobody was asked
     first, held = site.federation.clients[0], np.array([1, 4])
-    validated = dataclasses.replace(site.federation, clients=(dataclasses.replace(first, validation=held),))
+    validated = dataclasses.replace(
+        site.federation, clients=(dataclasses.replace(first, validation=held),)
+    )
     some = Local(Site(Plain(), validated, net(), Training(), SEED), 0, 1)
     wanted = F.cross_entropy(seen.logits[held], y[held]).item()
     assert some.evaluate(part="validation")["ce"] == pytest.approx(wanted, rel=1e-6)
@@ -1130,7 +1226,9 @@ def test_the_model_is_shown_what_inputs_makes_of_a_batch() -> None:
     with torch.no_grad():
         half.model.body[0].weight.mul_(0.5)
     shown: list[Tensor] = []
-    a = Local(site, 0, 1).fit(lambda b: (shown.append(b.x), cross_entropy(b))[1], inputs=lambda x: x / 2, steps=1)
+    a = Local(site, 0, 1).fit(
+        lambda b: (shown.append(b.x), cross_entropy(b))[1], inputs=lambda x: x / 2, steps=1
+    )
     b = Local(half, 0, 1).fit(steps=1)
     assert a.losses == pytest.approx(b.losses)
     assert shown[0][:, 0].max() < 0.05  # halves of at most 0.09
@@ -1155,7 +1253,11 @@ class Relus(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.relu = nn.Linear(DIMS, 4), nn.Linear(4, 4), nn.ReLU(inplace=True)
+        self.first, self.second, self.relu = (
+            nn.Linear(DIMS, 4),
+            nn.Linear(4, 4),
+            nn.ReLU(inplace=True),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.relu(self.second(self.relu(self.first(x))))
@@ -1180,7 +1282,9 @@ def test_watched_modules() -> None:
     assert (noted.input < 0).any()  # of the last call, as it went in
     torch.testing.assert_close(noted.input.clamp(min=0), features)
     torch.testing.assert_close(noted.output, features)
-    assert changed(before, weights(site)) == {f"body.{n}.{p}" for n in ("first", "second") for p in ("weight", "bias")}
+    assert changed(before, weights(site)) == {
+        f"body.{n}.{p}" for n in ("first", "second") for p in ("weight", "bias")
+    }
     assert not relu._forward_hooks and not relu._forward_pre_hooks
 
 
@@ -1194,7 +1298,9 @@ def test_chunks_and_width() -> None:
     sizes = [len(y) for _, y in Local(site, 1, 1).chunks()]
     assert sizes == [EVAL_BATCH, 3]
     assert list(Local(site, 1, 1).chunks("validation")) == []
-    assert torch.equal(torch.cat([x for x, _ in Local(site, 0, 1).chunks()]), site.federation.samples(0)[0])
+    assert torch.equal(
+        torch.cat([x for x, _ in Local(site, 0, 1).chunks()]), site.federation.samples(0)[0]
+    )
     assert site.width == 6
 
 
@@ -1225,11 +1331,16 @@ def test_a_head_of_ones_own_is_trained_alone(place) -> None:
         local.fit(head=head, only=[site.model.head])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "moon", "fedavg+dfdc", "fedproto", "fedgcr", "scaffold"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "moon", "fedavg+dfdc", "fedproto", "fedgcr", "scaffold"]
+)
 def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
     """Networks compute with 16 bits; weights, uploads, losses and features that methods see have 32."""
     given = {**make(method).training, "batch": 8}
-    full, half = (checks.place(make(method), training=Training(**given, precision=p)) for p in ("fp32", "bf16"))
+    full, half = (
+        checks.place(make(method), training=Training(**given, precision=p))
+        for p in ("fp32", "bf16")
+    )
 
     def run(site: Site, executor: Callable[[Site], Any]) -> checks.Trace:
         seen, worker = checks.Trace(), executor(site)
@@ -1242,7 +1353,8 @@ def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
         if isinstance(value, Tensor) and value.is_floating_point():
             assert value.dtype != torch.bfloat16, name
     losses = [
-        (sum(a["loss"].values()), sum(b["loss"].values())) for a, b in zip(plain.metrics, quick.metrics, strict=True)
+        (sum(a["loss"].values()), sum(b["loss"].values()))
+        for a, b in zip(plain.metrics, quick.metrics, strict=True)
     ]
     assert all(a != b and b == pytest.approx(a, rel=0.05) for a, b in losses)
     checks.same(quick, run(half, lambda site: Pool(site, 2)), "pool")

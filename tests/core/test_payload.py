@@ -42,7 +42,9 @@ def tensors(draw: st.DrawFn) -> Tensor:
 ODD_TEXTS = ['"', "\\", "'", "üñ€😀", "\x00\n\x7f", "a/b", "{}", "null"]
 texts = st.text(st.characters(), max_size=8) | st.sampled_from(ODD_TEXTS)
 scalars = st.booleans() | st.integers() | st.floats() | texts
-names = st.text(max_size=6) | st.sampled_from(["w", "model/w", "model/b", 'q"uote', "back\\slash", "ключ", "__meta__"])
+names = st.text(max_size=6) | st.sampled_from(
+    ["w", "model/w", "model/b", 'q"uote', "back\\slash", "ключ", "__meta__"]
+)
 payloads = st.dictionaries(names, tensors() | scalars, max_size=6).map(Payload)
 
 
@@ -64,8 +66,24 @@ def content(payload: Payload) -> dict[str, tuple[Any, ...]]:
 @often
 @given(payloads)
 @example(Payload(flag=True, one=1, real=1.0, text="1", off=False, zero=0, nought=-0.0, word="True"))
-@example(Payload(w=torch.zeros(()), e=torch.zeros(0), f=torch.zeros(2, 0, 3), g=torch.zeros(0, dtype=torch.bool)))
-@example(Payload(nan=math.nan, inf=math.inf, minus=-math.inf, tiny=5e-324, big=1.7976931348623157e308, long=10**40))
+@example(
+    Payload(
+        w=torch.zeros(()),
+        e=torch.zeros(0),
+        f=torch.zeros(2, 0, 3),
+        g=torch.zeros(0, dtype=torch.bool),
+    )
+)
+@example(
+    Payload(
+        nan=math.nan,
+        inf=math.inf,
+        minus=-math.inf,
+        tiny=5e-324,
+        big=1.7976931348623157e308,
+        long=10**40,
+    )
+)
 @example(Payload({"": 1, "tab\t": "\ud800", "é": 'say "hi" \\ \\" \u2028 😀'}))
 def test_round_trip_is_exact_and_nbytes_is_the_length(payload: Payload) -> None:
     data = payload.encode()
@@ -82,14 +100,21 @@ def test_round_trip_is_exact_and_nbytes_is_the_length(payload: Payload) -> None:
 def test_the_bytes_are_those_of_the_format_s_own_library(payload: Payload) -> None:
     tensors = {n: v.clone().contiguous() for n, v in payload.items() if isinstance(v, Tensor)}
     scalars = json.dumps({n: v for n, v in payload.items() if not isinstance(v, Tensor)})
-    assert payload.encode() == (save(tensors, metadata={"scalars": scalars}) if len(payload) else b"")
+    assert payload.encode() == (
+        save(tensors, metadata={"scalars": scalars}) if len(payload) else b""
+    )
 
 
 @often
 @given(payloads, st.lists(scalars, min_size=6, max_size=6))
 def test_nbytes_after_only_scalars_changed(payload: Payload, fresh: list[Any]) -> None:
     assert payload.nbytes == len(payload.encode())
-    changed = Payload({n: v if isinstance(v, Tensor) else s for (n, v), s in zip(payload.items(), fresh, strict=False)})
+    changed = Payload(
+        {
+            n: v if isinstance(v, Tensor) else s
+            for (n, v), s in zip(payload.items(), fresh, strict=False)
+        }
+    )
     assert changed.nbytes == len(changed.encode())
     assert payload.nbytes == len(payload.encode()), "nor is the first one's size forgotten"
 
@@ -119,7 +144,15 @@ def test_nothing_takes_no_bytes() -> None:
 
 
 def test_types_of_scalars_are_kept() -> None:
-    values: dict[str, Any] = {"t": True, "f": False, "one": 1, "real": 1.0, "digit": "1", "word": "True", "empty": ""}
+    values: dict[str, Any] = {
+        "t": True,
+        "f": False,
+        "one": 1,
+        "real": 1.0,
+        "digit": "1",
+        "word": "True",
+        "empty": "",
+    }
     back = Payload.decode(Payload(values, w=torch.ones(1)).encode())
     assert back["t"] is True and back["f"] is False
     assert {n: type(back[n]) for n in values} == {n: type(v) for n, v in values.items()}
@@ -142,7 +175,13 @@ def test_insertion_order_of_tied_tensors_does_not_show() -> None:
 
 def test_layout_in_memory_does_not_show() -> None:
     square = torch.arange(12.0).reshape(3, 4)
-    for odd in (square.t(), square[:, 1:3], square[1:], torch.ones(1).expand(5), square.requires_grad_()):
+    for odd in (
+        square.t(),
+        square[:, 1:3],
+        square[1:],
+        torch.ones(1).expand(5),
+        square.requires_grad_(),
+    ):
         plain = torch.tensor(odd.tolist())
         assert Payload(w=odd).encode() == Payload(w=plain).encode()
         assert Payload(w=odd).nbytes == Payload(w=plain).nbytes
@@ -151,12 +190,24 @@ def test_layout_in_memory_does_not_show() -> None:
 def test_tied_tensors_encode() -> None:
     w = torch.arange(6.0)
     table = nn.Parameter(torch.arange(4.0))
-    payload = Payload(a=w, b=w, c=w[2:4], d=w.reshape(2, 3), e=w.reshape(2, 3).t(), f=table, g=table, h=w[:0], i=w[:0])
+    payload = Payload(
+        a=w,
+        b=w,
+        c=w[2:4],
+        d=w.reshape(2, 3),
+        e=w.reshape(2, 3).t(),
+        f=table,
+        g=table,
+        h=w[:0],
+        i=w[:0],
+    )
     back = Payload.decode(payload.encode())
     assert content(back) == content(payload)
     assert payload.nbytes == len(payload.encode())
     back.tensor("a").zero_()
-    assert back.tensor("b").tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "each has its own memory now"
+    assert back.tensor("b").tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], (
+        "each has its own memory now"
+    )
     assert w.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert back.tensor("f").requires_grad is False
 
@@ -197,7 +248,9 @@ def test_decoded_tensors_are_free_of_the_bytes() -> None:
 
 # -- what is no payload -----------------------------------------------------------------------------------------
 def test_every_truncation_is_refused() -> None:
-    data = Payload(model=Tree({"w": torch.arange(5.0), "n": torch.tensor(3)}), size=3, name="é").encode()
+    data = Payload(
+        model=Tree({"w": torch.arange(5.0), "n": torch.tensor(3)}), size=3, name="é"
+    ).encode()
     for length in range(1, len(data)):
         with pytest.raises(FedloomError, match=f"these {length} bytes are no payload"):
             Payload.decode(data[:length])
@@ -228,7 +281,9 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 def test_damage_in_the_header_is_refused_or_read() -> None:
     """No flipped bit makes `decode` fail in another way than with a sentence."""
-    data = Payload(model=Tree({"w": torch.arange(3.0), "n": torch.tensor(3)}), size=3, flag=True, name="é").encode()
+    data = Payload(
+        model=Tree({"w": torch.arange(3.0), "n": torch.tensor(3)}), size=3, flag=True, name="é"
+    ).encode()
     header = 8 + int.from_bytes(data[:8], "little")
     refused = 0
     for place in range(header):
@@ -270,11 +325,27 @@ def test_any_name_can_be_encoded_or_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, [1.0], (1, 2), {"a": 1}, {1}, b"bytes", 1j, np.zeros(2), np.float32(1), np.int64(1), nn.Linear(1, 1)],
+    [
+        None,
+        [1.0],
+        (1, 2),
+        {"a": 1},
+        {1},
+        b"bytes",
+        1j,
+        np.zeros(2),
+        np.float32(1),
+        np.int64(1),
+        nn.Linear(1, 1),
+    ],
     ids=lambda v: type(v).__name__,
 )
 def test_other_values_are_refused(value: Any) -> None:
-    for make in (lambda: Payload(odd=value), lambda: Payload({"odd": value}), lambda: Payload(a=1).replace(odd=value)):
+    for make in (
+        lambda: Payload(odd=value),
+        lambda: Payload({"odd": value}),
+        lambda: Payload(a=1).replace(odd=value),
+    ):
         with pytest.raises(FedloomError, match=f"'odd' is a {type(value).__name__};"):
             make()
 
@@ -282,7 +353,9 @@ def test_other_values_are_refused(value: Any) -> None:
 # -- the mapping ------------------------------------------------------------------------------------------------
 def test_trees_and_groups() -> None:
     tree = Tree({"body.w": torch.ones(2), "head.b": torch.zeros(1)})
-    payload = Payload({"size": 3}, model=tree, models=Tree({"x": torch.ones(1)}), state=Payload(age=2, c=tree))
+    payload = Payload(
+        {"size": 3}, model=tree, models=Tree({"x": torch.ones(1)}), state=Payload(age=2, c=tree)
+    )
     assert sorted(payload) == [
         "model/body.w",
         "model/head.b",
@@ -323,14 +396,19 @@ def test_tensor_and_number() -> None:
 
 def test_replace_drops_whole_groups() -> None:
     payload = Payload(
-        {"modelling": 7}, model=Tree({"a": torch.ones(1), "b": torch.ones(1)}), models=Tree({"a": torch.ones(3)}), n=1
+        {"modelling": 7},
+        model=Tree({"a": torch.ones(1), "b": torch.ones(1)}),
+        models=Tree({"a": torch.ones(3)}),
+        n=1,
     )
     replaced = payload.replace(model=Tree({"b": torch.zeros(1)}), n=2)
     assert sorted(replaced) == ["model/b", "modelling", "models/a", "n"]
     assert replaced.tree("model")["b"].item() == 0.0 and replaced["n"] == 2
     assert replaced["models/a"] is payload["models/a"]
     assert sorted(payload.replace(model=Tree())) == ["modelling", "models/a", "n"]
-    assert sorted(payload.replace(model=5)) == ["model", "modelling", "models/a", "n"], "a scalar for a group"
+    assert sorted(payload.replace(model=5)) == ["model", "modelling", "models/a", "n"], (
+        "a scalar for a group"
+    )
     assert sorted(payload.replace(n=Tree({"w": torch.ones(1)}))) == [
         "model/a",
         "model/b",
@@ -338,19 +416,26 @@ def test_replace_drops_whole_groups() -> None:
         "models/a",
         "n/w",
     ]
-    assert sorted(payload) == ["model/a", "model/b", "modelling", "models/a", "n"] and payload["n"] == 1
+    assert (
+        sorted(payload) == ["model/a", "model/b", "modelling", "models/a", "n"]
+        and payload["n"] == 1
+    )
     assert payload.tree("model")["b"].item() == 1.0, "the first payload is as it was"
     assert payload.replace().equal(payload)
 
 
 def test_copy_shares_no_memory() -> None:
     w = torch.arange(6.0).reshape(2, 3)
-    payload = Payload(a=w, b=w, c=w.t(), d=nn.Parameter(torch.ones(2)), n=torch.tensor(4), s="text", t=True)
+    payload = Payload(
+        a=w, b=w, c=w.t(), d=nn.Parameter(torch.ones(2)), n=torch.tensor(4), s="text", t=True
+    )
     copy = payload.copy()
     assert content(copy) == content(payload)
     places = {v.untyped_storage().data_ptr() for v in copy.values() if isinstance(v, Tensor)}
     assert len(places) == 5
-    assert not places & {v.untyped_storage().data_ptr() for v in payload.values() if isinstance(v, Tensor)}
+    assert not places & {
+        v.untyped_storage().data_ptr() for v in payload.values() if isinstance(v, Tensor)
+    }
     assert not copy.tensor("d").requires_grad
     before = content(payload)
     for value in copy.values():
@@ -379,7 +464,12 @@ def test_the_scalars_are_plain_json() -> None:
 
 def test_names_have_one_order_on_both_sides_of_a_wire() -> None:
     """Sums over tensors round differently in another order, so the order must not depend on who made the payload."""
-    tree = Tree({f"layer{i}": torch.randn(7, generator=torch.Generator().manual_seed(i)) for i in (9, 3, 27, 1)})
+    tree = Tree(
+        {
+            f"layer{i}": torch.randn(7, generator=torch.Generator().manual_seed(i))
+            for i in (9, 3, 27, 1)
+        }
+    )
     sent = Payload(size=1, model=tree)
     came = Payload.decode(sent.encode())
     assert list(sent) == list(came) == sorted(sent)
@@ -390,7 +480,11 @@ def test_names_have_one_order_on_both_sides_of_a_wire() -> None:
 def test_sealed_is_the_same_and_unpacked_when_looked_at() -> None:
     packed = Payload(size=3, model=Tree({"w": torch.arange(4.0)})).encode()
     sealed = Payload.sealed(packed)
-    assert sealed.nbytes == len(packed) and sealed.encode() is packed and sealed.copy().encode() is packed
+    assert (
+        sealed.nbytes == len(packed)
+        and sealed.encode() is packed
+        and sealed.copy().encode() is packed
+    )
     assert not sealed.opened
     assert sealed.tree("model")["w"].tolist() == [0, 1, 2, 3] and sealed.opened
     assert sealed.equal(Payload.decode(packed)) and len(Payload.sealed(b"")) == 0
@@ -409,7 +503,9 @@ def test_a_bytearray_is_the_payload_s_own() -> None:
     other, packed_too = sealed.copy(), sealed.encode()
     sealed.tensor("w").add_(1)
     assert Payload.decode(packed).tensor("w").tolist() == [1, 1], "nothing was copied out of it"
-    assert other.tensor("w").tolist() == [0, 0] and Payload.decode(packed_too).tensor("w").tolist() == [0, 0]
+    assert other.tensor("w").tolist() == [0, 0] and Payload.decode(packed_too).tensor(
+        "w"
+    ).tolist() == [0, 0]
 
 
 def test_a_payload_may_be_sealed_in_another() -> None:
@@ -422,7 +518,13 @@ def test_a_mark_tells_the_very_same_tensors_from_equal_ones() -> None:
     w = torch.zeros(3)
     one = Payload(w=w, n=1)
     assert one.mark() == Payload(w=w, n=1).mark()
-    others = [Payload(w=w.clone(), n=1), Payload(w=w, n=2), Payload(w=w, n=True), Payload(w=w, m=1), Payload(w=w)]
+    others = [
+        Payload(w=w.clone(), n=1),
+        Payload(w=w, n=2),
+        Payload(w=w, n=True),
+        Payload(w=w, m=1),
+        Payload(w=w),
+    ]
     assert one.mark() not in [other.mark() for other in others]
     assert Payload(n=0.0).mark() != Payload(n=-0.0).mark()
     sealed = Payload.sealed(one.encode())

@@ -30,7 +30,10 @@ def test_keys_never_change(parts: tuple[int | str, ...], expected: int) -> None:
 def test_numpy_draws_never_change() -> None:
     raw = numpy_rng(0, 1, 2, "client").bit_generator.random_raw(3)
     assert raw.tolist() == [4176878732316278826, 14126331364473934116, 17970834214384237208]
-    assert numpy_rng(0, 1, 2, "client").random(2).tolist() == [0.22642904978929046, 0.765789957730638]
+    assert numpy_rng(0, 1, 2, "client").random(2).tolist() == [
+        0.22642904978929046,
+        0.765789957730638,
+    ]
 
 
 def test_torch_draws_never_change() -> None:
@@ -60,7 +63,9 @@ def test_type_counts() -> None:
 
 
 def test_parts_do_not_run_together() -> None:
-    assert len({key("ab"), key("a", "b"), key("", "ab"), key("ab", ""), key("a b"), key("a,b")}) == 6
+    assert (
+        len({key("ab"), key("a", "b"), key("", "ab"), key("ab", ""), key("a b"), key("a,b")}) == 6
+    )
     assert len({key(12), key(1, 2), key("12"), key("1", "2")}) == 4
 
 
@@ -69,7 +74,13 @@ def test_no_part_can_pass_for_two() -> None:
 
 
 def test_no_two_of_many_keys_are_equal_and_all_fit_63_bits() -> None:
-    keys = {key(s, r, k, p) for s in range(10) for r in range(20) for k in range(20) for p in ("init", "client")}
+    keys = {
+        key(s, r, k, p)
+        for s in range(10)
+        for r in range(20)
+        for k in range(20)
+        for p in ("init", "client")
+    }
     assert len(keys) == 8000
     assert all(0 <= k < 2**63 for k in keys)
     assert max(keys) >= 2**62, "the highest bit is used"
@@ -79,7 +90,9 @@ def test_no_two_of_many_keys_are_equal_and_all_fit_63_bits() -> None:
 def test_generators_are_reproducible_and_independent() -> None:
     first, again = torch_rng(3, "a"), torch_rng(3, "a")
     assert torch.equal(torch.randn(20, generator=first), torch.randn(20, generator=again))
-    assert not torch.equal(torch.randn(20, generator=torch_rng(3, "b")), torch.randn(20, generator=torch_rng(3, "a")))
+    assert not torch.equal(
+        torch.randn(20, generator=torch_rng(3, "b")), torch.randn(20, generator=torch_rng(3, "a"))
+    )
     one, two = numpy_rng(3, "a"), numpy_rng(3, "a")
     one.random(5)
     assert np.array_equal(one.permutation(50), (two.random(5), two.permutation(50))[1])

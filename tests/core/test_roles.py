@@ -36,7 +36,9 @@ def test_everything_is_shared_by_default() -> None:
     assert set(roles.of.values()) == {"shared"}
     assert roles.names("shared") == list(model.state_dict())
     assert roles.names("local") == roles.names("frozen") == []
-    assert {"scale", "norm.running_mean", "norm.num_batches_tracked"} <= set(roles.names("shared")), "buffers too"
+    assert {"scale", "norm.running_mean", "norm.num_batches_tracked"} <= set(
+        roles.names("shared")
+    ), "buffers too"
 
 
 def test_local_by_module() -> None:
@@ -101,7 +103,13 @@ def test_all_batch_norms_of_a_resnet18() -> None:
     assert (len(affine), len(buffers)) == (40, 60)
     shared = roles.names("shared")
     assert len(shared) == 22, "20 convolutions, the head's weight and bias"
-    assert sum(n.endswith(("conv.weight", "conv1.weight", "conv2.weight", "shortcut.0.weight")) for n in shared) == 20
+    assert (
+        sum(
+            n.endswith(("conv.weight", "conv1.weight", "conv2.weight", "shortcut.0.weight"))
+            for n in shared
+        )
+        == 20
+    )
     assert shared[-2:] == ["head.weight", "head.bias"]
     assert not set(shared) & set(dict(model.named_buffers()))
     assert roles.names("frozen") == []
@@ -111,7 +119,10 @@ def test_names_keep_the_models_order() -> None:
     model = resnet18()
     order = list(model.state_dict())
     claims = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)][::-1]
-    for roles in (Roles(model, local=claims, frozen=[model.head]), Roles(model, frozen=[nn.Linear], local=claims)):
+    for roles in (
+        Roles(model, local=claims, frozen=[model.head]),
+        Roles(model, frozen=[nn.Linear], local=claims),
+    ):
         for role in ("shared", "local", "frozen"):
             names = roles.names(role)  # type: ignore[arg-type]
             assert names == sorted(names, key=order.index)
@@ -131,7 +142,9 @@ def test_a_name_decides_nothing() -> None:
             self.header = nn.Linear(2, 2)
 
     model = Trap()
-    assert Roles(model, local=[nn.BatchNorm2d]).names("local") == [f"subnet.plain.{n}" for n in BATCH_NORM]
+    assert Roles(model, local=[nn.BatchNorm2d]).names("local") == [
+        f"subnet.plain.{n}" for n in BATCH_NORM
+    ]
     assert Roles(model, local=[model.head]).names("local") == ["head.head.weight", "head.head.bias"]
 
 
@@ -147,7 +160,9 @@ def test_both_local_and_frozen_is_an_error_that_names_the_tensor() -> None:
 
 def test_one_role_may_be_given_twice() -> None:
     model = Net()
-    twice = Roles(model, local=[model.inner, model.inner[0], nn.LayerNorm], frozen=[model.head, model.head])
+    twice = Roles(
+        model, local=[model.inner, model.inner[0], nn.LayerNorm], frozen=[model.head, model.head]
+    )
     assert twice.of == Roles(model, local=[model.inner], frozen=[model.head]).of
 
 
@@ -155,7 +170,9 @@ def test_one_role_may_be_given_twice() -> None:
 def test_a_module_of_another_model_is_an_error(role: str) -> None:
     model = Net()
     for stranger in (nn.Linear(4, 2), Net().head, copy.deepcopy(model.head)):
-        with pytest.raises(FedloomError, match="a Linear that is given a role is not part of the model"):
+        with pytest.raises(
+            FedloomError, match="a Linear that is given a role is not part of the model"
+        ):
             Roles(model, **{role: [model.norm, stranger]})  # type: ignore[arg-type]
 
 

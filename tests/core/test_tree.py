@@ -22,7 +22,10 @@ SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), max_size=5
 def draw(shapes: list[tuple[int, ...]], seed: int, dtype: torch.dtype = torch.float32) -> Tree:
     """A tree `t0, t1, ...` of normal values, none of them so small that a division by it explodes."""
     generator = torch.Generator().manual_seed(seed)
-    return Tree((f"t{i}", _away(torch.randn(s, generator=generator, dtype=dtype))) for i, s in enumerate(shapes))
+    return Tree(
+        (f"t{i}", _away(torch.randn(s, generator=generator, dtype=dtype)))
+        for i, s in enumerate(shapes)
+    )
 
 
 def _away(tensor: Tensor) -> Tensor:
@@ -52,7 +55,9 @@ def reordered(tree: Tree, seed: int = 0) -> Tree:
 # -- arithmetic -------------------------------------------------------------------------------------------------
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(SHAPES, st.integers(0, 1000), st.sampled_from([torch.float32, torch.float64]))
-def test_two_trees_act_tensor_by_tensor(shapes: list[tuple[int, ...]], seed: int, dtype: torch.dtype) -> None:
+def test_two_trees_act_tensor_by_tensor(
+    shapes: list[tuple[int, ...]], seed: int, dtype: torch.dtype
+) -> None:
     a, b = draw(shapes, seed, dtype), draw(shapes, seed + 1, dtype)
     for operate in OPERATORS:
         result = operate(a, b)
@@ -64,8 +69,14 @@ def test_two_trees_act_tensor_by_tensor(shapes: list[tuple[int, ...]], seed: int
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
-@given(SHAPES, st.integers(0, 1000), st.one_of(st.integers(1, 9), st.floats(0.1, 9.0), st.floats(-9.0, -0.1)))
-def test_numbers_act_on_every_tensor(shapes: list[tuple[int, ...]], seed: int, number: float) -> None:
+@given(
+    SHAPES,
+    st.integers(0, 1000),
+    st.one_of(st.integers(1, 9), st.floats(0.1, 9.0), st.floats(-9.0, -0.1)),
+)
+def test_numbers_act_on_every_tensor(
+    shapes: list[tuple[int, ...]], seed: int, number: float
+) -> None:
     a = draw(shapes, seed)
     for scalar in (number, torch.tensor(float(number))):
         for operate in OPERATORS:
@@ -73,7 +84,9 @@ def test_numbers_act_on_every_tensor(shapes: list[tuple[int, ...]], seed: int, n
             assert list(result) == list(a)
             for name in a:
                 assert result[name].dtype == torch.float32
-                torch.testing.assert_close(result[name], operate(a[name], scalar), rtol=1e-6, atol=1e-6)
+                torch.testing.assert_close(
+                    result[name], operate(a[name], scalar), rtol=1e-6, atol=1e-6
+                )
         assert (scalar * a).equal(a * scalar)
         assert (scalar + a).equal(a + scalar)
     assert (-a).equal(a.map(torch.neg))
@@ -133,14 +146,18 @@ def test_different_names_are_an_error_that_names_one(combine: Callable[[Tree, Tr
     a = Tree({"body.weight": torch.ones(2), "shared": torch.ones(1)})
     b = Tree({"shared": torch.ones(1), "head.bias": torch.ones(2)})
     for left, right in ((a, b), (b, a)):
-        with pytest.raises(FedloomError, match=r"different names: 'body\.weight' is in only one of them \(2 such\)"):
+        with pytest.raises(
+            FedloomError, match=r"different names: 'body\.weight' is in only one of them \(2 such\)"
+        ):
             combine(left, right)
     with pytest.raises(FedloomError, match=r"'body\.weight' is in only one of them \(1 such\)"):
         combine(a, a.without(["body.weight"]))
 
 
 @pytest.mark.parametrize("combine", COMBINATIONS, ids=lambda f: f.__name__)
-def test_different_shapes_are_an_error_that_names_the_tensor(combine: Callable[[Tree, Tree], Any]) -> None:
+def test_different_shapes_are_an_error_that_names_the_tensor(
+    combine: Callable[[Tree, Tree], Any],
+) -> None:
     a = Tree({"fine": torch.ones(2), "odd.weight": torch.ones(2, 3)})
     b = Tree({"odd.weight": torch.ones(3, 2), "fine": torch.ones(2)})
     with pytest.raises(FedloomError, match=r"'odd\.weight' has shape \(3, 2\), expected \(2, 3\)"):
@@ -148,7 +165,9 @@ def test_different_shapes_are_an_error_that_names_the_tensor(combine: Callable[[
 
 
 @pytest.mark.parametrize("combine", COMBINATIONS, ids=lambda f: f.__name__)
-def test_shapes_that_torch_would_broadcast_are_refused(combine: Callable[[Tree, Tree], Any]) -> None:
+def test_shapes_that_torch_would_broadcast_are_refused(
+    combine: Callable[[Tree, Tree], Any],
+) -> None:
     a, b = Tree({"w": torch.ones(2, 3)}), Tree({"w": torch.ones(3)})
     with pytest.raises(FedloomError, match="'w' has shape"):
         combine(a, b)
@@ -182,7 +201,13 @@ def test_operands_are_never_changed_nor_aliased(shapes: list[tuple[int, ...]]) -
     a, b = draw(shapes, 1), draw(shapes, 2)
     before = content(a), content(b)
     neutral = [a + 0, a - 0, a * 1, a / 1, 1 * a, 0 + a]
-    others = [operate(a, b) for operate in OPERATORS] + [-a, a.clone(), a.zeros_like(), a + a, a.map(torch.exp)]
+    others = [operate(a, b) for operate in OPERATORS] + [
+        -a,
+        a.clone(),
+        a.zeros_like(),
+        a + a,
+        a.map(torch.exp),
+    ]
     for result in neutral + others:
         assert not places(result) & (places(a) | places(b))
         for tensor in result.values():
@@ -199,7 +224,9 @@ def test_clone_gives_every_tensor_memory_of_its_own() -> None:
     assert copy.equal(tree)
     assert len(places(copy)) == 5
     assert not places(copy) & places(tree)
-    assert all(t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * 4 for t in copy.values())
+    assert all(
+        t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * 4 for t in copy.values()
+    )
     copy["a"].zero_()
     assert copy["b"].sum() == base.sum() == 66
 
@@ -219,7 +246,9 @@ def test_dot_and_norm_are_joint_over_all_tensors(shapes: list[tuple[int, ...]], 
     flat_b = torch.cat([torch.zeros(0, dtype=torch.float64), *(t.reshape(-1) for t in b.values())])
     assert a.dot(b).shape == a.norm().shape == ()
     assert a.dot(b).item() == pytest.approx(torch.dot(flat_a, flat_b).item(), rel=1e-12, abs=1e-12)
-    assert a.norm().item() == pytest.approx(torch.linalg.vector_norm(flat_a).item(), rel=1e-12, abs=1e-12)
+    assert a.norm().item() == pytest.approx(
+        torch.linalg.vector_norm(flat_a).item(), rel=1e-12, abs=1e-12
+    )
 
 
 def test_norm_is_not_a_sum_of_norms() -> None:
@@ -279,13 +308,17 @@ def test_equal_is_exact() -> None:
     assert not tree.equal(Tree({"b": torch.tensor([1.0, 2.0])}))
     assert not tree.equal(Tree({"a": torch.tensor([[1.0, 2.0]])}))
     assert not tree.equal(Tree()) and not Tree().equal(tree)
-    assert not tree.equal(tree | {"b": torch.ones(1)}) and not (tree | {"b": torch.ones(1)}).equal(tree)
+    assert not tree.equal(tree | {"b": torch.ones(1)}) and not (tree | {"b": torch.ones(1)}).equal(
+        tree
+    )
 
 
 def test_zeros_like_and_map() -> None:
     tree = Tree({"a": torch.ones(2, dtype=torch.float64), "n": torch.tensor(3)})
     zeros = tree.zeros_like()
-    assert content(zeros) == content(Tree({"a": torch.zeros(2, dtype=torch.float64), "n": torch.tensor(0)}))
+    assert content(zeros) == content(
+        Tree({"a": torch.zeros(2, dtype=torch.float64), "n": torch.tensor(0)})
+    )
     assert tree.map(lambda t: t * 10)["n"].item() == 30
 
 
@@ -316,16 +349,22 @@ def mean_of(*pairs: tuple[Tree, float]) -> Tree:
 def test_fedavg_toy(dtype: torch.dtype) -> None:
     one, three = (Tree({"w": torch.tensor(v, dtype=dtype)}) for v in (0.59049, 2.22853))
     for pairs in ([(one, 1), (three, 3)], [(three, 3), (one, 1)], [(three, 3e6), (one, 1e6)]):
-        assert mean_of(*pairs)["w"].item() == pytest.approx(1.81902, abs=1e-6 if dtype == torch.float32 else 1e-12)
+        assert mean_of(*pairs)["w"].item() == pytest.approx(
+            1.81902, abs=1e-6 if dtype == torch.float32 else 1e-12
+        )
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     SHAPES.filter(bool),
-    st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.integers(1, 50)), min_size=1, max_size=8),
+    st.lists(
+        st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.integers(1, 50)), min_size=1, max_size=8
+    ),
     st.integers(0, 1000),
 )
-def test_the_mean_has_its_closed_form(shapes: list[tuple[int, ...]], weights: list[float], seed: int) -> None:
+def test_the_mean_has_its_closed_form(
+    shapes: list[tuple[int, ...]], weights: list[float], seed: int
+) -> None:
     trees = [draw(shapes, seed + i, torch.float64) for i in range(len(weights))]
     mean = Mean()
     for i, (tree, weight) in enumerate(zip(trees, weights, strict=True)):
@@ -352,9 +391,18 @@ def test_weights_default_to_one() -> None:
 @pytest.mark.parametrize("weight", [1e-30, 0.1, 1, 3, 1e30])
 def test_one_tree_gives_exactly_that_tree(weight: float) -> None:
     odd = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45, 0.1, 3.4e38])
-    tree = Tree({"w": odd, "d": odd.double() / 3, "n": torch.tensor(-7), "flag": torch.tensor([True, False])})
+    tree = Tree(
+        {
+            "w": odd,
+            "d": odd.double() / 3,
+            "n": torch.tensor(-7),
+            "flag": torch.tensor([True, False]),
+        }
+    )
     assert content(mean_of((tree, weight))) == content(tree)
-    assert content(mean_of((tree.zeros_like(), 0), (tree, weight), (tree.zeros_like(), 0))) == content(tree)
+    assert content(
+        mean_of((tree.zeros_like(), 0), (tree, weight), (tree.zeros_like(), 0))
+    ) == content(tree)
 
 
 def test_equal_trees_give_exactly_that_tree() -> None:
@@ -368,7 +416,13 @@ def test_equal_trees_give_exactly_that_tree() -> None:
 
 def test_integers_take_the_largest() -> None:
     def tree(count: int, flags: list[bool], weight: float) -> Tree:
-        return Tree({"count": torch.tensor(count), "flags": torch.tensor(flags), "w": torch.tensor([weight])})
+        return Tree(
+            {
+                "count": torch.tensor(count),
+                "flags": torch.tensor(flags),
+                "w": torch.tensor([weight]),
+            }
+        )
 
     parts = [
         (tree(5, [False, False], 1.0), 1),
@@ -380,18 +434,25 @@ def test_integers_take_the_largest() -> None:
         assert value["count"].item() == 90 and value["count"].dtype == torch.int64
         assert value["flags"].tolist() == [True, False] and value["flags"].dtype == torch.bool
         assert value["w"].item() == pytest.approx((1 + 2e-3 + 400) / 101.001, rel=1e-6)
-    assert mean_of((Tree({"n": torch.tensor([-3, 2])}), 1), (Tree({"n": torch.tensor([-5, 4])}), 9))["n"].tolist() == [
+    assert mean_of(
+        (Tree({"n": torch.tensor([-3, 2])}), 1), (Tree({"n": torch.tensor([-5, 4])}), 9)
+    )["n"].tolist() == [
         -3,
         4,
     ]
     big = 2**53 + 1  # no float between holds it
-    assert mean_of((Tree({"n": torch.tensor(big)}), 1), (Tree({"n": torch.tensor(0)}), 1))["n"].item() == big
+    assert (
+        mean_of((Tree({"n": torch.tensor(big)}), 1), (Tree({"n": torch.tensor(0)}), 1))["n"].item()
+        == big
+    )
 
 
 def test_weight_zero_counts_for_nothing() -> None:
     tree = Tree({"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(1)})
     loud = Tree({"w": torch.tensor([math.nan, 1e30]), "n": torch.tensor(99)})
-    assert content(mean_of((loud, 0), (tree, 2), (loud, 0.0), (loud, -0.0), (tree, 3))) == content(tree)
+    assert content(mean_of((loud, 0), (tree, 2), (loud, 0.0), (loud, -0.0), (tree, 3))) == content(
+        tree
+    )
     mean = Mean()
     mean.add(loud, 0)
     default = Tree({"w": torch.ones(1)})

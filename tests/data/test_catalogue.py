@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from fedloom.core.errors import FedloomError
-from fedloom.data.catalogue import ABOUT, KNOWN, MODEL_FOR, Source, keep_classes, keep_domains, kind_of, load, locate
+from fedloom.data.catalogue import (
+    ABOUT,
+    KNOWN,
+    MODEL_FOR,
+    Source,
+    keep_classes,
+    keep_domains,
+    kind_of,
+    load,
+    locate,
+)
 from fedloom.data.federation import federate
 from fedloom.engine.config import build
 
@@ -42,7 +52,9 @@ def test_the_root_is_given_or_taken_from_the_environment(tmp_path, monkeypatch) 
     npz(tmp_path / "cifar10.npz")
     monkeypatch.delenv("FEDLOOM_DATA", raising=False)
     assert locate("cifar10") is None
-    with pytest.raises(FedloomError, match="cifar10 needs its files: say where they lie with --data-root"):
+    with pytest.raises(
+        FedloomError, match="cifar10 needs its files: say where they lie with --data-root"
+    ):
         load("cifar10")
     assert len(load("cifar10", root=str(tmp_path)).y) == 52
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
@@ -52,7 +64,9 @@ def test_the_root_is_given_or_taken_from_the_environment(tmp_path, monkeypatch) 
 
 
 def test_an_unknown_name_suggests_the_nearest(tmp_path) -> None:
-    with pytest.raises(FedloomError, match="unknown data set or path 'cifar-10'; did you mean 'cifar10'"):
+    with pytest.raises(
+        FedloomError, match="unknown data set or path 'cifar-10'; did you mean 'cifar10'"
+    ):
         load("cifar-10")
 
 
@@ -66,7 +80,9 @@ def test_only_some_classes_and_domains() -> None:
     assert int(keep_domains(whole, ("photo",)).domain.max()) == 0
     with pytest.raises(FedloomError, match=r"unknown class of digits4 'seven'"):
         keep_classes(whole, ("seven",))
-    with pytest.raises(FedloomError, match=r"unknown domain of digits4 'streat'; did you mean 'street'"):
+    with pytest.raises(
+        FedloomError, match=r"unknown domain of digits4 'streat'; did you mean 'street'"
+    ):
         keep_domains(whole, ("streat",))
 
 
@@ -88,18 +104,26 @@ def test_size_flatten_and_stress() -> None:
     plain = load("digits4")
     noisy = load("digits4", Source(label_noise=0.3), seed=1)
     changed = plain.y != noisy.y
-    assert 0.25 < float(changed[~plain.test].float().mean()) < 0.35 and not changed[plain.test].any()
+    assert (
+        0.25 < float(changed[~plain.test].float().mean()) < 0.35 and not changed[plain.test].any()
+    )
     assert not torch.equal(noisy.y, load("digits4", Source(label_noise=0.3), seed=2).y)
     assert load("digits4", Source(nonsense="digits")).classes != plain.classes
     shaken = load("digits4", Source(image_noise="gaussian"))
-    assert torch.equal(shaken.x[plain.test], plain.x[plain.test]) and not torch.equal(shaken.x, plain.x)
+    assert torch.equal(shaken.x[plain.test], plain.x[plain.test]) and not torch.equal(
+        shaken.x, plain.x
+    )
 
 
 def test_merged_parts_are_cut_at_random_per_client() -> None:
     data = load("digits4")
-    made = federate(data, "dirichlet", clients=10, seed=0, validation=0.0, split="merged", merged_share=0.75)
+    made = federate(
+        data, "dirichlet", clients=10, seed=0, validation=0.0, split="merged", merged_share=0.75
+    )
     used = np.concatenate([np.concatenate([c.train, c.test]) for c in made.clients])
-    assert len(np.unique(used)) == len(used) == len(data.y)  # the official test part is dealt out too
+    assert (
+        len(np.unique(used)) == len(used) == len(data.y)
+    )  # the official test part is dealt out too
     for client in made.clients:
         whole = len(client.train) + len(client.test)
         assert len(client.train) == int(0.75 * whole + 1e-9)

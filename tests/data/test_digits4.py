@@ -34,7 +34,9 @@ def data(made: tuple[Data, float]) -> Data:
 
 
 def same(a: Data, b: Data) -> bool:
-    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
+    return a.keys() == b.keys() and all(
+        a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a
+    )
 
 
 def test_generation_is_quick(made: tuple[Data, float]) -> None:
@@ -54,7 +56,9 @@ def test_shapes_types_and_balance(data: Data, domain: str, split: str, per_class
 
 
 def test_keys_are_exactly_the_promised_ones(data: Data) -> None:
-    assert set(data) == {f"{d}_{p}_{s}" for d in digits4.DOMAINS for p in ("x", "y", "source") for s in SPLITS}
+    assert set(data) == {
+        f"{d}_{p}_{s}" for d in digits4.DOMAINS for p in ("x", "y", "source") for s in SPLITS
+    }
 
 
 def test_two_generations_are_equal(data: Data) -> None:
@@ -84,7 +88,9 @@ def test_sources_are_the_digits_shown(data: Data) -> None:
     digits = load_digits()
     for domain in HANDWRITING:
         for split in SPLITS:
-            assert np.array_equal(digits.target[data[f"{domain}_source_{split}"]], data[f"{domain}_y_{split}"])
+            assert np.array_equal(
+                digits.target[data[f"{domain}_source_{split}"]], data[f"{domain}_y_{split}"]
+            )
     source = data["handwritten_source_test"]
     # The middle 26 pixels, averaged to the 8x8 grid of the source.
     small = torch.nn.functional.adaptive_avg_pool2d(
@@ -92,20 +98,28 @@ def test_sources_are_the_digits_shown(data: Data) -> None:
     ).flatten(1)
     likeness = np.corrcoef(small.numpy(), digits.data[source])[: len(source), len(source) :]
     right = (likeness.argmax(axis=1) == np.arange(len(source))).mean()
-    assert right > 0.5, f"only {right:.0%} of the images are most like their own source, of {len(source)}"
+    assert right > 0.5, (
+        f"only {right:.0%} of the images are most like their own source, of {len(source)}"
+    )
 
 
 def test_photograph_patches_of_the_splits_are_disjoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """With photographs whose colour tells the place, no place is cut for both training and test."""
     row, column = np.mgrid[:427, :640]
-    image = np.stack([row % 256, column % 256, column // 256 + 8 * (row // 256)], -1).astype(np.uint8)
+    image = np.stack([row % 256, column % 256, column // 256 + 8 * (row // 256)], -1).astype(
+        np.uint8
+    )
     places = {}
-    monkeypatch.setattr("sklearn.datasets.load_sample_images", lambda: SimpleNamespace(images=[image]))
+    monkeypatch.setattr(
+        "sklearn.datasets.load_sample_images", lambda: SimpleNamespace(images=[image])
+    )
     # Unreduced pixels only: means of several places would name places they were not cut from.
     monkeypatch.setattr(digits4.Image.Image, "reduce", lambda self, by: self)
     for split in SPLITS:
         pixels = np.rint(digits4._patches(digits4._rng(0), 300, split) * 255).astype(np.int64)
-        places[split] = set((pixels * np.array([1, 256, 65536])[:, None, None]).sum(axis=1).ravel().tolist())
+        places[split] = set(
+            (pixels * np.array([1, 256, 65536])[:, None, None]).sum(axis=1).ravel().tolist()
+        )
     assert len(places["test"]) > 20_000 and len(places["train"]) > 60_000
     assert not places["train"] & places["test"]
 
@@ -113,7 +127,9 @@ def test_photograph_patches_of_the_splits_are_disjoint(monkeypatch: pytest.Monke
 def test_cache_round_trip(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "not" / "yet"
     assert same(data, digits4.load(folder))
-    assert [f.name for f in folder.iterdir()] == [digits4.cache_name()], "only the cache itself may remain"
+    assert [f.name for f in folder.iterdir()] == [digits4.cache_name()], (
+        "only the cache itself may remain"
+    )
     monkeypatch.setattr(digits4, "generate", lambda: pytest.fail("the cache was not used"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -131,14 +147,22 @@ def test_damaged_cache_is_made_again_with_a_warning(
     flipped[len(whole) // 3] ^= 255
     incomplete = tmp_path / "other.npz"
     np.savez(incomplete, street_x_train=data["street_x_train"])
-    for damaged in (whole[: len(whole) // 2], b"", b"not an archive", bytes(flipped), incomplete.read_bytes()):
+    for damaged in (
+        whole[: len(whole) // 2],
+        b"",
+        b"not an archive",
+        bytes(flipped),
+        incomplete.read_bytes(),
+    ):
         file.write_bytes(damaged)
         with pytest.warns(UserWarning, match=digits4.cache_name().replace(".", r"\.")):
             assert same(data, digits4.load(tmp_path))
         assert same(data, digits4._read(file)), "the damaged file was not replaced"
 
 
-def test_writers_at_once_do_not_meet(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_at_once_do_not_meet(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(digits4, "generate", lambda: data)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # half a file would be reported
@@ -147,7 +171,9 @@ def test_writers_at_once_do_not_meet(data: Data, tmp_path: Path, monkeypatch: py
     assert [f.name for f in tmp_path.iterdir()] == [digits4.cache_name()]
 
 
-def test_failed_write_leaves_nothing_behind(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_nothing_behind(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full_disk(stream: Any, **arrays: Any) -> None:
         stream.write(b"half")
         raise OSError("no space left")
@@ -161,7 +187,11 @@ def test_failed_write_leaves_nothing_behind(data: Data, tmp_path: Path, monkeypa
 
 def test_cache_name_tells_recipe_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {digits4.cache_name()}
-    others = ((digits4, "RECIPE_VERSION", "o"), (digits4.PIL, "__version__", "o"), (digits4, "version", lambda _: "o"))
+    others = (
+        (digits4, "RECIPE_VERSION", "o"),
+        (digits4.PIL, "__version__", "o"),
+        (digits4, "version", lambda _: "o"),
+    )
     for owner, name, other in others:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, other)
@@ -178,7 +208,12 @@ def test_domains_differ(data: Data) -> None:
             torch.manual_seed(0)
             nn = torch.nn
             model = nn.Sequential(
-                *(nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 5, stride=2), nn.ReLU()),
+                *(
+                    nn.Conv2d(3, 16, 5, stride=2),
+                    nn.ReLU(),
+                    nn.Conv2d(16, 32, 5, stride=2),
+                    nn.ReLU(),
+                ),
                 *(nn.Flatten(), nn.Linear(800, 64), nn.ReLU(), nn.Linear(64, 10)),
             )
             optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
@@ -190,7 +225,9 @@ def test_domains_differ(data: Data) -> None:
                     nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
                     optimiser.step()
             with torch.no_grad():
-                tests = {d: torch.from_numpy(data[f"{d}_x_test"]).float() / 255 for d in digits4.DOMAINS}
+                tests = {
+                    d: torch.from_numpy(data[f"{d}_x_test"]).float() / 255 for d in digits4.DOMAINS
+                }
                 guess = {d: model(images).argmax(1) for d, images in tests.items()}
     finally:
         torch.set_num_threads(threads)

@@ -23,7 +23,8 @@ def made(n: int = 4000, classes: int = 5, x: Tensor | None = None) -> Dataset:
 
 
 @pytest.mark.parametrize(
-    ("kind", "form"), [("digits", r"[0-9]{3,5}"), ("alphanumeric", r"(?=.*[0-9])(?=.*[a-z])[0-9a-z]{5}")]
+    ("kind", "form"),
+    [("digits", r"[0-9]{3,5}"), ("alphanumeric", r"(?=.*[0-9])(?=.*[a-z])[0-9a-z]{5}")],
 )
 def test_nonsense(kind: str, form: str) -> None:
     data = made(classes=1000)
@@ -72,7 +73,11 @@ def test_label_noise_in_maps_counts_pixels() -> None:
 @pytest.mark.parametrize(
     ("kind", "mean", "std", "beyond"),
     # `beyond`: the share of noise further than 0.1 = 2 scales from its centre 0 (both ways for the first two).
-    [("gaussian", 0.0, 0.05, 0.0455), ("laplace", 0.0, 0.0707, 0.1353), ("exponential", 0.05, 0.05, 0.1353)],
+    [
+        ("gaussian", 0.0, 0.05, 0.0455),
+        ("laplace", 0.0, 0.0707, 0.1353),
+        ("exponential", 0.05, 0.05, 0.1353),
+    ],
 )
 def test_image_noise_statistics(kind: str, mean: float, std: float, beyond: float) -> None:
     for data, unit, step in (
@@ -98,7 +103,9 @@ def test_image_noise_statistics(kind: str, mean: float, std: float, beyond: floa
 def test_image_noise_clips_images_only() -> None:
     black = made(x=torch.zeros(4000, 1, 4, 4, dtype=torch.uint8))
     noisy = image_noise(black, "gaussian", 0.1, 0.05).x[~black.test]
-    assert abs(float((noisy == 0).double().mean()) - 0.52) < 0.03 and int(noisy.max()) < 90  # below 0 is 0, no wrap
+    assert (
+        abs(float((noisy == 0).double().mean()) - 0.52) < 0.03 and int(noisy.max()) < 90
+    )  # below 0 is 0, no wrap
     white = made(x=torch.full((4000, 1, 4, 4), 255, dtype=torch.uint8))
     noisy = image_noise(white, "gaussian", 0.0, 0.05).x[~white.test]
     assert abs(float((noisy == 255).double().mean()) - 0.52) < 0.03 and int(noisy.min()) > 165
@@ -112,15 +119,23 @@ def test_image_noise_clips_images_only() -> None:
 
 def test_errors() -> None:
     data = made(40)
-    with pytest.raises(FedloomError, match=r"unknown kind of nonsense 'digit'; did you mean 'digits'\?"):
+    with pytest.raises(
+        FedloomError, match=r"unknown kind of nonsense 'digit'; did you mean 'digits'\?"
+    ):
         nonsense(data, "digit", 0)  # type: ignore[arg-type]
-    with pytest.raises(FedloomError, match=r"unknown kind of noise 'gausian'; did you mean 'gaussian'\?"):
+    with pytest.raises(
+        FedloomError, match=r"unknown kind of noise 'gausian'; did you mean 'gaussian'\?"
+    ):
         image_noise(data, "gausian")  # type: ignore[arg-type]
     with pytest.raises(FedloomError, match=r"must lie between 0 and 1, got 1\.5"):
         label_noise(data, 1.5)
     with pytest.raises(FedloomError, match="where there is only one class"):
         label_noise(made(40, 1), 0.5)
-    with pytest.raises(FedloomError, match=r"a coefficient from 0 to 1 and a scale of 0 or more: -0\.1, 0\.05"):
+    with pytest.raises(
+        FedloomError, match=r"a coefficient from 0 to 1 and a scale of 0 or more: -0\.1, 0\.05"
+    ):
         image_noise(data, "gaussian", -0.1)
-    with pytest.raises(FedloomError, match="made: only images and dense vectors of floats can be made noisy"):
+    with pytest.raises(
+        FedloomError, match="made: only images and dense vectors of floats can be made noisy"
+    ):
         image_noise(made(40, x=torch.zeros(40, 7, dtype=torch.int64)), "gaussian")

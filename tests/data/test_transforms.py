@@ -16,7 +16,11 @@ def rng(seed: int = 0) -> torch.Generator:
 
 
 def pixels(
-    n: int = 64, channels: int = 3, height: int = 32, width: int = 32, dtype: torch.dtype = torch.uint8
+    n: int = 64,
+    channels: int = 3,
+    height: int = 32,
+    width: int = 32,
+    dtype: torch.dtype = torch.uint8,
 ) -> Tensor:
     # From 1: a zero can only be what came in from outside.
     return torch.randint(1, 256, (n, channels, height, width), generator=rng(9)).to(dtype)
@@ -30,7 +34,12 @@ def test_crop_is_one_window_of_the_padded_image(dtype: torch.dtype) -> None:
     padded = F.pad(x, (2, 2, 2, 2))
     seen = set()
     for i in range(len(x)):
-        fits = [(a, b) for a in range(5) for b in range(5) if torch.equal(got[i], padded[i, :, a : a + 12, b : b + 9])]
+        fits = [
+            (a, b)
+            for a in range(5)
+            for b in range(5)
+            if torch.equal(got[i], padded[i, :, a : a + 12, b : b + 9])
+        ]
         assert len(fits) == 1
         seen.add(fits[0])
     assert len(seen) == 25  # every offset occurs, and each sample has its own
@@ -54,7 +63,9 @@ def test_flip_mirrors_about_half() -> None:
 
 def test_rotate_by_a_known_angle(monkeypatch: pytest.MonkeyPatch) -> None:
     x = pixels(3, 2, 7, 7)
-    monkeypatch.setattr(torch, "rand", lambda n, generator: torch.ones(n))  # always the largest angle
+    monkeypatch.setattr(
+        torch, "rand", lambda n, generator: torch.ones(n)
+    )  # always the largest angle
     for degrees, turns in ((90, 1), (180, 2), (-90, -1)):
         assert torch.equal(rotate(x, rng(), degrees), torch.rot90(x, turns, (2, 3)))
     # A wide image keeps its proportions: its middle square turns like a square, and zeros come in at both sides.
@@ -71,7 +82,9 @@ def test_rotate_angles_and_borders() -> None:
     got = rotate(x, rng(), 30)[:, 0]
     where = torch.arange(41.0) - 20
     mass = got.sum((1, 2))
-    angle = torch.rad2deg(torch.atan2(-(got.sum(2) * where).sum(1) / mass, (got.sum(1) * where).sum(1) / mass))
+    angle = torch.rad2deg(
+        torch.atan2(-(got.sum(2) * where).sum(1) / mass, (got.sum(1) * where).sum(1) / mass)
+    )
     assert angle.abs().max() < 31 and angle.min() < -28 and angle.max() > 28
     assert abs(float(angle.mean())) < 1.5 and abs(float(angle.std()) - 60 / 12**0.5) < 1
     full = torch.full((200, 1, 16, 16), 255, dtype=torch.uint8)
@@ -106,7 +119,9 @@ def test_augment_applies_in_order() -> None:
     x = pixels(32)
     g = rng(5)
     assert torch.equal(augment(x, ["flip", "crop"], rng(5)), crop(flip(x, g), g))
-    assert not torch.equal(augment(x, ["flip", "crop"], rng(5)), augment(x, ["crop", "flip"], rng(5)))
+    assert not torch.equal(
+        augment(x, ["flip", "crop"], rng(5)), augment(x, ["crop", "flip"], rng(5))
+    )
     assert augment(x, [], rng()) is x
 
 
@@ -119,7 +134,9 @@ def test_resize(dtype: torch.dtype) -> None:
     stripes[:, :, :, ::4] = 200
     small = resize(stripes, 8).to(torch.float32)
     assert small.shape == (1, 1, 8, 8)
-    assert (small[..., 1:-1] - 50).abs().max() <= 1 and 30 < float(small.min()) <= float(small.max()) < 60
+    assert (small[..., 1:-1] - 50).abs().max() <= 1 and 30 < float(small.min()) <= float(
+        small.max()
+    ) < 60
     assert resize(x, (10, 14)) is x
     with pytest.raises(FedloomError, match="cannot be resized to 0 x 0 pixels"):
         resize(x, 0)
@@ -132,18 +149,28 @@ def test_resize_of_bytes_is_the_rounded_one_of_floats() -> None:
 
 def test_to_rgb() -> None:
     grey, colour = pixels(4, 1), pixels(4, 3)
-    assert torch.equal(to_rgb(grey), torch.cat([grey, grey, grey], 1)) and to_rgb(grey).dtype == torch.uint8
+    assert (
+        torch.equal(to_rgb(grey), torch.cat([grey, grey, grey], 1))
+        and to_rgb(grey).dtype == torch.uint8
+    )
     assert to_rgb(colour) is colour
-    with pytest.raises(FedloomError, match="only images of 1 or 3 channels can become RGB, these have 4"):
+    with pytest.raises(
+        FedloomError, match="only images of 1 or 3 channels can become RGB, these have 4"
+    ):
         to_rgb(pixels(1, 4))
 
 
 def test_errors() -> None:
-    with pytest.raises(FedloomError, match=r"unknown augmentation 'rotat'; did you mean 'rotate'\?"):
+    with pytest.raises(
+        FedloomError, match=r"unknown augmentation 'rotat'; did you mean 'rotate'\?"
+    ):
         augment(pixels(1), ["crop", "rotat"], rng())
     for x, said in (
         (torch.zeros(4, 5), r"but the batch is float32 of shape \(4, 5\)\."),
-        (torch.zeros(4, 1, 8, 8, dtype=torch.int64), r"but the batch is int64 of shape \(4, 1, 8, 8\)\."),
+        (
+            torch.zeros(4, 1, 8, 8, dtype=torch.int64),
+            r"but the batch is int64 of shape \(4, 1, 8, 8\)\.",
+        ),
     ):
         with pytest.raises(FedloomError, match=said):
             augment(x, ["flip"], rng())

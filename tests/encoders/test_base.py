@@ -28,15 +28,22 @@ def own(seed: int = 0, dim: int = 4) -> Encoder:
 def test_scaling_is_pillows(resample, number) -> None:
     x = picture(1)
     ours = Preprocess(13, resample=resample)(x)[0]
-    theirs = np.asarray(Image.fromarray(x[0].permute(1, 2, 0).numpy()).resize((13, 13), resample=number), dtype=float)
-    assert np.abs((ours.permute(1, 2, 0).numpy() * 0.5 + 0.5) * 255 - theirs).max() <= 1.01  # one grey level
+    theirs = np.asarray(
+        Image.fromarray(x[0].permute(1, 2, 0).numpy()).resize((13, 13), resample=number),
+        dtype=float,
+    )
+    assert (
+        np.abs((ours.permute(1, 2, 0).numpy() * 0.5 + 0.5) * 255 - theirs).max() <= 1.01
+    )  # one grey level
 
 
 def test_centre_crop_and_normalisation() -> None:
     x = picture(2, height=20, width=30)
     done = Preprocess(10, (0.1, 0.2, 0.3), (1.0, 2.0, 4.0), edge=20)(x)
     cut = x[:, :, 5:15, 10:20].float() / 255
-    wanted = (cut - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([1.0, 2.0, 4.0])[:, None, None]
+    wanted = (cut - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([1.0, 2.0, 4.0])[
+        :, None, None
+    ]
     assert torch.allclose(done, wanted, atol=1e-6)
 
 
@@ -47,7 +54,11 @@ def test_grey_becomes_rgb() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [torch.zeros(2, 3, 8, 8), torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(2, 3, 0, 8, dtype=torch.uint8)],
+    [
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(3, 8, 8, dtype=torch.uint8),
+        torch.zeros(2, 3, 0, 8, dtype=torch.uint8),
+    ],
 )
 def test_what_is_no_image_is_named(bad) -> None:
     with pytest.raises(FedloomError, match=r"images of bytes .* of shape"):
@@ -62,7 +73,9 @@ def test_an_encoder_is_frozen_in_evaluation_mode_and_deterministic() -> None:
     encoder = own()
     x = picture()
     assert torch.equal(encoder.encode(x), encoder.encode(x))  # there is dropout in it
-    assert not encoder.encode(x).requires_grad and not any(p.requires_grad for p in encoder.module.parameters())
+    assert not encoder.encode(x).requires_grad and not any(
+        p.requires_grad for p in encoder.module.parameters()
+    )
 
 
 def test_the_hash_is_of_the_weights() -> None:
@@ -88,7 +101,9 @@ def test_unknown_names_suggest_the_nearest() -> None:
 
 
 def test_a_missing_package_names_its_extra() -> None:
-    with pytest.raises(FedloomError, match=r"the thing is not installed; `pip install 'fedloom\[encoders\]'`"):
+    with pytest.raises(
+        FedloomError, match=r"the thing is not installed; `pip install 'fedloom\[encoders\]'`"
+    ):
         package("no_such_package_anywhere", "encoders", "the thing")
 
 
@@ -98,5 +113,7 @@ def test_weights_that_do_not_fit_are_named() -> None:
         load_weights(net, {"weight": good["weight"]}, "w.pth")
     with pytest.raises(FedloomError, match="bring other"):
         load_weights(net, {**good, "other": torch.zeros(1)}, "w.pth")
-    with pytest.raises(FedloomError, match=r"tensor bias in w.pth has shape \(4,\), the network wants \(3,\)"):
+    with pytest.raises(
+        FedloomError, match=r"tensor bias in w.pth has shape \(4,\), the network wants \(3,\)"
+    ):
         load_weights(net, {**good, "bias": torch.zeros(4)}, "w.pth")

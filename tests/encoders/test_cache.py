@@ -116,7 +116,10 @@ def test_list_and_clear(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.features("a", (4, 2), numbers, ABOUT)
     cache.features("b", (5, 2), numbers, {**ABOUT, "encoder": "other"})
-    assert [(e.encoder, e.rows, e.dim) for e in cache.entries()] == [("made-up", 4, 2), ("other", 5, 2)]
+    assert [(e.encoder, e.rows, e.dim) for e in cache.entries()] == [
+        ("made-up", 4, 2),
+        ("other", 5, 2),
+    ]
     assert [e.key for e in cache.clear("other")] == ["b"] and len(cache.entries()) == 1
     (tmp_path / ".c.part").write_bytes(b"begun")
     assert len(cache.clear()) == 1 and not list(tmp_path.iterdir())
@@ -156,7 +159,14 @@ def test_views_differ_and_come_from_keys(tmp_path: Path) -> None:
     x = torch.randint(0, 256, (CHUNK + 3, 3, 8, 8), generator=g, dtype=torch.uint8)
     flat = Encoder("pixels", 192, Preprocess(8), lambda: nn.Flatten())
     plain, one, two = (
-        features(x, flat, cache=Cache(tmp_path / "a"), augment=("crop", "flip"), view=v) for v in (0, 1, 2)
+        features(x, flat, cache=Cache(tmp_path / "a"), augment=("crop", "flip"), view=v)
+        for v in (0, 1, 2)
     )
-    assert torch.equal(plain, flat.encode(x)) and not torch.equal(one, plain) and not torch.equal(one, two)
-    assert torch.equal(one, features(x, flat, cache=Cache(tmp_path / "b"), augment=("crop", "flip"), view=1))
+    assert (
+        torch.equal(plain, flat.encode(x))
+        and not torch.equal(one, plain)
+        and not torch.equal(one, two)
+    )
+    assert torch.equal(
+        one, features(x, flat, cache=Cache(tmp_path / "b"), augment=("crop", "flip"), view=1)
+    )

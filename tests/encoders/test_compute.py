@@ -53,7 +53,9 @@ def test_several_encoders_stand_side_by_side() -> None:
     a, b = encoder("a", 4), encoder("b", 7)
     made = world.encode([a, b])
     assert made.clients == world.clients and made.data.kind == "vector"
-    assert torch.equal(made.data.x, torch.cat([a.encode(world.data.x), b.encode(world.data.x)], dim=1))
+    assert torch.equal(
+        made.data.x, torch.cat([a.encode(world.data.x), b.encode(world.data.x)], dim=1)
+    )
     assert torch.equal(world.encode(a).data.x, a.encode(world.data.x))
     assert made.data.encoder == "a,b" and world.data.encoder is None
     x, y = made.samples(1)
@@ -71,9 +73,13 @@ def test_progress_counts_all_the_work() -> None:
 
 def test_what_cannot_be_encoded_is_named() -> None:
     data = images()
-    with pytest.raises(FedloomError, match="takes images of bytes; noise has vector samples of float32"):
+    with pytest.raises(
+        FedloomError, match="takes images of bytes; noise has vector samples of float32"
+    ):
         encode(replace(data, x=torch.zeros(60, 4)), [encoder()])
-    with pytest.raises(FedloomError, match="takes images of bytes; noise has image samples of float32"):
+    with pytest.raises(
+        FedloomError, match="takes images of bytes; noise has image samples of float32"
+    ):
         encode(replace(data, x=torch.zeros(60, 3, 8, 8)), [encoder()])
     with pytest.raises(FedloomError, match="at least one encoder"):
         encode(data, [])
@@ -103,7 +109,9 @@ def test_pixels_stay_beside_features() -> None:
     assert isinstance(made.x, WithPixels) and made.x.shape == (60, 3 * 36 + 4)
     rows = torch.tensor([5, 2, 9])
     pixels, features = split_pixels(made.x[rows], 6)
-    assert torch.equal(pixels, own.preprocess(data.x[rows])) and torch.equal(features, own.encode(data.x)[rows])
+    assert torch.equal(pixels, own.preprocess(data.x[rows])) and torch.equal(
+        features, own.encode(data.x)[rows]
+    )
     with pytest.raises(FedloomError, match="more than 108 numbers"):
         split_pixels(torch.zeros(2, 50), 6)
 
@@ -117,7 +125,9 @@ def metrics(run: fedloom.Run) -> list[dict]:
 
 def test_a_run_with_encoders_is_the_same_on_every_executor(registered) -> None:
     runs = [
-        fedloom.run("fedavg", "digits4", partition="iid", encoder="tiny-a,tiny-b", executor=e, **SETTINGS)
+        fedloom.run(
+            "fedavg", "digits4", partition="iid", encoder="tiny-a,tiny-b", executor=e, **SETTINGS
+        )
         for e in ("inplace", "pool")
     ]
     assert metrics(runs[0]) == metrics(runs[1])
@@ -150,8 +160,13 @@ def test_a_federation_that_is_given_is_encoded_too(registered) -> None:
 
 
 def test_the_encoder_is_part_of_what_a_run_is() -> None:
-    plain, a, b = (build({"encoder": e, "model": "linear"}) for e in (None, "vit-mini", "efficientnet-lite0"))
-    assert len({plain.hash(), a.hash(), b.hash(), build({"encoder": "vit-mini", "views": 2}).hash()}) == 4
+    plain, a, b = (
+        build({"encoder": e, "model": "linear"}) for e in (None, "vit-mini", "efficientnet-lite0")
+    )
+    assert (
+        len({plain.hash(), a.hash(), b.hash(), build({"encoder": "vit-mini", "views": 2}).hash()})
+        == 4
+    )
     assert build({"encoder": "vit-mini"}).model == "linear" and 'encoder = "vit-mini"' in a.toml()
 
 

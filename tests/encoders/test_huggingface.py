@@ -51,7 +51,11 @@ def test_no_extra_tokens_is_the_plain_model(saved, kind) -> None:
     pixels = encoder.preprocess(pictures())
     tokens = model.tokens(pixels)
     assert (tokens.cls - encoder.encode(pictures())).abs().max() <= 1e-6
-    assert tokens.patches.shape == (3, (SIZE // 8) ** 2, WIDTH) and tokens.extra.shape == (3, 0, WIDTH)
+    assert tokens.patches.shape == (3, (SIZE // 8) ** 2, WIDTH) and tokens.extra.shape == (
+        3,
+        0,
+        WIDTH,
+    )
     last = model.model(pixels).last_hidden_state
     assert torch.equal(tokens.patches, last[:, -((SIZE // 8) ** 2) :])
 
@@ -68,7 +72,9 @@ def test_extra_tokens_count_but_their_place_does_not(saved, kind) -> None:
     assert (found.extra - turned.extra.flip(1)).abs().max() < 1e-5
     assert torch.equal(found.cls, each.cls)
     assert (found.cls - encoder.encode(pictures())).abs().max() > 1e-3
-    assert not torch.equal(model.tokens(pixels, extra).cls, model.tokens(pixels).cls)  # nothing is left behind
+    assert not torch.equal(
+        model.tokens(pixels, extra).cls, model.tokens(pixels).cls
+    )  # nothing is left behind
 
 
 def test_prompts_train_and_the_network_does_not(saved) -> None:
@@ -89,7 +95,9 @@ def test_prompts_train_and_the_network_does_not(saved) -> None:
         ).backward()
         step.step()
     assert prompts.abs().sum() > 0
-    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items()) and len(before) > 20
+    assert (
+        all(torch.equal(t, before[n]) for n, t in model.state_dict().items()) and len(before) > 20
+    )
 
 
 def test_the_network_can_be_sent_to_a_worker(saved) -> None:
@@ -101,7 +109,9 @@ def test_the_network_can_be_sent_to_a_worker(saved) -> None:
 
 def test_ill_shaped_tokens_and_images_are_named(saved) -> None:
     model = vit(f"hf:{saved('vit')}")
-    with pytest.raises(FedloomError, match=r"takes images of shape \(samples, 3, 32, 32\), got \(2, 3, 64, 64\)"):
+    with pytest.raises(
+        FedloomError, match=r"takes images of shape \(samples, 3, 32, 32\), got \(2, 3, 64, 64\)"
+    ):
         model(torch.zeros(2, 3, 64, 64))
     with pytest.raises(FedloomError, match=r"tokens x 16.*got shape \(1, 2, 8\)"):
         model.tokens(torch.zeros(1, 3, SIZE, SIZE), torch.zeros(2, 8))
@@ -117,7 +127,11 @@ def test_vit_mini_is_in_the_package() -> None:
     assert (Path(encoder.files[0]).parent / "README.md").exists()
     x = pictures(2)
     assert (model.tokens(encoder.preprocess(x)).cls - encoder.encode(x)).abs().max() <= 1e-6
-    assert isinstance(model, Vision) and model.tokens(encoder.preprocess(x)).patches.shape == (2, 64, 192)
+    assert isinstance(model, Vision) and model.tokens(encoder.preprocess(x)).patches.shape == (
+        2,
+        64,
+        192,
+    )
 
 
 def test_vit_mini_sees_something() -> None:
@@ -210,10 +224,22 @@ def test_preprocessors_are_read(tmp_path) -> None:
         )
         return preprocess(tmp_path)
 
-    clip = read(size={"shortest_edge": 24}, crop_size={"height": 20, "width": 20}, do_center_crop=True, resample=3)
+    clip = read(
+        size={"shortest_edge": 24},
+        crop_size={"height": 20, "width": 20},
+        do_center_crop=True,
+        resample=3,
+    )
     assert (clip.size, clip.edge, clip.resample, clip.mean) == (20, 24, "bicubic", (0.1, 0.2, 0.3))
-    assert (read(size=24).size, read(size=24).edge, read(size=24).resample) == (24, None, "bilinear")
-    assert (read(size={"shortest_edge": 28}, crop_pct=0.875).size, read(size=28, crop_pct=0.875).edge) == (28, 32)
+    assert (read(size=24).size, read(size=24).edge, read(size=24).resample) == (
+        24,
+        None,
+        "bilinear",
+    )
+    assert (
+        read(size={"shortest_edge": 28}, crop_pct=0.875).size,
+        read(size=28, crop_pct=0.875).edge,
+    ) == (28, 32)
     assert read(size=24, do_normalize=False).mean == (0.0, 0.0, 0.0)
     for bad, said in (
         ({}, "what size"),

@@ -18,7 +18,16 @@ from fedloom.encoders import Encoder, Preprocess, image, vit
 from fedloom.encoders.pretrain import Student, Work, pretrain, read, settings
 
 pytest.importorskip("transformers", reason="the extra 'encoders' is not installed")
-SMALL = {"size": 8, "patch": 4, "width": 16, "layers": 1, "heads": 2, "epochs": 6, "batch": 8, "lr": 3e-3}
+SMALL = {
+    "size": 8,
+    "patch": 4,
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+    "epochs": 6,
+    "batch": 8,
+    "lr": 3e-3,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +67,9 @@ def weights(folder: Path) -> bytes:
 
 
 def test_it_learns_from_the_teacher_and_from_labels(photos: Path, tmp_path: Path) -> None:
-    untaught = pretrain(str(photos), teacher(), tmp_path / "a", settings({**SMALL, "epochs": 1, "lr": 1e-9}))
+    untaught = pretrain(
+        str(photos), teacher(), tmp_path / "a", settings({**SMALL, "epochs": 1, "lr": 1e-9})
+    )
     figures = pretrain(str(photos), teacher(), tmp_path / "b", settings({**SMALL, "epochs": 30}))
     assert figures["steps"] == 30 * 4, "32 training images in batches of 8"
     assert figures["cosine"] > max(0.3, untaught["cosine"] + 0.1) and figures["accuracy"] == 1.0
@@ -68,7 +79,11 @@ def test_it_learns_from_the_teacher_and_from_labels(photos: Path, tmp_path: Path
 def test_images_without_labels(flat: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     figures = pretrain(
-        str(flat), teacher(), tmp_path / "out", settings(SMALL), training=lambda now, total: seen.append((now, total))
+        str(flat),
+        teacher(),
+        tmp_path / "out",
+        settings(SMALL),
+        training=lambda now, total: seen.append((now, total)),
     )
     assert figures["accuracy"] is None and figures["cosine"] is not None
     assert seen == [(i, 24) for i in range(1, 25)]
@@ -88,11 +103,16 @@ def test_a_kill_changes_nothing(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pretrain(str(photos), teacher(), tmp_path / "killed", often, training=stop)
     first: list[int] = []
-    resumed = pretrain(str(photos), teacher(), tmp_path / "killed", often, training=lambda n, _: first.append(n))
+    resumed = pretrain(
+        str(photos), teacher(), tmp_path / "killed", often, training=lambda n, _: first.append(n)
+    )
     assert first[0] == 11, "it goes on after the last save, at step 10"
     assert weights(tmp_path / "killed") == weights(tmp_path / "straight")
     assert resumed["cosine"] == straight["cosine"]
-    assert pretrain(str(photos), teacher(), tmp_path / "killed", often) == {**resumed, "reused": True}
+    assert pretrain(str(photos), teacher(), tmp_path / "killed", often) == {
+        **resumed,
+        "reused": True,
+    }
 
 
 def test_a_folder_is_not_mixed_up(photos: Path, tmp_path: Path) -> None:
@@ -101,7 +121,13 @@ def test_a_folder_is_not_mixed_up(photos: Path, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pretrain(str(photos), teacher(), tmp_path / "out", settings({**SMALL, "save_every": 1}), training=stop)
+        pretrain(
+            str(photos),
+            teacher(),
+            tmp_path / "out",
+            settings({**SMALL, "save_every": 1}),
+            training=stop,
+        )
     with pytest.raises(FedloomError, match="other settings"):
         pretrain(str(photos), teacher(), tmp_path / "out", settings({**SMALL, "lr": 0.1}))
     pretrain(str(photos), teacher(), tmp_path / "out", settings({**SMALL, "save_every": 1}))
@@ -131,7 +157,17 @@ def test_what_comes_out_is_an_encoder(photos: Path, tmp_path: Path) -> None:
 
 def test_the_command(photos: Path, tmp_path: Path) -> None:
     small = [part for k, v in {**SMALL, "epochs": 1}.items() for part in ("--set", f"{k}={v}")]
-    told = ["pretrain", "vit", "--images", str(photos), "--teacher", "vit-mini", "--out", str(tmp_path / "out"), *small]
+    told = [
+        "pretrain",
+        "vit",
+        "--images",
+        str(photos),
+        "--teacher",
+        "vit-mini",
+        "--out",
+        str(tmp_path / "out"),
+        *small,
+    ]
     done = CliRunner().invoke(app, [*told, "--json"])
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)

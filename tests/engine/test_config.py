@@ -45,9 +45,18 @@ def again(config: Config) -> Config:
 # -- build -----------------------------------------------------------------------------------------------------------
 def test_defaults_are_complete() -> None:
     config = build({})
-    assert (config.method, config.data, config.partition, config.model) == ("fedavg", "digits4", "domains", "cnn")
+    assert (config.method, config.data, config.partition, config.model) == (
+        "fedavg",
+        "digits4",
+        "domains",
+        "cnn",
+    )
     assert (config.seed, config.clients, config.validation) == (0, None, 0.1)
-    assert (config.schedule, config.training, config.execution) == (Schedule(), Training(), Execution())
+    assert (config.schedule, config.training, config.execution) == (
+        Schedule(),
+        Training(),
+        Execution(),
+    )
     assert config.hyper == {}
     assert set(config.model_dump()) == set(Config.model_fields)
     assert set(SECTIONS) <= set(Config.model_fields)
@@ -83,7 +92,16 @@ def test_what_is_given_is_used() -> None:
 
 
 def test_a_flat_key_finds_its_section() -> None:
-    changes = {"mu": 0.3, "lr": 0.2, "rounds": 5, "beta": 0.7, "width": 8, "workers": 4, "seed": 9, "validation": 0.2}
+    changes = {
+        "mu": 0.3,
+        "lr": 0.2,
+        "rounds": 5,
+        "beta": 0.7,
+        "width": 8,
+        "workers": 4,
+        "seed": 9,
+        "validation": 0.2,
+    }
     config = build({"method": "fedprox", "partition": "dirichlet"}, changes)
     assert config.hyper["mu"] == 0.3
     assert config.training.lr == 0.2
@@ -104,7 +122,9 @@ def test_lists_of_names_may_be_one_text_with_commas() -> None:
 
 
 def test_a_section_may_be_named() -> None:
-    config = build({"method": "fedprox"}, {"training.lr": 0.2, "hyper.mu": 0.5, "schedule.rounds": 2})
+    config = build(
+        {"method": "fedprox"}, {"training.lr": 0.2, "hyper.mu": 0.5, "schedule.rounds": 2}
+    )
     assert (config.training.lr, config.hyper["mu"], config.schedule.rounds) == (0.2, 0.5, 2)
 
 
@@ -118,10 +138,14 @@ def test_changes_win_over_what_is_given_and_leave_it_alone() -> None:
 
 def test_a_change_of_method_brings_its_settings() -> None:
     assert build({}, {"method": "fedprox"}) == build({"method": "fedprox"})
-    assert build({}, {"method": "fedprox", "mu": 0.5}) == build({"method": "fedprox", "hyper": {"mu": 0.5}})
+    assert build({}, {"method": "fedprox", "mu": 0.5}) == build(
+        {"method": "fedprox", "hyper": {"mu": 0.5}}
+    )
 
 
-@pytest.mark.parametrize(("key", "wrong", "near"), [("method", "fedpro", "fedprox"), ("model", "cn", "cnn")])
+@pytest.mark.parametrize(
+    ("key", "wrong", "near"), [("method", "fedpro", "fedprox"), ("model", "cn", "cnn")]
+)
 def test_a_change_to_something_unknown_is_refused(key: str, wrong: str, near: str) -> None:
     with pytest.raises(FedloomError, match=f"unknown {key} '{wrong}'; did you mean '{near}'"):
         build({}, {key: wrong})
@@ -142,7 +166,9 @@ def test_the_users_training_wins(slow: type[Method]) -> None:
     config = build({"method": "slow", "training": {"lr": 0.3}}, {"batch": 5, "training.epochs": 2})
     assert config.training == Training(optimizer="adam", lr=0.3, batch=5, epochs=2)
     # Also where the user asks for what is the default of all other methods.
-    assert build({"method": "slow"}, {"optimizer": "sgd", "lr": 0.05}).training == Training(batch=10)
+    assert build({"method": "slow"}, {"optimizer": "sgd", "lr": 0.05}).training == Training(
+        batch=10
+    )
 
 
 def test_a_method_may_come_from_a_file(tmp_path: Path) -> None:
@@ -173,25 +199,51 @@ def test_a_method_may_come_from_a_file(tmp_path: Path) -> None:
     [
         ({"trainin": {}}, {}, "unknown key 'trainin'; did you mean 'training'?"),
         ({"sed": 1}, {}, "unknown key 'sed'; did you mean 'seed'?"),
-        ({"training": {"epoch": 1}}, {}, "unknown key in [training] 'epoch'; did you mean 'epochs'?"),
-        ({"schedule": {"round": 1}}, {}, "unknown key in [schedule] 'round'; did you mean 'rounds'?"),
-        ({"execution": {"worker": 1}}, {}, "unknown key in [execution] 'worker'; did you mean 'workers'?"),
+        (
+            {"training": {"epoch": 1}},
+            {},
+            "unknown key in [training] 'epoch'; did you mean 'epochs'?",
+        ),
+        (
+            {"schedule": {"round": 1}},
+            {},
+            "unknown key in [schedule] 'round'; did you mean 'rounds'?",
+        ),
+        (
+            {"execution": {"worker": 1}},
+            {},
+            "unknown key in [execution] 'worker'; did you mean 'workers'?",
+        ),
         ({"network": {"widht": 1}}, {}, "unknown key in [network] 'widht'; did you mean 'width'?"),
         (
             {"partition": "dirichlet", "partitioning": {"betta": 1}},
             {},
             "unknown key in [partitioning] 'betta'; did you mean 'beta'?",
         ),
-        ({"method": "fedprox", "hyper": {"mue": 1}}, {}, "unknown key in [hyper] 'mue'; did you mean 'mu'?"),
+        (
+            {"method": "fedprox", "hyper": {"mue": 1}},
+            {},
+            "unknown key in [hyper] 'mue'; did you mean 'mu'?",
+        ),
         ({}, {"momentun": 0.9}, "unknown key 'momentun'; did you mean 'momentum'?"),
-        ({}, {"training.momentun": 0.9}, "unknown key in [training] 'momentun'; did you mean 'momentum'?"),
+        (
+            {},
+            {"training.momentun": 0.9},
+            "unknown key in [training] 'momentun'; did you mean 'momentum'?",
+        ),
         ({}, {"trainig.lr": 0.9}, "unknown section 'trainig'; did you mean 'training'?"),
         ({"method": "fedpro"}, {}, "unknown method 'fedpro'; did you mean 'fedprox'?"),
-        ({"partition": "dirichlett"}, {}, "unknown partition 'dirichlett'; did you mean 'dirichlet'?"),
+        (
+            {"partition": "dirichlett"},
+            {},
+            "unknown partition 'dirichlett'; did you mean 'dirichlet'?",
+        ),
         ({"model": "resnet1"}, {}, "unknown model 'resnet1'; did you mean 'resnet1"),
     ],
 )
-def test_what_is_unknown_is_named_with_the_nearest(given: dict[str, Any], changes: dict[str, Any], said: str) -> None:
+def test_what_is_unknown_is_named_with_the_nearest(
+    given: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(FedloomError, match=re.escape(said)):
         build(given, changes)
 
@@ -212,7 +264,11 @@ def test_another_methods_setting_is_unknown() -> None:
     ("given", "changes", "words"),
     [
         ({"method": "fedprox"}, {"mu": "abc"}, ["fedprox", "mu = 'abc'", "number"]),
-        ({"method": "fedprox", "hyper": {"mu": -1}}, {}, ["fedprox", "mu = -1", "greater than or equal to 0"]),
+        (
+            {"method": "fedprox", "hyper": {"mu": -1}},
+            {},
+            ["fedprox", "mu = -1", "greater than or equal to 0"],
+        ),
         ({"method": "scaffold"}, {"server_lr": 0}, ["scaffold", "server_lr = 0", "greater than 0"]),
         ({}, {"lr": "fast"}, ["training.lr = 'fast'", "number"]),
         ({}, {"lr": 0}, ["training.lr = 0", "greater than 0"]),
@@ -226,7 +282,9 @@ def test_another_methods_setting_is_unknown() -> None:
         ({}, {"ratio": 0.5, "ratio_max": 0.2}, ["ratio_max = 0.2 must not be below ratio = 0.5"]),
     ],
 )
-def test_a_wrong_value_is_named(given: dict[str, Any], changes: dict[str, Any], words: list[str]) -> None:
+def test_a_wrong_value_is_named(
+    given: dict[str, Any], changes: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(FedloomError) as caught:
         build(given, changes)
     said = str(caught.value)
@@ -249,7 +307,9 @@ def test_a_section_must_be_a_table(section: str, value: Any) -> None:
 
 def test_an_ambiguous_key_names_both_homes() -> None:
     known = {"": {"seed"}, "training": {"lr", "beta"}, "partitioning": {"beta"}}
-    with pytest.raises(FedloomError, match=r"'beta' could be any of training\.beta, partitioning\.beta"):
+    with pytest.raises(
+        FedloomError, match=r"'beta' could be any of training\.beta, partitioning\.beta"
+    ):
         _place("beta", known)
     assert _place("training.beta", known) == ("training", "beta")
     assert _place("partitioning.beta", known) == ("partitioning", "beta")
@@ -263,7 +323,9 @@ def test_a_method_may_make_a_key_ambiguous() -> None:
         lr: float = 0.5
 
     try:
-        with pytest.raises(FedloomError, match=r"'lr' could be any of training\.lr, hyper\.lr: say which"):
+        with pytest.raises(
+            FedloomError, match=r"'lr' could be any of training\.lr, hyper\.lr: say which"
+        ):
             build({"method": "twofold"}, {"lr": 0.1})
         config = build({"method": "twofold"}, {"hyper.lr": 0.1, "training.lr": 0.2})
         assert (config.hyper, config.training.lr) == ({"lr": 0.1}, 0.2)
@@ -303,7 +365,10 @@ def test_parse_set(item: str, key: str, value: Any) -> None:
 
 def test_parse_set_of_several() -> None:
     assert parse_set([]) == {}
-    assert parse_set(["mu=0.1", "lr=1", "mu=0.2"]) == {"mu": 0.2, "lr": 1}  # the last of a kind counts
+    assert parse_set(["mu=0.1", "lr=1", "mu=0.2"]) == {
+        "mu": 0.2,
+        "lr": 1,
+    }  # the last of a kind counts
 
 
 @pytest.mark.parametrize("item", ["mu", "", "=3", "  =3", "--mu"])
@@ -313,7 +378,9 @@ def test_parse_set_wants_key_and_value(item: str) -> None:
 
 
 def test_flags_become_a_config() -> None:
-    changes = parse_set(["mu=1", "dropouts={3 = [0, 1]}", "optimizer=adam", "drop_last=true", "hidden=[8]"])
+    changes = parse_set(
+        ["mu=1", "dropouts={3 = [0, 1]}", "optimizer=adam", "drop_last=true", "hidden=[8]"]
+    )
     config = build({"method": "fedprox", "model": "mlp"}, changes)
     assert config.hyper == {"mu": 1.0}
     assert config.schedule.dropouts == {3: [0, 1]}
@@ -336,8 +403,22 @@ def test_keywords_are_flags() -> None:
     "changes",
     [
         {},
-        {"dropouts": {3: [0, 1]}, "stragglers": {1: [2], 7: []}, "patience": 3, "ratio": 0.2, "ratio_max": 0.7},
-        {"clip": 1.5, "steps": 7, "eps": 1e-12, "lr": 1e-5, "nesterov": True, "momentum": 0.9, "optimizer": "adamw"},
+        {
+            "dropouts": {3: [0, 1]},
+            "stragglers": {1: [2], 7: []},
+            "patience": 3,
+            "ratio": 0.2,
+            "ratio_max": 0.7,
+        },
+        {
+            "clip": 1.5,
+            "steps": 7,
+            "eps": 1e-12,
+            "lr": 1e-5,
+            "nesterov": True,
+            "momentum": 0.9,
+            "optimizer": "adamw",
+        },
         {"clients": 12, "seed": -(2**70), "validation": 0, "workers": 3, "executor": "pool"},
     ],
     ids=["plain", "schedule", "training", "top"],
@@ -369,14 +450,19 @@ def test_options_of_models_come_back(name: str) -> None:
 
 
 def test_settings_of_every_kind_come_back(slow: type[Method]) -> None:
-    for hyper in ({}, {"rate": 1, "widths": [5], "limit": 0.25, "exact": False}, {"widths": (), "limit": None}):
+    for hyper in (
+        {},
+        {"rate": 1, "widths": [5], "limit": 0.25, "exact": False},
+        {"widths": (), "limit": None},
+    ):
         config = build({"method": "slow", "hyper": hyper})
         assert again(config) == config
     assert build({"method": "slow", "hyper": {"widths": [5]}}).hyper["widths"] == (5,)
 
 
 @pytest.mark.parametrize(
-    "text", ["with space", 'a "quoted" word', "back\\slash", "tab\tand\nline", "naïve", "数字", "😀"]
+    "text",
+    ["with space", 'a "quoted" word', "back\\slash", "tab\tand\nline", "naïve", "数字", "😀"],
 )
 def test_names_of_every_kind_come_back(text: str) -> None:
     config = build({"data": text})
@@ -397,7 +483,8 @@ def test_infinity_is_refused_or_comes_back(key: str) -> None:
     lr=st.floats(min_value=1e-300, max_value=1e300),
     mu=st.floats(min_value=0, max_value=1e300),
     seed=st.integers(),
-    dropouts=st.floats(0, 0.999) | st.dictionaries(st.integers(1, 99), st.lists(st.integers(0, 99), max_size=3)),
+    dropouts=st.floats(0, 0.999)
+    | st.dictionaries(st.integers(1, 99), st.lists(st.integers(0, 99), max_size=3)),
 )
 def test_any_numbers_come_back(lr: float, mu: float, seed: int, dropouts: Any) -> None:
     config = build({"method": "fedprox", "seed": seed}, {"lr": lr, "mu": mu, "dropouts": dropouts})
@@ -469,7 +556,13 @@ def test_the_hash_changes_with_method_partition_and_model(other: dict[str, Any])
 
 
 def test_different_changes_give_different_hashes() -> None:
-    changes = [{"lr": 0.1}, {"lr": 0.01}, {"eps": 0.01}, {"dropouts": {3: [0]}}, {"dropouts": {3: [1]}}]
+    changes = [
+        {"lr": 0.1},
+        {"lr": 0.01},
+        {"eps": 0.01},
+        {"dropouts": {3: [0]}},
+        {"dropouts": {3: [1]}},
+    ]
     changes += [{"dropouts": {4: [0]}}, {"stragglers": {3: [0]}}]
     assert len({build(BASE, change).hash() for change in changes}) == len(changes)
 

@@ -34,7 +34,11 @@ def poisoned(change):
     class Poisoned(FedAvg):
         def client(self, down: Payload, state: Payload, local: Local) -> Update:
             update = super().client(down, state, local)
-            return Update(change(update.upload) if local.id == 2 else update.upload, update.state, update.trained)
+            return Update(
+                change(update.upload) if local.id == 2 else update.upload,
+                update.state,
+                update.trained,
+            )
 
     return Poisoned()
 
@@ -46,7 +50,9 @@ def test_nan_in_an_upload_names_client_and_tensor(registry) -> None:
         bad[1] = float("nan")
         return Payload(model=tree | Tree({"head.bias": bad}))
 
-    with pytest.raises(FedloomError, match=r"round 1: client 2 uploaded a NaN or infinity in 'model/head.bias'"):
+    with pytest.raises(
+        FedloomError, match=r"round 1: client 2 uploaded a NaN or infinity in 'model/head.bias'"
+    ):
         trace(poisoned(change))
 
 
@@ -59,7 +65,9 @@ def test_another_shape_is_refused(registry) -> None:
     def change(upload: Payload) -> Payload:
         return Payload(model=upload.tree("model") | Tree({"head.bias": torch.zeros(5)}))
 
-    with pytest.raises(FedloomError, match=r"client 2 uploaded 'model/head.bias' as \(5,\).*the server has \(4,\)"):
+    with pytest.raises(
+        FedloomError, match=r"client 2 uploaded 'model/head.bias' as \(5,\).*the server has \(4,\)"
+    ):
         trace(poisoned(change))
 
 
@@ -130,11 +138,16 @@ def test_uploads_are_streamed(registry) -> None:
 
 
 def test_bytes_are_down_for_the_lost_and_up_only_for_those_who_answered() -> None:
-    full, half = trace(make("fedavg"), rounds=2), trace(make("fedavg"), rounds=2, dropouts={2: [0, 1]})
+    full, half = (
+        trace(make("fedavg"), rounds=2),
+        trace(make("fedavg"), rounds=2, dropouts={2: [0, 1]}),
+    )
     assert full.metrics[1]["bytes"]["down"] == half.metrics[1]["bytes"]["down"]
     assert full.metrics[1]["bytes"]["up"] == 2 * half.metrics[1]["bytes"]["up"]
     assert half.metrics[1]["lost"] == [0, 1]
-    assert full.metrics[0]["bytes"]["up"] > full.metrics[1]["bytes"]["up"]  # the first round has the hellos
+    assert (
+        full.metrics[0]["bytes"]["up"] > full.metrics[1]["bytes"]["up"]
+    )  # the first round has the hellos
 
 
 def test_before_and_after_are_different_models() -> None:
@@ -149,7 +162,9 @@ def test_after_training_of_an_absent_client_is_before() -> None:
     assert seen.metrics[1]["clients"]["after"] == seen.metrics[1]["clients"]["before"]
 
 
-@pytest.mark.parametrize(("name", "again"), [("fedpcl", False), ("ditto", True), ("fedper", True), ("fedavg-ft", True)])
+@pytest.mark.parametrize(
+    ("name", "again"), [("fedpcl", False), ("ditto", True), ("fedper", True), ("fedavg-ft", True)]
+)
 def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again: bool) -> None:
     def watched(settle: bool) -> tuple[list, int]:
         site = Site(make(name), federation(), network(), Training(lr=0.1, batch=8), seed=0)
@@ -239,7 +254,9 @@ class Eager(Inplace):
         yield from results
 
 
-@pytest.mark.parametrize("schedule", [{}, {"ratio": 0.5}, {"dropouts": {2: [0, 1]}}, {"eval_every": 2}])
+@pytest.mark.parametrize(
+    "schedule", [{}, {"ratio": 0.5}, {"dropouts": {2: [0, 1]}}, {"eval_every": 2}]
+)
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "scaffold", "fedpcl"])
 def test_a_round_that_begins_during_evaluation_changes_nothing(name: str, schedule: dict) -> None:
     order: list = []
@@ -262,7 +279,9 @@ def test_a_round_begins_while_the_one_before_is_evaluated_unless_somebody_is_new
 
         engine = Engine(site, Eager(site, order), Schedule(rounds=4, **schedule), [Seen()])
         engine.run()
-        return [r for r in (2, 3, 4) if order.index((r, "client")) < order.index((r - 1, "recorded"))]
+        return [
+            r for r in (2, 3, 4) if order.index((r, "client")) < order.index((r - 1, "recorded"))
+        ]
 
     assert begun() == [2, 3, 4]
     assert begun(eval_every=2) == [3]  # nothing is evaluated after rounds 1 and 3
@@ -304,7 +323,9 @@ def test_newcomers_say_hello_once(registry) -> None:
     seen = trace(Polite(), rounds=6, ratio=0.5)
     assert len(said) == len({k for _, k in said})
     sizes = seen.server.tensor("sizes")
-    expected = [len(c.train) if k in {k for _, k in said} else 0 for k, c in enumerate(federation().clients)]
+    expected = [
+        len(c.train) if k in {k for _, k in said} else 0 for k, c in enumerate(federation().clients)
+    ]
     assert sizes.tolist() == expected
 
 
@@ -350,7 +371,10 @@ def test_a_model_without_body_and_head_is_refused() -> None:
 def test_a_client_without_test_samples_is_left_out_of_the_mean() -> None:
     world = federation()
     first = world.clients[0]
-    clients = (type(first)(first.train, first.validation, np.arange(0), first.domain), *world.clients[1:])
+    clients = (
+        type(first)(first.train, first.validation, np.arange(0), first.domain),
+        *world.clients[1:],
+    )
     seen = trace(make("fedavg"), type(world)(world.data, clients), rounds=1)
     own = seen.metrics[0]["clients"]["before"]
     assert own[0] is None

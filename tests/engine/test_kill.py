@@ -72,7 +72,9 @@ def test_killed_twenty_times(tmp_path: Path) -> None:
         if killed == KILLS:
             break
         args = go_on()
-        if (stormy / "summary.json").exists():  # it got to its end before all kills were spent: start another one
+        if (
+            stormy / "summary.json"
+        ).exists():  # it got to its end before all kills were spent: start another one
             assert contents(stormy) == contents(tmp_path / "calm")
             args = [*RUN, "--out", str(stormy), "--fresh"]
         killed += attempt(args, rng.uniform(0, whole / 4)) == signal.SIGKILL

@@ -40,8 +40,13 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
     seen = []
 
     def attempt() -> None:
-        for act in (lambda: fedloom.run(rounds=2, out=tmp_path / "A", **QUICK), lambda: fedloom.resume(tmp_path / "A")):
-            with pytest.raises(FedloomError, match=r"another process is working in .*A; wait for it"):
+        for act in (
+            lambda: fedloom.run(rounds=2, out=tmp_path / "A", **QUICK),
+            lambda: fedloom.resume(tmp_path / "A"),
+        ):
+            with pytest.raises(
+                FedloomError, match=r"another process is working in .*A; wait for it"
+            ):
                 act()
             seen.append(act)
 
@@ -63,7 +68,8 @@ def test_an_edited_config_is_noticed(tmp_path: Path) -> None:
     text = config.read_text()
     config.write_text(text.replace("mu = 0.5", "mu = 0.25"))
     with pytest.raises(
-        FedloomError, match=r"config.toml is not what this run was started with \(mu is 0.5 there, 0.25"
+        FedloomError,
+        match=r"config.toml is not what this run was started with \(mu is 0.5 there, 0.25",
     ):
         fedloom.resume(tmp_path)
     config.write_text(text)
@@ -77,11 +83,15 @@ def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
     assert made.summary["rounds"] == made.config.schedule.rounds == 4
     for name in ("metrics.jsonl", "config.toml"):
         assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes()
-    with pytest.raises(FedloomError, match="has 4 rounds already; it can be made longer, not shorter"):
+    with pytest.raises(
+        FedloomError, match="has 4 rounds already; it can be made longer, not shorter"
+    ):
         fedloom.resume(tmp_path / "short", rounds=3)
 
 
-def test_a_refused_run_leaves_no_folder_and_one_that_never_began_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_refused_run_leaves_no_folder_and_one_that_never_began_is_no_obstacle(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(FedloomError, match="scaffold needs plain SGD"):
         fedloom.run("scaffold", out=tmp_path / "A", momentum=0.9, **QUICK)
     assert not (tmp_path / "A").exists()
@@ -91,7 +101,9 @@ def test_a_refused_run_leaves_no_folder_and_one_that_never_began_is_no_obstacle(
             raise RuntimeError("before the first checkpoint")
 
     with pytest.raises(RuntimeError):
-        fedloom.run(rounds=2, out=tmp_path / "A", callbacks=[Fail()], checkpoint_every=2, lr=0.5, **QUICK)
+        fedloom.run(
+            rounds=2, out=tmp_path / "A", callbacks=[Fail()], checkpoint_every=2, lr=0.5, **QUICK
+        )
     assert (tmp_path / "A/config.toml").exists()
     assert fedloom.run(rounds=2, out=tmp_path / "A", **QUICK).finished
     assert "lr = 0.05\n" in (tmp_path / "A/config.toml").read_text()
@@ -115,7 +127,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     # Shells have what they start in the background ignore Ctrl-C, and children inherit that from the tests.
     heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
     run = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed,
     )
     while not list((tmp_path / "A/checkpoint").glob("*.json")):
         assert run.poll() is None
@@ -126,11 +143,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert said == "stopped; `fedloom resume A` goes on from the last checkpoint.\n"
 
 
-def test_where_a_checkpoint_takes_long_not_every_round_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_checkpoint_takes_long_not_every_round_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last two rounds have, so that runs end alike; and the result is that of a run that saves always."""
 
     def names(folder: Path) -> set[str]:
-        return {p.name for p in (folder / "checkpoint").iterdir()}  # files are named after their content
+        return {
+            p.name for p in (folder / "checkpoint").iterdir()
+        }  # files are named after their content
 
     always = fedloom.run("fedper", rounds=6, out=tmp_path / "A", **QUICK)
     saved: list[int] = []
@@ -154,9 +175,20 @@ def test_where_a_checkpoint_takes_long_not_every_round_has_one(tmp_path: Path, m
 
 def test_the_report_tells_numbers_sent_and_clients_lost(tmp_path: Path) -> None:
     made = fedloom.run(
-        "fedavg", "digits4", clients=4, rounds=2, width=4, features=16, steps=1, dropouts=0.5, out=tmp_path / "r"
+        "fedavg",
+        "digits4",
+        clients=4,
+        rounds=2,
+        width=4,
+        features=16,
+        steps=1,
+        dropouts=0.5,
+        out=tmp_path / "r",
     )
     page = (tmp_path / "r" / "report.html").read_text()
     assert f"{made.summary['floats']['up']:,.0f}" in page and "Numbers up" in page
-    lost, asked = (sum(f(m) for m in made.metrics) for f in (lambda m: len(m["lost"]), lambda m: m["participants"]))
+    lost, asked = (
+        sum(f(m) for m in made.metrics)
+        for f in (lambda m: len(m["lost"]), lambda m: m["participants"])
+    )
     assert lost and f"{100 * lost / asked:.1f}" in page and "Lost" in page

@@ -29,8 +29,13 @@ def place(*sizes: int, seed: int = 3) -> Site:
     zeros = torch.zeros(n, dtype=torch.int64)
     data = Dataset("zeros", torch.zeros(n, 2), zeros, zeros, zeros.bool(), ("a", "b"), ("only",))
     none, ends = np.array([], dtype=np.int64), np.cumsum(sizes)
-    clients = [Client(np.arange(end - size, end), none, none) for size, end in zip(sizes, ends, strict=True)]
-    return Site(Plain(), Federation(data, tuple(clients)), build("linear", Task((2,), 2)), Training(), seed)
+    clients = [
+        Client(np.arange(end - size, end), none, none)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    return Site(
+        Plain(), Federation(data, tuple(clients)), build("linear", Task((2,), 2)), Training(), seed
+    )
 
 
 TWENTY = place(*range(1, 21))
@@ -42,7 +47,8 @@ def cohorts(schedule: Schedule, site: Site, rounds: int) -> list[list[int]]:
 
 # -- participation ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("ratio", "count"), [(1.0, 20), (0.5, 10), (0.1, 2), (0.3, 6), (0.99, 19), (0.55, 11), (0.05, 1), (0.001, 1)]
+    ("ratio", "count"),
+    [(1.0, 20), (0.5, 10), (0.1, 2), (0.3, 6), (0.99, 19), (0.55, 11), (0.05, 1), (0.001, 1)],
 )
 def test_a_fixed_share_of_clients(ratio: float, count: int) -> None:
     for chosen in cohorts(Schedule(ratio=ratio), TWENTY, 20):
@@ -79,15 +85,21 @@ def test_everybody_is_equally_likely() -> None:
 def test_a_range_of_ratios_is_uniform() -> None:
     """0.13 and 0.49 of 20 clients: 2 to 9 of them."""
     rounds = 4000
-    seen = Counter(len(chosen) for chosen in cohorts(Schedule(ratio=0.13, ratio_max=0.49), TWENTY, rounds))
+    seen = Counter(
+        len(chosen) for chosen in cohorts(Schedule(ratio=0.13, ratio_max=0.49), TWENTY, rounds)
+    )
     assert set(seen) == set(range(2, 10))
     expected = rounds / 8
-    assert sum((n - expected) ** 2 / expected for n in seen.values()) < 30  # 7 degrees of freedom: p = 1e-4
+    assert (
+        sum((n - expected) ** 2 / expected for n in seen.values()) < 30
+    )  # 7 degrees of freedom: p = 1e-4
 
 
 def test_a_range_may_be_narrow() -> None:
     assert {len(c) for c in cohorts(Schedule(ratio=0.5, ratio_max=0.5), TWENTY, 50)} == {10}
-    assert {len(c) for c in cohorts(Schedule(ratio=0.01, ratio_max=0.02), TWENTY, 50)} == {1}  # both below one client
+    assert {len(c) for c in cohorts(Schedule(ratio=0.01, ratio_max=0.02), TWENTY, 50)} == {
+        1
+    }  # both below one client
     assert {len(c) for c in cohorts(Schedule(ratio=0.95, ratio_max=1.0), TWENTY, 50)} == {19, 20}
 
 
@@ -143,7 +155,11 @@ def test_dropouts_and_stragglers_by_rate() -> None:
         assert lost <= set(chosen)
         assert set(work) <= set(chosen)
         assert set(work.values()) <= {0.25}
-        lost_in_all, slow_in_all, both = lost_in_all + len(lost), slow_in_all + len(work), both + len(lost & set(work))
+        lost_in_all, slow_in_all, both = (
+            lost_in_all + len(lost),
+            slow_in_all + len(work),
+            both + len(lost & set(work)),
+        )
     draws = rounds * 10  # standard deviations below 0.005
     assert lost_in_all / draws == pytest.approx(0.3, abs=0.025)
     assert slow_in_all / draws == pytest.approx(0.2, abs=0.025)

@@ -27,7 +27,9 @@ def test_every_setting_of_a_method_has_a_default_that_can_be_written() -> None:
 
 
 def test_the_page_is_what_the_command_prints() -> None:
-    assert PAGE.read_text() == settings.markdown(), "run: fedloom settings --markdown > docs/settings.md"
+    assert PAGE.read_text() == settings.markdown(), (
+        "run: fedloom settings --markdown > docs/settings.md"
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,10 @@ def test_the_page_is_what_the_command_prints() -> None:
         ("beta", "the partition dirichlet"),
         ("hidden", "'hidden' is no setting of this run; it belongs to the model mlp."),
         ("epoch", "unknown key 'epoch'; did you mean 'epochs'?"),
-        ("zzz", "unknown key 'zzz'; method, partition and model have: features, norm, width; `fedloom settings`"),
+        (
+            "zzz",
+            "unknown key 'zzz'; method, partition and model have: features, norm, width; `fedloom settings`",
+        ),
     ],
 )
 def test_a_key_that_belongs_elsewhere_says_where(key: str, said: str) -> None:

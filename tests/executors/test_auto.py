@@ -46,7 +46,9 @@ def test_the_quicker_one_stays_and_is_remembered(quicker, tmp_path, monkeypatch)
     real = Auto._timed
 
     def timed(self, executor, name, tasks):
-        monkeypatch.setattr(auto, "perf_counter", lambda: now.__setitem__(0, now[0] + waits[name]) or now[0])
+        monkeypatch.setattr(
+            auto, "perf_counter", lambda: now.__setitem__(0, now[0] + waits[name]) or now[0]
+        )
         yield from real(self, executor, name, tasks)
 
     monkeypatch.setattr(Auto, "_timed", timed)

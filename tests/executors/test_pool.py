@@ -29,17 +29,29 @@ def site() -> Site:
 
 def tasks(site: Site, clients=range(4)) -> list[Task]:
     server = site.method.init(site)
-    return [Task("client", 1, (k,), site.method.download(server, k), splits=("test",)) for k in clients]
+    return [
+        Task("client", 1, (k,), site.method.download(server, k), splits=("test",)) for k in clients
+    ]
 
 
 def test_tasks_and_results_survive_the_wire(site) -> None:
     (task,) = tasks(site, [2])
     again = Task.decode(b"".join(task.encode()))
-    assert (again.kind, again.round, again.clients, again.splits, again.work) == ("client", 1, (2,), ("test",), 1.0)
+    assert (again.kind, again.round, again.clients, again.splits, again.work) == (
+        "client",
+        1,
+        (2,),
+        ("test",),
+        1.0,
+    )
     assert again.down.equal(task.down) and again.state.equal(task.state)
     result = Result((2,), Payload(a=1), Payload(), {"test": torch.tensor([[1, 2]])}, {"ce": 0.5})
     back = Result.decode(b"".join(result.encode()))
-    assert back.upload.equal(result.upload) and back.losses == {"ce": 0.5} and back.scores["test"].tolist() == [[1, 2]]
+    assert (
+        back.upload.equal(result.upload)
+        and back.losses == {"ce": 0.5}
+        and back.scores["test"].tolist() == [[1, 2]]
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn"])
@@ -61,7 +73,9 @@ def test_a_failing_client_is_named_and_the_pool_goes_on(site) -> None:
     broken = Task("client", 4, (1,), Payload({"model/no.such.tensor": torch.zeros(1)}))
     with pytest.raises(ClientError, match=r"round 4, client 1: .*no tensor 'no.such.tensor'"):
         list(pool.run([broken, *tasks(site)]))
-    assert len(list(pool.run(tasks(site)))) == 4  # what was under way is not mistaken for the next answer
+    assert (
+        len(list(pool.run(tasks(site)))) == 4
+    )  # what was under way is not mistaken for the next answer
     pool.close()
 
 
@@ -135,14 +149,36 @@ def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> N
     assert last.encoded(Payload(w=w)) == Payload(w=torch.ones(3)).encode()
 
 
-@pytest.mark.parametrize("short", [64, 1 << 30])  # bytes: tasks go through shared memory, or through the pipe
+@pytest.mark.parametrize(
+    "short", [64, 1 << 30]
+)  # bytes: tasks go through shared memory, or through the pipe
 def test_downloads_that_repeat_and_those_that_do_not(site, short: int, monkeypatch) -> None:
     """A worker is sent a download once and uses it as often as told to, also after others and for other kinds."""
     monkeypatch.setattr("fedloom.executors.pool.SHORT", short)
     server = site.method.init(site)
-    first, second = (Payload(model=server.tree("model").map(lambda t, s=s: t * s)) for s in (1.0, 0.5))
-    order = [first, first, first, second, first, second, second, second, second, first, first, Payload(), first]
-    asked = [Task("client", 1 + i, (i % 4,), down, splits=("test",)) for i, down in enumerate(order * 3) if down]
+    first, second = (
+        Payload(model=server.tree("model").map(lambda t, s=s: t * s)) for s in (1.0, 0.5)
+    )
+    order = [
+        first,
+        first,
+        first,
+        second,
+        first,
+        second,
+        second,
+        second,
+        second,
+        first,
+        first,
+        Payload(),
+        first,
+    ]
+    asked = [
+        Task("client", 1 + i, (i % 4,), down, splits=("test",))
+        for i, down in enumerate(order * 3)
+        if down
+    ]
     pool, here = Pool(site, 2), Inplace(site)
     for found, wanted in zip(pool.run(iter(asked)), here.run(iter(asked)), strict=True):
         assert found.upload.equal(wanted.upload) and found.losses == wanted.losses
@@ -153,7 +189,11 @@ def test_downloads_that_repeat_and_those_that_do_not(site, short: int, monkeypat
 def test_a_download_is_written_out_once_for_each_worker(site, monkeypatch) -> None:
     told: list[bool] = []
     encode = Task.encode
-    monkeypatch.setattr(Task, "encode", lambda self, down, repeats: told.append(repeats) or encode(self, down, repeats))
+    monkeypatch.setattr(
+        Task,
+        "encode",
+        lambda self, down, repeats: told.append(repeats) or encode(self, down, repeats),
+    )
     pool = Pool(site, 2)
     server = site.method.init(site)
     same_ = [Task("client", 1, (k % 4,), site.method.download(server, k)) for k in range(12)]

@@ -25,12 +25,16 @@ from fedloom.testing import checks
 def close(a: Payload, b: Payload) -> bool:
     assert list(a) == list(b)
     return all(
-        torch.allclose(v.double(), b.tensor(n).double(), atol=1e-5) if isinstance(v, torch.Tensor) else v == b[n]
+        torch.allclose(v.double(), b.tensor(n).double(), atol=1e-5)
+        if isinstance(v, torch.Tensor)
+        else v == b[n]
         for n, v in a.items()
     )
 
 
-def both(name: str, sizes: tuple[int, ...] = (16, 16, 16, 16), **schedule: object) -> list[checks.Trace]:
+def both(
+    name: str, sizes: tuple[int, ...] = (16, 16, 16, 16), **schedule: object
+) -> list[checks.Trace]:
     world = checks.federation(sizes=sizes)
     return [checks.trace(make(name), world, wrap=kind, **schedule) for kind in (Inplace, Vmap)]
 
@@ -41,7 +45,9 @@ def test_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import fedloom.executors.stacked as module
 
     together = module.together
-    monkeypatch.setattr(module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked))
+    monkeypatch.setattr(
+        module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked)
+    )
     one, all_ = both(name)
     assert stacked and set(stacked) == {4}
     assert close(one.server, all_.server)
@@ -66,19 +72,29 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize(("model", "how"), [*[(m, "sgd") for m in MODELS], *[("mlp", h) for h in HOW if h != "sgd"]])
+@pytest.mark.parametrize(
+    ("model", "how"), [*[(m, "sgd") for m in MODELS], *[("mlp", h) for h in HOW if h != "sgd"]]
+)
 @pytest.mark.parametrize("name", ["fedavg", "fedper"])
-def test_small_models_are_stacked_whole(name: str, model: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_models_are_stacked_whole(
+    name: str, model: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fedloom.executors.stacked as module
 
     stacked, together = [], module.together
-    monkeypatch.setattr(module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked))
+    monkeypatch.setattr(
+        module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked)
+    )
     found = []
     for kind in (Inplace, Vmap):
         world = checks.federation(sizes=(20, 9, 16, 1, 0))
         shape = tuple(world.data.x.shape[1:])
         torch.manual_seed(0)
-        net = build(model, Task(shape, len(world.data.classes)), **({"hidden": [12]} if model == "mlp" else {}))
+        net = build(
+            model,
+            Task(shape, len(world.data.classes)),
+            **({"hidden": [12]} if model == "mlp" else {}),
+        )
         site = Site(make(name), world, net, Training(batch=8, **HOW[how]), seed=3)
         executor = kind(site)
         engine = Engine(site, executor, Schedule(rounds=2, stragglers={2: [0]}))

@@ -26,7 +26,12 @@ from fedloom.experiments.compare import compare, figures, leaderboard, markdown,
 from fedloom.experiments.flops import flops_per_round
 from fedloom.experiments.plan import Cell, Dealer, folder_of, plan
 
-GIVEN = {"data": "digits4", "partition": "domains", "clients": 8, "source": {"limit_train": 30, "limit_test": 10}}
+GIVEN = {
+    "data": "digits4",
+    "partition": "domains",
+    "clients": 8,
+    "source": {"limit_train": 30, "limit_test": 10},
+}
 TINY = {"rounds": 2, "width": 4, "features": 16, "steps": 4, "checkpoint_every": 1}
 CRASHES = """
 from fedloom.method import method
@@ -52,21 +57,36 @@ def tiny(methods: list[str], seeds: list[int], **changes: object) -> list:
 
 def steady(board: dict) -> dict:
     """The board without what depends on the machine."""
-    changing = {f"{name}{end}" for name in board["settings"]["machine_dependent"] for end in ("", "_std")}
+    changing = {
+        f"{name}{end}" for name in board["settings"]["machine_dependent"] for end in ("", "_std")
+    }
     assert len(changing) == 6
-    return board | {"rows": [{k: v for k, v in row.items() if k not in changing} for row in board["rows"]]}
+    return board | {
+        "rows": [{k: v for k, v in row.items() if k not in changing} for row in board["rows"]]
+    }
 
 
 # -- what is run ------------------------------------------------------------------------------------------------------
 def test_everything_is_named_once_and_the_references_are_always_there() -> None:
     assert with_references(["fedper", "local", "fedper"]) == ["fedper", "local", "fedavg"]
     configs = tiny(["local", "fedavg", "local"], [1, 0, 1])
-    assert [(c.seed, c.method) for c in configs] == [(1, "local"), (1, "fedavg"), (0, "local"), (0, "fedavg")]
+    assert [(c.seed, c.method) for c in configs] == [
+        (1, "local"),
+        (1, "fedavg"),
+        (0, "local"),
+        (0, "fedavg"),
+    ]
 
 
 def test_settings_of_one_method_and_of_all() -> None:
-    configs = tiny(["fedavg", "fedprox"], [0], **{"fedprox.mu": 0.5, "fedavg.training.lr": 0.2, "batch": 16})
-    assert configs[0].training.lr == 0.2 and configs[1].hyper == {"mu": 0.5} and configs[1].training.lr == 0.05
+    configs = tiny(
+        ["fedavg", "fedprox"], [0], **{"fedprox.mu": 0.5, "fedavg.training.lr": 0.2, "batch": 16}
+    )
+    assert (
+        configs[0].training.lr == 0.2
+        and configs[1].hyper == {"mu": 0.5}
+        and configs[1].training.lr == 0.05
+    )
     assert {c.training.batch for c in configs} == {16}
 
 
@@ -77,7 +97,10 @@ def test_settings_of_one_method_and_of_all() -> None:
         ({"hyper.mu": 0.1}, "'mu' is a setting of fedprox only: say --set fedprox.mu=0.1."),
         ({"fedporx.mu": 0.1}, "unknown method or section 'fedporx'; did you mean 'fedprox'?"),
         ({"fedprox.nu": 0.1}, "unknown key 'nu'"),
-        ({"scaffold.server_lr": 1.0}, "scaffold is not among the methods compared (local, fedavg, fedprox)."),
+        (
+            {"scaffold.server_lr": 1.0},
+            "scaffold is not among the methods compared (local, fedavg, fedprox).",
+        ),
         ({"epoch": 3}, "unknown key 'epoch'; did you mean 'epochs'?"),
     ],
 )
@@ -90,7 +113,9 @@ def test_wrong_settings_point_to_the_right_ones(changes: dict, said: str) -> Non
 # -- reuse ------------------------------------------------------------------------------------------------------------
 def test_the_folder_changes_with_whatever_matters_and_with_nothing_else(tmp_path: Path) -> None:
     def folder(method: str = "fedprox", given: dict | None = None, **changes: object) -> str:
-        return folder_of(tmp_path, build({**GIVEN, **(given or {}), "method": method}, TINY | changes)).name
+        return folder_of(
+            tmp_path, build({**GIVEN, **(given or {}), "method": method}, TINY | changes)
+        ).name
 
     first = folder()
     assert first == folder(executor="pool", workers=3, checkpoint_every=2, data_root="elsewhere")
@@ -114,14 +139,19 @@ def test_an_edited_method_file_is_another_run(tmp_path: Path) -> None:
     assert folder_of(tmp_path, config) != before
 
 
-def test_a_folder_of_an_older_format_says_so_before_anything_is_run(tmp_path: Path, watch: Watch) -> None:
+def test_a_folder_of_an_older_format_says_so_before_anything_is_run(
+    tmp_path: Path, watch: Watch
+) -> None:
     configs = tiny(["local", "fedavg"], [0])
     old = folder_of(tmp_path, configs[1])
     old.mkdir()
     text = configs[1].toml()
     assert "\nformat = 1\n" in text
     (old / "config.toml").write_text(text.replace("\nformat = 1\n", "\n"))
-    with pytest.raises(CheckpointError, match=r"was written by an older version of fedloom \(format 0, this one has"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"was written by an older version of fedloom \(format 0, this one has",
+    ):
         compare(configs, tmp_path, watch, "t")
     assert not folder_of(tmp_path, configs[0]).exists()
     (old / "config.toml").write_text(text.replace("\nformat = 1\n", "\nformat = 99\n"))
@@ -138,16 +168,26 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     rows = {r["method"]: r for r in board["rows"]}
     assert set(rows) == {"local", "fedavg", "fedavg-tuned", "fedprox"}
-    assert [r["personal"] for r in board["rows"]] == sorted((r["personal"] for r in rows.values()), reverse=True)
+    assert [r["personal"] for r in board["rows"]] == sorted(
+        (r["personal"] for r in rows.values()), reverse=True
+    )
     for name, row in rows.items():
         assert row["seeds"] == [0, 1] and row["failed"] == [] and row["personal_std"] is not None
         assert (row["better_than_local"] is None) == (name == "local")
         assert set(row["domains"]) == {"handwritten", "photo", "printed", "street"}
-        assert row["worst_client"] <= row["worst_decile"] <= row["personal"] and row["flops_per_round"] > 1e8
-    assert rows["fedavg-tuned"]["note"].startswith("FedAvg's models after") and rows["fedavg-tuned"]["common"] is None
+        assert (
+            row["worst_client"] <= row["worst_decile"] <= row["personal"]
+            and row["flops_per_round"] > 1e8
+        )
+    assert (
+        rows["fedavg-tuned"]["note"].startswith("FedAvg's models after")
+        and rows["fedavg-tuned"]["common"] is None
+    )
     alone = [Run.load(tmp_path / r["folder"]) for r in board["runs"] if r["method"] == "local"]
     reached = [r.summary["personal"]["accuracy_mean"]["last"] for r in alone]
-    assert board["settings"]["target"] == pytest.approx(sum(reached) / 2) and len(board["tests"]) == 6
+    assert (
+        board["settings"]["target"] == pytest.approx(sum(reached) / 2) and len(board["tests"]) == 6
+    )
     assert {r["status"] for r in board["runs"]} == {"finished"} and len(board["runs"]) == 6
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/metrics.jsonl")}
     assert len(stamps) == 6
@@ -158,7 +198,9 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
 def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> None:
     """Take FedAvg's model after one round, train it at every client with the keys of round 2, score: the same."""
     (config,) = tiny(["fedavg"], [0])
-    row = next(r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-tuned")
+    row = next(
+        r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-tuned"
+    )
     federation = deal(config)
     short = run("fedavg", federation, model="cnn", out=tmp_path / "one", **(TINY | {"rounds": 1}))
     from fedloom.engine.checkpoint import Store
@@ -169,7 +211,11 @@ def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> N
     scores = []
     for k in range(8):
         down = site.method.download(server, k)
-        correct, total = execute(site, Task("client", 2, (k,), down, splits=("test",))).scores["test"][0].tolist()
+        correct, total = (
+            execute(site, Task("client", 2, (k,), down, splits=("test",)))
+            .scores["test"][0]
+            .tolist()
+        )
         scores.append(correct / total)
     assert row["personal"] == pytest.approx(sum(scores) / 8, abs=1e-12)
 
@@ -187,7 +233,11 @@ def test_a_crash_leaves_the_others_standing(tmp_path: Path, watch: Watch) -> Non
     rows = {r["method"]: r for r in board["rows"]}
     assert rows["mine"]["seeds"] == [0] and rows["mine"]["personal"] is not None
     (failed,) = rows["mine"]["failed"]
-    assert failed["seed"] == 1 and "RuntimeError: out of luck" in failed["error"] and "round 2" in failed["error"]
+    assert (
+        failed["seed"] == 1
+        and "RuntimeError: out of luck" in failed["error"]
+        and "round 2" in failed["error"]
+    )
     assert rows["local"]["seeds"] == rows["fedavg"]["seeds"] == [0, 1]
     (bad,) = [r for r in board["runs"] if r["status"] == "failed"]
     assert "Traceback" in (tmp_path / "C" / bad["folder"] / "error.txt").read_text()
@@ -223,7 +273,9 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path, fedl
     assert not (tmp_path / "killed/leaderboard.json").exists()
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").glob("*-s0-*/metrics.jsonl")}
     assert fedloom(*command("killed"))[0] == fedloom(*command("calm"))[0] == 0
-    boards = [json.loads((tmp_path / out / "leaderboard.json").read_text()) for out in ("killed", "calm")]
+    boards = [
+        json.loads((tmp_path / out / "leaderboard.json").read_text()) for out in ("killed", "calm")
+    ]
     assert steady(boards[0]) == steady(boards[1])
     assert len(stamps) == 2 and all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
 
@@ -245,17 +297,31 @@ def made_up(method: str, seed: int, curve: list[float]) -> Cell:
             "validation": {"personal": value, "common": None}, "clients": {"before": [value] * 2, "after": [value] * 2},
         })  # fmt: skip
     timing = [{"round": i, "seconds": 2.0, "peak_rss_mb": 1.0} for i in range(1, len(curve) + 1)]
-    summary = {**summarise_run(metrics, timing), "stage": "before", "seed": seed, "better_than_local": None}
+    summary = {
+        **summarise_run(metrics, timing),
+        "stage": "before",
+        "seed": seed,
+        "better_than_local": None,
+    }
     federation = {"clients": [{}, {}]}
-    return Cell(config, Path(f"{method}-s{seed}"), Run(config, None, federation, metrics, timing, summary))
+    return Cell(
+        config, Path(f"{method}-s{seed}"), Run(config, None, federation, metrics, timing, summary)
+    )
 
 
 def test_costs_to_a_target() -> None:
     run = made_up("fedavg", 0, [0.3, 0.5, 0.7]).run
     assert run is not None
     found = figures(run, 0.5)
-    assert (found["rounds_to_target"], found["bytes_to_target"], found["seconds_to_target"]) == (2, 4 * 10**6, 4.0)
-    assert figures(run, 0.71)["rounds_to_target"] is None and figures(run, None)["bytes_to_target"] is None
+    assert (found["rounds_to_target"], found["bytes_to_target"], found["seconds_to_target"]) == (
+        2,
+        4 * 10**6,
+        4.0,
+    )
+    assert (
+        figures(run, 0.71)["rounds_to_target"] is None
+        and figures(run, None)["bytes_to_target"] is None
+    )
 
 
 def test_means_and_spreads_over_seeds() -> None:
@@ -264,11 +330,15 @@ def test_means_and_spreads_over_seeds() -> None:
     board = leaderboard(cells, "t", target=0.65)
     first, last = board["rows"]
     assert (first["method"], last["method"]) == ("fedper", "local")
-    assert first["personal"] == pytest.approx(0.7) and first["personal_std"] == pytest.approx(0.2 / 2**0.5)
+    assert first["personal"] == pytest.approx(0.7) and first["personal_std"] == pytest.approx(
+        0.2 / 2**0.5
+    )
     assert first["better_than_local"] == 1.0 and first["gain_over_local"] == pytest.approx(0.2)
     assert first["target_reached"] == 1 and last["target_reached"] == 0
     assert "1.0 (1 of 2 seeds)" in markdown(board)
-    assert board["tests"][0]["sentence"].startswith(("fedper beats local", "No significant difference"))
+    assert board["tests"][0]["sentence"].startswith(
+        ("fedper beats local", "No significant difference")
+    )
 
 
 def test_one_seed_is_called_one_seed() -> None:
@@ -276,11 +346,17 @@ def test_one_seed_is_called_one_seed() -> None:
     assert "one seed proves nothing" in markdown(board) and board["rows"][0]["personal_std"] is None
 
 
-def test_the_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fedloom.cli import experiments as cli
 
     monkeypatch.setattr(cli, "console", Console(width=80))
-    cells = [made_up(m, s, [0.8 + s / 100]) for m in ("local", "fedavg", "fedprox", "scaffold") for s in (0, 1, 2)]
+    cells = [
+        made_up(m, s, [0.8 + s / 100])
+        for m in ("local", "fedavg", "fedprox", "scaffold")
+        for s in (0, 1, 2)
+    ]
     board = leaderboard(cells, "t")
     for row in board["rows"]:  # the widest figures there may be
         row |= {"personal": 1.0, "personal_std": 0.123, "common": 1.0, "common_std": 0.123, "better_than_local": 1.0,
@@ -296,18 +372,29 @@ def test_the_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypat
 
 def test_flops_by_hand(tmp_path: Path) -> None:
     """A linear model costs 2 operations per weight and sample forwards, and as many for the gradient."""
-    made = run("fedavg", "digits4", clients=8, model="linear", out=tmp_path / "A", rounds=1, ratio=0.5)
+    made = run(
+        "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "A", rounds=1, ratio=0.5
+    )
     federation = Dealer()(made.config)
     samples = sum(len(c.train) for c in federation.clients)
     assert flops_per_round(made, federation) == pytest.approx(4 * 3072 * 10 * samples * 0.5)
-    twice = run("fedavg", "digits4", clients=8, model="linear", out=tmp_path / "B", rounds=1, epochs=2)
+    twice = run(
+        "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "B", rounds=1, epochs=2
+    )
     assert flops_per_round(twice, federation) == pytest.approx(8 * 3072 * 10 * samples)
-    steps = run("fedavg", "digits4", clients=8, model="linear", out=tmp_path / "C", rounds=1, steps=3)
+    steps = run(
+        "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "C", rounds=1, steps=3
+    )
     assert flops_per_round(steps, federation) == pytest.approx(4 * 3072 * 10 * 32 * 3 * 8)
 
 
-def test_set_and_target_on_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    for args, said in ((["--target", "0.8"], "--target is in percent"), (["--seeds", "0,x"], "whole numbers")):
+def test_set_and_target_on_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for args, said in (
+        (["--target", "0.8"], "--target is in percent"),
+        (["--seeds", "0,x"], "whole numbers"),
+    ):
         monkeypatch.setattr(sys, "argv", ["fedloom", "compare", "local", *args])
         with pytest.raises(SystemExit) as stop:
             fedloom.cli.main()
@@ -330,7 +417,12 @@ def test_a_method_that_trains_in_another_way_is_told_of() -> None:
     def training(name: str, **changes: object):
         return build({"method": name}, changes).training
 
-    notes = _own_training({name: training(name) for name in ("local", "fedavg", "fedavg+dfdc", "f2dc")})
-    assert list(notes) == ["f2dc"] and "lr = 0.01 (others: 0.05), batch = 64 (others: 32)" in notes["f2dc"]
+    notes = _own_training(
+        {name: training(name) for name in ("local", "fedavg", "fedavg+dfdc", "f2dc")}
+    )
+    assert (
+        list(notes) == ["f2dc"]
+        and "lr = 0.01 (others: 0.05), batch = 64 (others: 32)" in notes["f2dc"]
+    )
     alike = {"lr": 0.1, "momentum": 0.5, "batch": 8, "weight_decay": 0.0}
     assert _own_training({name: training(name, **alike) for name in ("fedavg", "f2dc")}) == {}

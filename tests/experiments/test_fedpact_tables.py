@@ -28,9 +28,15 @@ def test_a_recipe_is_whole_and_names_its_encoder(name: str) -> None:
     for setting in table.settings:
         for row in setting.rows:
             config = table.config(setting, "mini", row, 0, {})
-            assert config.schedule.rounds == 10 and config.partition == "fewshot" and config.validation == 0
+            assert (
+                config.schedule.rounds == 10
+                and config.partition == "fewshot"
+                and config.validation == 0
+            )
             if config.method == "fedpact":
-                assert config.training.lr == config.hyper["server_lr"] and config.training.epochs == 20
+                assert (
+                    config.training.lr == config.hyper["server_lr"] and config.training.epochs == 20
+                )
 
 
 @pytest.mark.parametrize("name", ["fedpact-1", "fedpact-2"])
@@ -89,7 +95,9 @@ all = { clients = 8 }
 """
 
 
-def test_settings_of_one_name_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_one_name_stand_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "package/tables").mkdir(parents=True)
     (tmp_path / "package/tables/made-1.toml").write_text(
         TINY.replace('encoder = "vit-mini"\nmodel = "linear"\nnetwork = {}', "")
@@ -97,15 +105,25 @@ def test_settings_of_one_name_stand_side_by_side(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "files", lambda _: tmp_path / "package")
     watch = Watch(Console(), 1, quiet=True)
     lacking = reproduce("made-1", "mini", tmp_path / "none", watch)
-    assert all("--encoder clip:PATH" in row["remark"] for block in lacking["settings"] for row in block["rows"])
+    assert all(
+        "--encoder clip:PATH" in row["remark"]
+        for block in lacking["settings"]
+        for row in block["rows"]
+    )
     (tmp_path / "package/tables/made-1.toml").write_text(
-        TINY.replace(" (ours: {encoder})", "").split("[mini]")[0] + "[[settings]]" + TINY.split("[[settings]]", 1)[1]
+        TINY.replace(" (ours: {encoder})", "").split("[mini]")[0]
+        + "[[settings]]"
+        + TINY.split("[[settings]]", 1)[1]
     )
     board = reproduce("made-1", "mini", tmp_path / "R", watch)
     (block,) = side_by_side(board)
     assert block["columns"] == ["first", "second", "Mean"]
     rows = {row["row"]: row for row in block["rows"]}
-    assert rows["G"]["paper"] == ["50.00", "60.00", "55.00"] and rows["P"]["paper"] == ["-", "-", "-"]
+    assert rows["G"]["paper"] == ["50.00", "60.00", "55.00"] and rows["P"]["paper"] == [
+        "-",
+        "-",
+        "-",
+    ]
     first, second, mean = (f["mean"] for f in rows["G"]["ours"])
     assert mean == pytest.approx((first + second) / 2)
     assert rows["G"]["ours"] == rows["P"]["ours"]  # FedAvg's personal model is the common one

@@ -94,7 +94,10 @@ def test_a_recipe_is_whole(name: str) -> None:
         for scale in ("mini", "full"):
             configs = [table.config(setting, scale, row, 0, {}) for row in known]
             assert [c.method for c in configs] == [table.method(row) for row in known]
-            shown = {(c.hash(), table.rows[row].get("who")) for c, row in zip(configs, known, strict=True)}
+            shown = {
+                (c.hash(), table.rows[row].get("who"))
+                for c, row in zip(configs, known, strict=True)
+            }
             assert len(shown) == len(known)  # no two rows show the same figures of the same run
             assert all(c.schedule.rounds <= 100 for c in configs) or scale == "full"
         for row in table.figures:
@@ -120,13 +123,19 @@ def test_tables_go_by_two_names() -> None:
         ("fedpcl-2", (5, 5)),
     ],
 )
-def test_printed_averages_are_those_of_the_printed_domains(name: str, columns: tuple[int, ...]) -> None:
+def test_printed_averages_are_those_of_the_printed_domains(
+    name: str, columns: tuple[int, ...]
+) -> None:
     """A slip of the pen in a figure would show."""
     table, wrong, seen = recipe(name), set(), 0
-    printed = [s for s in table.settings if set(table.printed(next(iter(table.figures)), s)) != {"-"}]
+    printed = [
+        s for s in table.settings if set(table.printed(next(iter(table.figures)), s)) != {"-"}
+    ]
     for setting, domains in zip(printed, columns, strict=True):
         for row in table.figures:
-            values = [float(figure.split("(")[0]) for figure in table.printed(row, setting)[: domains + 1]]
+            values = [
+                float(figure.split("(")[0]) for figure in table.printed(row, setting)[: domains + 1]
+            ]
             seen += 1
             if abs(sum(values[:domains]) / domains - values[domains]) > 0.011:
                 wrong.add((setting.name, row))
@@ -141,7 +150,9 @@ def test_printed_averages_are_those_of_the_printed_domains(name: str, columns: t
     )
 
 
-def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path, watch: Watch) -> None:
+def test_a_table_is_measured_and_says_what_is_not(
+    made_up: None, tmp_path: Path, watch: Watch
+) -> None:
     board = reproduce("made-1", "mini", tmp_path / "R", watch)
     assert json.loads((tmp_path / "R/table.json").read_text()) == board
     first, second = board["settings"]
@@ -154,10 +165,14 @@ def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path,
         summary["common"]["domains"]["photo"]["last"],
     ]
     assert rows["FedAvg"]["paper"] == ["50.00(1.00)", "10.00"] and rows["FedAvg"]["remark"] is None
-    assert rows["FedNone"]["ours"] is None and rows["FedNone"]["remark"] == "not run: method not available"
+    assert (
+        rows["FedNone"]["ours"] is None
+        and rows["FedNone"]["remark"] == "not run: method not available"
+    )
     assert rows["fedper"]["paper"] == ["-", "-"] and rows["fedper"]["ours"][0]["mean"] is not None
     assert all(
-        r["remark"].startswith("not run: data set nowhere_to_be_found not at hand (its folder") for r in second["rows"]
+        r["remark"].startswith("not run: data set nowhere_to_be_found not at hand (its folder")
+        for r in second["rows"]
     )
     assert second["rows"][1]["paper"] == ["21.00"]
     text = (tmp_path / "R/table.md").read_text()
@@ -171,17 +186,28 @@ def test_a_table_is_measured_and_says_what_is_not(made_up: None, tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("name", "words", "changed"),
-    [("fedpcl-2", "Lite0", "partitioning.test_per_class = 100"), ("fedgcr-1", "vit-mini", "schedule.rounds = ")],
+    [
+        ("fedpcl-2", "Lite0", "partitioning.test_per_class = 100"),
+        ("fedgcr-1", "vit-mini", "schedule.rounds = "),
+    ],
 )
-def test_a_network_that_is_not_the_papers_is_told_in_words(name: str, words: str, changed: str) -> None:
+def test_a_network_that_is_not_the_papers_is_told_in_words(
+    name: str, words: str, changed: str
+) -> None:
     table = recipe(name)
     assert words in " ".join(table.settings[0].differs)
     said = module._changed(table, table.settings[0])
-    assert any(s.startswith(changed) for s in said) and not any("network" in s or "encoder" in s for s in said)
+    assert any(s.startswith(changed) for s in said) and not any(
+        "network" in s or "encoder" in s for s in said
+    )
 
 
 def test_the_printed_table_fits_80_columns(
-    made_up: None, tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made_up: None,
+    tmp_path: Path,
+    watch: Watch,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from fedloom.cli import experiments as cli
 
@@ -240,7 +266,10 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
     board = reproduce("made-table2", "mini", tmp_path / "R", watch)
     assert board["table"] == "made-2"
     (block,) = board["settings"]
-    assert [r["row"] for r in block["rows"]] == ["both", "local"]  # `alone` has no figures in this setting
+    assert [r["row"] for r in block["rows"]] == [
+        "both",
+        "local",
+    ]  # `alone` has no figures in this setting
     losses = {Run.load(f).config.hyper["loss"] for f in (tmp_path / "R").glob("fedpcl-s0-*")}
     assert losses == {"both", "local"}
     both, local = (r["ours"] for r in block["rows"])
@@ -252,10 +281,14 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
         if Run.load(f).config.hyper["loss"] == loss
     ]
     like = torch.einsum("kcd,kcd->k", *sets)
-    domains = [c["domain"] for c in Run.load(next((tmp_path / "R").glob("fedpcl-*"))).federation["clients"]]
+    domains = [
+        c["domain"] for c in Run.load(next((tmp_path / "R").glob("fedpcl-*"))).federation["clients"]
+    ]
     assert both[1]["mean"] == pytest.approx((like / like.sum())[domains.index("photo")].item())
     text = (tmp_path / "R/table.md").read_text()
-    assert re.search(r"\| both \| 2560 \| 2560 \| 0\.\d\d \| - \| \d+\.\d\d \| 50\.00 \|", text), text
+    assert re.search(r"\| both \| 2560 \| 2560 \| 0\.\d\d \| - \| \d+\.\d\d \| 50\.00 \|", text), (
+        text
+    )
     assert "| local | 2560 | - | - | - |" in text
     heat, chart = ((tmp_path / "R" / name).read_text() for name in ("one.svg", "what-is-sent.svg"))
     assert heat.startswith("<svg") and ">both<" in heat and f"{both[1]['mean']:.2f}" in heat
@@ -267,16 +300,24 @@ def test_curves_by_round(made_up: None, tmp_path: Path, watch: Watch) -> None:
     table = tmp_path / "package/tables/made-1.toml"
     table.write_text(table.read_text().replace("extra =", 'curves = "domain_avg"\nextra =', 1))
     board = reproduce("made-1", "mini", tmp_path / "R", watch)
-    run = [name for name, block in ((b["name"], b) for b in board["settings"]) if block["rows"][0]["ours"]]
+    run = [
+        name
+        for name, block in ((b["name"], b) for b in board["settings"])
+        if block["rows"][0]["ours"]
+    ]
     pictures = {p.name: p.read_text() for p in (tmp_path / "R").glob("*-by-round.svg")}
-    assert len(pictures) == len(run) and all(p.startswith("<svg") and ">FedAvg<" in p for p in pictures.values())
+    assert len(pictures) == len(run) and all(
+        p.startswith("<svg") and ">FedAvg<" in p for p in pictures.values()
+    )
 
 
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
     board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedper"])
     remarks = {r["row"]: r["remark"] for r in board["settings"][0]["rows"]}
     assert remarks["FedAvg"] == "not run: left out" and remarks["fedper"] is None
-    with pytest.raises(FedloomError, match="unknown method in table made-1 'fedpre'; did you mean 'fedper'"):
+    with pytest.raises(
+        FedloomError, match="unknown method in table made-1 'fedpre'; did you mean 'fedper'"
+    ):
         reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedpre"])
 
 
@@ -289,15 +330,23 @@ def test_another_precision_is_used_and_told(made_up: None, tmp_path: Path, watch
 
 def test_only_some_settings(made_up: None, tmp_path: Path, watch: Watch) -> None:
     names = [s.name for s in recipe("made-1").settings]
-    board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedper"], settings=[names[0].upper()])
+    board = reproduce(
+        "made-1", "mini", tmp_path / "R", watch, only=["fedper"], settings=[names[0].upper()]
+    )
     out = {b["name"]: {r["remark"] for r in b["rows"]} for b in board["settings"]}
     assert None in out[names[0]] and len(names) > 1
-    assert all("not run: left out" in remarks and None not in remarks for n, remarks in out.items() if n != names[0])
+    assert all(
+        "not run: left out" in remarks and None not in remarks
+        for n, remarks in out.items()
+        if n != names[0]
+    )
     with pytest.raises(FedloomError, match="unknown setting of table made-1 'nowhere'"):
         reproduce("made-1", "mini", tmp_path / "R", watch, settings=["nowhere"])
 
 
-def test_unknown_table_and_scale(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_table_and_scale(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for args, said in (
         (["feddtr1"], "unknown table 'feddtr1'; did you mean 'feddtr-1'?"),
         (["feddtr-1", "--scale", "minni"], "unknown scale 'minni'; did you mean 'mini'?"),
@@ -308,7 +357,10 @@ def test_unknown_table_and_scale(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         assert stop.value.code == 2 and said in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not os.environ.get("FEDLOOM_DATA"), reason="FEDLOOM_DATA says where real data lie; it is not set")
+@pytest.mark.skipif(
+    not os.environ.get("FEDLOOM_DATA"),
+    reason="FEDLOOM_DATA says where real data lie; it is not set",
+)
 def test_every_setting_at_hand_can_be_dealt_out() -> None:
     from fedloom.experiments.plan import Dealer
 
@@ -320,7 +372,9 @@ def test_every_setting_at_hand_can_be_dealt_out() -> None:
                 row = next(row for row in setting.rows if module._here(table.method(row)))
                 paths = [p for paths in setting.columns.values() for p in paths]
                 wanted = {d for p in paths for d in re.findall(r"(?:domains|similarity)\.(\w+)", p)}
-                cases.append((table.config(setting, "mini", row, 0, {}), wanted, f"{name}, {setting.name}"))
+                cases.append(
+                    (table.config(setting, "mini", row, 0, {}), wanted, f"{name}, {setting.name}")
+                )
     assert len(cases) >= 60
     dealer = Dealer()  # keeps its last federation, so what is dealt out alike comes together
     for config, wanted, where in sorted(cases, key=lambda case: Dealer.key(case[0])):

@@ -12,7 +12,9 @@ def results(**methods: float) -> dict[str, dict[int, list[float | None]]]:
     """Three seeds of eight clients; each method lies a constant above the same noise."""
     rng = np.random.default_rng(0)
     noise = {seed: rng.uniform(0.4, 0.6, 8) for seed in (0, 1, 2)}
-    return {name: {s: (n + gain).tolist() for s, n in noise.items()} for name, gain in methods.items()}
+    return {
+        name: {s: (n + gain).tolist() for s, n in noise.items()} for name, gain in methods.items()
+    }
 
 
 def test_wilcoxon_by_hand() -> None:
@@ -25,14 +27,20 @@ def test_wilcoxon_by_hand() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])  # the largest is lifted to the one before it
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx(
+        [0.03, 0.06, 0.06]
+    )  # the largest is lifted to the one before it
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
 
 
 def test_identical_methods_do_not_differ() -> None:
     (test,) = paired_tests(results(a=0.0, b=0.0))
-    assert test["p"] == test["p_holm"] == 1.0 and (test["wins"], test["ties"], test["pairs"]) == (0, 24, 24)
+    assert test["p"] == test["p_holm"] == 1.0 and (test["wins"], test["ties"], test["pairs"]) == (
+        0,
+        24,
+        24,
+    )
     assert test["sentence"] == "No significant difference between a and b: all 24 pairs are equal."
 
 
@@ -41,7 +49,10 @@ def test_noise_alone_is_not_significant() -> None:
     made = {name: {s: rng.uniform(0, 1, 10).tolist() for s in range(3)} for name in "abc"}
     tests = paired_tests(made)
     assert len(tests) == 3
-    assert all(t["p_holm"] > 0.05 and t["sentence"].startswith("No significant difference between") for t in tests)
+    assert all(
+        t["p_holm"] > 0.05 and t["sentence"].startswith("No significant difference between")
+        for t in tests
+    )
 
 
 def test_a_clear_winner_is_named_first_whatever_the_order() -> None:
@@ -49,7 +60,9 @@ def test_a_clear_winner_is_named_first_whatever_the_order() -> None:
         (test,) = paired_tests(made)
         assert (test["a"], test["b"], test["wins"]) == ("winner", "loser", 24)
         assert test["p_holm"] < 0.001 and test["gap"] == pytest.approx(0.1)
-        assert test["sentence"].startswith("winner beats loser by 10.0 points, better in 24 of 24 pairs")
+        assert test["sentence"].startswith(
+            "winner beats loser by 10.0 points, better in 24 of 24 pairs"
+        )
 
 
 def test_holm_spans_all_pairs_of_methods() -> None:
@@ -69,7 +82,10 @@ def test_one_seed_proves_nothing() -> None:
 
 
 def test_only_what_both_have_is_paired() -> None:
-    made = {"a": {0: [0.5, None, 0.6], 1: [0.5, 0.5, 0.5], 3: [0.1]}, "b": {0: [0.4, 0.4, None], 1: [0.4, 0.4, 0.4]}}
+    made = {
+        "a": {0: [0.5, None, 0.6], 1: [0.5, 0.5, 0.5], 3: [0.1]},
+        "b": {0: [0.4, 0.4, None], 1: [0.4, 0.4, 0.4]},
+    }
     (test,) = paired_tests(made)
     assert (test["pairs"], test["seeds"]) == (4, 2)
     assert paired_tests({"a": {0: [0.5]}, "b": {1: [0.5]}}) == []

@@ -20,7 +20,11 @@ from fedloom.experiments.sweep import heat_map, markdown, parse_grid, plan, poin
 def test_a_grid_is_parsed_and_crossed() -> None:
     grid = parse_grid(["mu=0, 0.1,0.1", "optimizer=sgd,adam", "hidden=[8],[8, 4]"])
     assert grid == {"mu": [0, 0.1], "optimizer": ["sgd", "adam"], "hidden": [[8], [8, 4]]}
-    assert len(points(grid)) == 8 and points(grid)[1] == {"mu": 0, "optimizer": "sgd", "hidden": [8, 4]}
+    assert len(points(grid)) == 8 and points(grid)[1] == {
+        "mu": 0,
+        "optimizer": "sgd",
+        "hidden": [8, 4],
+    }
 
 
 @pytest.mark.parametrize(
@@ -36,24 +40,37 @@ def test_bad_grids(items: list[str], said: str) -> None:
 def test_bad_plans() -> None:
     with pytest.raises(FedloomError, match="'lr' is in the grid and has a fixed value as well"):
         plan("fedavg", {"lr": [0.1]}, [0], {}, {"lr": 0.2})
-    with pytest.raises(FedloomError, match="chooses on validation data, and validation = 0 leaves none"):
+    with pytest.raises(
+        FedloomError, match="chooses on validation data, and validation = 0 leaves none"
+    ):
         plan("fedavg", {"lr": [0.1]}, [0], {}, {"validation": 0})
     with pytest.raises(FedloomError, match="unknown key 'nu'; did you mean 'mu'"):
         plan("fedprox", {"nu": [0.1]}, [0], {}, {})
 
 
-def made_up(point: dict, seed: int, held: list[float], tested: list[float], error: str | None = None) -> Cell:
+def made_up(
+    point: dict, seed: int, held: list[float], tested: list[float], error: str | None = None
+) -> Cell:
     config = build({"method": "fedprox", "seed": seed}, point)
     metrics = [{"validation": {"personal": v}} for v in held]
     best = tested[held.index(max(held))]
-    run = Run(config, metrics=metrics, summary={"personal": {"accuracy_mean": {"best_by_validation": best}}})
+    run = Run(
+        config,
+        metrics=metrics,
+        summary={"personal": {"accuracy_mean": {"best_by_validation": best}}},
+    )
     return Cell(config, Path("x"), None if error else run, error)
 
 
 def test_the_choice_is_made_on_validation_data_only() -> None:
     grid = {"mu": [0.0, 0.1], "lr": [0.1, 0.2]}
     # The second point has the best validation accuracy and the worst test accuracy; the fourth would be best but fails.
-    figures = [([0.5, 0.6], [0.7, 0.9]), ([0.4, 0.8], [0.9, 0.1]), ([0.7], [0.95]), ([0.99], [0.99])]
+    figures = [
+        ([0.5, 0.6], [0.7, 0.9]),
+        ([0.4, 0.8], [0.9, 0.1]),
+        ([0.7], [0.95]),
+        ([0.99], [0.99]),
+    ]
     cells = [
         made_up(point, seed, *figures[i], error="boom" if i == 3 and seed else None)
         for i, point in enumerate(points(grid))
@@ -62,9 +79,16 @@ def test_the_choice_is_made_on_validation_data_only() -> None:
     board = tabulate(grid, cells, "t")
     assert board["chosen"] == {"mu": 0.0, "lr": 0.2}
     assert [r["validation"] for r in board["rows"]] == [0.6, 0.8, 0.7, 0.99]
-    assert [r["test"] for r in board["rows"]] == [0.9, 0.1, 0.95, 0.99]  # of the round chosen on validation data
+    assert [r["test"] for r in board["rows"]] == [
+        0.9,
+        0.1,
+        0.95,
+        0.99,
+    ]  # of the round chosen on validation data
     text = markdown(board)
-    assert "| 0.0 | 0.2 | 80.0 ± 0.0 | 10.0 ± 0.0 | chosen |" in text and text.count("chosen |") == 1
+    assert (
+        "| 0.0 | 0.2 | 80.0 ± 0.0 | 10.0 ± 0.0 | chosen |" in text and text.count("chosen |") == 1
+    )
     assert "failed for seed 1: boom" in text
     tree = ElementTree.fromstring(heat_map(board, "mu", "lr"))
     said = [e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")]
@@ -74,11 +98,15 @@ def test_the_choice_is_made_on_validation_data_only() -> None:
 def test_a_real_sweep_and_the_same_again(tmp_path: Path) -> None:
     watch = Watch(Console(), 1, quiet=True)
     grid = {"mu": [0.0, 10.0], "epochs": [1, 2]}
-    configs = plan("fedprox", grid, [0, 0], {"clients": 4}, {"rounds": 1, "width": 4, "features": 16})
+    configs = plan(
+        "fedprox", grid, [0, 0], {"clients": 4}, {"rounds": 1, "width": 4, "features": 16}
+    )
     assert len(configs) == 4
     board = sweep(grid, configs, tmp_path, watch, "t")
     assert json.loads((tmp_path / "sweep.json").read_text()) == board
-    assert (tmp_path / "heat-mu-epochs.svg").exists() and "| mu | epochs |" in (tmp_path / "sweep.md").read_text()
+    assert (tmp_path / "heat-mu-epochs.svg").exists() and "| mu | epochs |" in (
+        tmp_path / "sweep.md"
+    ).read_text()
     best = max(board["rows"], key=lambda r: r["validation"])
     assert board["chosen"] == best["values"]
     held = {json.dumps(r["values"]): r["validation"] for r in board["rows"]}

@@ -15,8 +15,12 @@ def worlds(parabolas):
 
 def test_lambda_after_one_round(parabolas) -> None:
     server, _ = worlds(parabolas).run(AFL(gamma=0.1), 1.0, lr=0.5, steps=1)
-    assert server.tensor("lam").tolist() == pytest.approx([0.4, 0.6])  # (0.5, 0.5) + (0.1, 0.3), projected
-    assert server.tree("model")[W].item() == pytest.approx(0.5 * 0 + 0.5 * 4)  # averaged with lambda before the ascent
+    assert server.tensor("lam").tolist() == pytest.approx(
+        [0.4, 0.6]
+    )  # (0.5, 0.5) + (0.1, 0.3), projected
+    assert server.tree("model")[W].item() == pytest.approx(
+        0.5 * 0 + 0.5 * 4
+    )  # averaged with lambda before the ascent
 
 
 def test_lambda_is_kept_from_round_to_round(parabolas) -> None:
@@ -30,7 +34,10 @@ def test_lambda_is_kept_from_round_to_round(parabolas) -> None:
 
 def test_the_loss_is_that_of_the_received_model(parabolas) -> None:
     """Lambda does not change with the work done after the download."""
-    lams = [worlds(parabolas).run(AFL(gamma=0.1), 1.0, lr=0.1, steps=s)[0].tensor("lam").tolist() for s in (1, 7)]
+    lams = [
+        worlds(parabolas).run(AFL(gamma=0.1), 1.0, lr=0.1, steps=s)[0].tensor("lam").tolist()
+        for s in (1, 7)
+    ]
     assert lams[0] == lams[1]
 
 
@@ -44,13 +51,19 @@ def test_it_finds_the_minimax_point(parabolas) -> None:
 def test_an_absent_client_keeps_its_lambda_but_for_the_projection(parabolas) -> None:
     server, _ = worlds(parabolas).run(AFL(gamma=0.1), 1.0, lr=0.5, steps=1, dropouts={1: [0]})
     assert server.tensor("lam").tolist() == pytest.approx([0.35, 0.65])  # (0.5, 0.8), projected
-    assert server.tree("model")[W].item() == pytest.approx(4.0)  # normalised over those who answered
+    assert server.tree("model")[W].item() == pytest.approx(
+        4.0
+    )  # normalised over those who answered
 
 
 def test_start_by_size_makes_room_for_newcomers(parabolas) -> None:
-    server, _ = worlds(parabolas).run(AFL(gamma=0.0, start="size"), 1.0, lr=0.5, steps=1, rounds=3, ratio=0.5)
+    server, _ = worlds(parabolas).run(
+        AFL(gamma=0.0, start="size"), 1.0, lr=0.5, steps=1, rounds=3, ratio=0.5
+    )
     known = server.tensor("known").tolist()
-    assert sorted(server.tensor("lam").tolist()) == pytest.approx([0.25, 0.75] if all(known) else [0.0, 1.0])
+    assert sorted(server.tensor("lam").tolist()) == pytest.approx(
+        [0.25, 0.75] if all(known) else [0.0, 1.0]
+    )
 
 
 def test_the_mean_of_all_models(parabolas) -> None:

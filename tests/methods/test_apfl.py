@@ -11,7 +11,9 @@ from fedloom.methods.apfl import APFL
 W = "body.value"
 
 
-def one_step(parabolas, method: APFL, *, w: float, v: float, alpha: float, lr: float = 0.1) -> Payload:
+def one_step(
+    parabolas, method: APFL, *, w: float, v: float, alpha: float, lr: float = 0.1
+) -> Payload:
     site = parabolas([3], [2]).site(method, w, lr=lr, steps=1)
     state = Payload(v=Tree({W: torch.tensor(v)}), alpha=alpha)
     update = method.client(Payload(model=site.tree("shared")), state, Local(site, 0, 1))

@@ -13,7 +13,9 @@ from fedloom.methods.cachefl import CacheFL
 from fedloom.parts.heads import CacheHead
 
 
-def test_one_client_and_one_round_is_a_cache_trained_from_the_text(place: Callable[..., Site]) -> None:
+def test_one_client_and_one_round_is_a_cache_trained_from_the_text(
+    place: Callable[..., Site],
+) -> None:
     method = CacheFL()
     site = place(method)
     server = first(site)

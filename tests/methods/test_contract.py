@@ -19,7 +19,18 @@ from fedloom.testing.checks import CHECKS, NotApplicable, federation, trace
 def test_nothing_is_left_out() -> None:
     """A loop over an empty collection cannot fail; these two are counted."""
     assert {"local", "fedavg", "fedprox", "fedper", "fedbn", "scaffold"} <= set(names())
-    personal = {"fedavg-ft", "perfedavg", "pfedme", "fedrep", "fedproto", "ditto", "apfl", "fedrod", "fedamp", "fedala"}
+    personal = {
+        "fedavg-ft",
+        "perfedavg",
+        "pfedme",
+        "fedrep",
+        "fedproto",
+        "ditto",
+        "apfl",
+        "fedrod",
+        "fedamp",
+        "fedala",
+    }
     assert personal | {"fedphp", "fedfomo"} <= set(names())
     assert len(CHECKS) == 17
 
@@ -59,7 +70,10 @@ def test_a_partition_made_by_pfllib(name: str, tmp_path: Path) -> None:
     for part, n in (("train", 12), ("test", 6)):
         (tmp_path / part).mkdir()
         for k in range(3):
-            rows = {"x": rng.random((n + k, 1, 8, 8)).astype(np.float32), "y": np.arange(n + k) % 2 + (k == 2)}
+            rows = {
+                "x": rng.random((n + k, 1, 8, 8)).astype(np.float32),
+                "y": np.arange(n + k) % 2 + (k == 2),
+            }
             np.savez_compressed(tmp_path / part / f"{k}.npz", data=np.array(rows, dtype=object))
     (tmp_path / "config.json").write_text('{"num_clients": 3, "num_classes": 3}')
     if find(name).world == "dual":  # these need images and texts in one space, and say so

@@ -27,7 +27,9 @@ def test_the_anchor_is_what_was_received_this_round(place) -> None:
     results = []
     for received in (w, far):
         torch.manual_seed(0)
-        results.append(method.client(Payload(model=received), v, Local(site, 0, 1)).state.tree("personal"))
+        results.append(
+            method.client(Payload(model=received), v, Local(site, 0, 1)).state.tree("personal")
+        )
     assert (results[0] - results[1]).norm() > 0.1
 
 

@@ -15,7 +15,14 @@ from fedloom.methods.ecalp import ECALP
 from fedloom.parts.propagation import propagate, similarity, spread
 
 NONE = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-USUAL = {"nearest_texts": 3, "nearest_images": 8, "nearest_shots": 8, "gamma": 10.0, "share": 1.0, "steps": 3}
+USUAL = {
+    "nearest_texts": 3,
+    "nearest_images": 8,
+    "nearest_shots": 8,
+    "gamma": 10.0,
+    "share": 1.0,
+    "steps": 3,
+}
 
 
 def test_one_image_with_text_edges_only() -> None:
@@ -30,7 +37,10 @@ def test_one_image_with_text_edges_only() -> None:
 
 def test_the_first_image_does_not_see_later_ones_and_the_second_sees_the_first() -> None:
     g = torch.Generator().manual_seed(0)
-    images, text = F.normalize(torch.rand(6, 3, generator=g), dim=1), F.normalize(torch.rand(4, 3, generator=g), dim=1)
+    images, text = (
+        F.normalize(torch.rand(6, 3, generator=g), dim=1),
+        F.normalize(torch.rand(4, 3, generator=g), dim=1),
+    )
     whole = propagate(images, text, *NONE, **USUAL)
     assert torch.equal(propagate(images[:3], text, *NONE, **USUAL), whole[:3])
     backwards = propagate(images.flip(0), text, *NONE, **USUAL).flip(0)
@@ -62,7 +72,9 @@ def test_two_images_by_dense_matrices() -> None:
 
 
 def test_few_neighbours_and_negative_cosines() -> None:
-    near = similarity(torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), 1, 2.5)
+    near = similarity(
+        torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [0.6, 0.8], [1.0, 0.0]]), 1, 2.5
+    )
     assert near.tolist() == [[0.0, 0.0, 1.0]]
     assert spread(torch.ones(1, 4)).tolist() == [0.25] * 4
 

@@ -42,8 +42,12 @@ def test_weights_of_the_papers_clients() -> None:
     """PACS: two clients of photo, three of art, two of cartoon, three of sketch."""
     n = [400, 400, 492, 492, 492, 562, 562, 943, 943, 943]
     gap, p = weighed(n, q=4, classes=7)
-    assert [gap[i] for i in (0, 2, 5, 7)] == pytest.approx([0.34757, 0.31994, 0.29892, 0.18448], abs=1e-5)
-    assert [p[i] for i in (0, 2, 5, 7)] == pytest.approx([0.09685, 0.09815, 0.09914, 0.10452], abs=1e-5)
+    assert [gap[i] for i in (0, 2, 5, 7)] == pytest.approx(
+        [0.34757, 0.31994, 0.29892, 0.18448], abs=1e-5
+    )
+    assert [p[i] for i in (0, 2, 5, 7)] == pytest.approx(
+        [0.09685, 0.09815, 0.09914, 0.10452], abs=1e-5
+    )
     assert sum(p) == pytest.approx(1)
 
 
@@ -68,9 +72,13 @@ def test_the_server_averages_with_them() -> None:
     sizes = torch.tensor([24, 40, 16, 32])
     expected = weighed(sizes.tolist(), q=2, classes=4)[1]
     assert seen.server.tensor("shares").tolist() == pytest.approx(expected)
-    absent = trace(make("fedavg+daa"), rounds=1, dropouts={1: [1, 3]}).server.tensor("shares").tolist()
+    absent = (
+        trace(make("fedavg+daa"), rounds=1, dropouts={1: [1, 3]}).server.tensor("shares").tolist()
+    )
     assert [absent[1], absent[3]] == [0, 0]
-    assert [absent[0], absent[2]] == pytest.approx(weighed([24, 16], q=2, classes=4)[1]), "over those who answered"
+    assert [absent[0], absent[2]] == pytest.approx(weighed([24, 16], q=2, classes=4)[1]), (
+        "over those who answered"
+    )
 
 
 def test_only_counts_travel() -> None:
@@ -94,7 +102,9 @@ def test_only_counts_travel() -> None:
 
 def test_how_many_domains_can_be_said() -> None:
     told = trace(make("fedavg+daa", {"domains_known": 4}), rounds=1).server
-    assert told.tensor("shares").tolist() == pytest.approx(weighed([24, 40, 16, 32], q=4, classes=4)[1])
+    assert told.tensor("shares").tolist() == pytest.approx(
+        weighed([24, 40, 16, 32], q=4, classes=4)[1]
+    )
 
 
 # -- the modules ----------------------------------------------------------------------------------------------------
@@ -109,7 +119,9 @@ def test_without_correction_and_losses_it_is_fedavg(monkeypatch: pytest.MonkeyPa
     """A corrector that is zero, and stays so because the masks' noise is all it gets."""
     nothing = lambda width, hidden, depth, maps: nn.Sequential(nn.Conv2d(width, width, 1), _Zero())  # noqa: E731
     monkeypatch.setattr(decoupling, "narrowing", nothing)
-    monkeypatch.setattr(torch, "rand_like", torch.zeros_like)  # the network's dropout sees the same numbers
+    monkeypatch.setattr(
+        torch, "rand_like", torch.zeros_like
+    )  # the network's dropout sees the same numbers
     ours = trace(make("fedavg+dfdc", {"lam1": 0.0, "lam2": 0.0}))
     theirs = trace(make("fedavg"))
     for a, b in zip(ours.metrics, theirs.metrics, strict=True):
@@ -126,7 +138,8 @@ class _Zero(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "base", ["fedavg", "fedprox", "moon", "fpl", "fedheal", "fedrcl", "fdse", "fedbn", "ditto", "scaffold"]
+    "base",
+    ["fedavg", "fedprox", "moon", "fpl", "fedheal", "fedrcl", "fdse", "fedbn", "ditto", "scaffold"],
 )
 def test_round_any_weight_sharing_method(base: str) -> None:
     options = {
@@ -155,7 +168,8 @@ def test_bytes_are_fedavgs_when_modules_stay() -> None:
     down = [site.method.download(first(site), 0) for site in (plain, own, shared)]
     assert down[0].nbytes == down[1].nbytes
     up = [
-        site.method.client(d, Payload(), Local(site, 0, 1)).upload for site, d in zip((plain, own), down, strict=False)
+        site.method.client(d, Payload(), Local(site, 0, 1)).upload
+        for site, d in zip((plain, own), down, strict=False)
     ]
     assert up[0].nbytes == up[1].nbytes
     (point,) = corrections(shared.model)
@@ -166,7 +180,9 @@ def test_bytes_are_fedavgs_when_modules_stay() -> None:
 
 
 def test_whose_modules() -> None:
-    shared, mean, own = (trace(make("fedavg+dfdc", {"modules": m}), rounds=2) for m in ("shared", "mean", "own"))
+    shared, mean, own = (
+        trace(make("fedavg+dfdc", {"modules": m}), rounds=2) for m in ("shared", "mean", "own")
+    )
     assert shared.metrics[-1]["common"] is not None
     assert mean.metrics[-1]["common"] is not None
     assert own.metrics[-1]["common"] is None, "part of the model exists at clients only"
@@ -183,12 +199,16 @@ def test_whose_modules() -> None:
 
 
 def test_own_modules_need_clients_that_keep_something() -> None:
-    with pytest.raises(FedloomError, match="keep no tensors of their own; modules can be shared or mean"):
+    with pytest.raises(
+        FedloomError, match="keep no tensors of their own; modules can be shared or mean"
+    ):
         trace(make("ditto+dfdc", {"modules": "own"}), rounds=1)
     site = site_of(make("fedprox+dfdc", {"modules": "own", "mu": 1e3}), width=4)
     update = site.method.client(site.method.download(first(site), 0), Payload(), Local(site, 0, 1))
     kept = update.state.tree("model")
-    assert any(not torch.equal(kept[n], site.first[n]) for n in kept), "private modules train, and are not pulled"
+    assert any(not torch.equal(kept[n], site.first[n]) for n in kept), (
+        "private modules train, and are not pulled"
+    )
 
 
 def test_methods_look_at_their_own_layers_only() -> None:
@@ -211,7 +231,10 @@ def test_left_out_of_prediction_there_is_a_common_model() -> None:
 
 def test_which_feature_is_used() -> None:
     """The same training, other features at test: the servers agree, the scores need not."""
-    seen = {use: trace(make("f2dc", {"use": use}), rounds=2) for use in ("whole", "robust", "related", "plain")}
+    seen = {
+        use: trace(make("f2dc", {"use": use}), rounds=2)
+        for use in ("whole", "robust", "related", "plain")
+    }
     first_server = seen["whole"].server
     assert all(s.server.equal(first_server) for s in seen.values())
     scores = {str(s.metrics[-1]["clients"]["common"]) for s in seen.values()}
@@ -249,7 +272,11 @@ def test_official_preset() -> None:
     from fedloom.engine.config import build as configured
 
     config = configured({"method": "f2dc", "preset": "official", "model": "resnet10"})
-    assert (config.hyper["module_depth"], config.hyper["bottleneck"], config.hyper["random_mask"]) == (3, 50, True)
+    assert (
+        config.hyper["module_depth"],
+        config.hyper["bottleneck"],
+        config.hyper["random_mask"],
+    ) == (3, 50, True)
     assert (config.training.lr, config.training.momentum) == (0.1, 0.0)
     sizes = trace(make("f2dc", {"weights": "size"}), rounds=1)
     plain = trace(make("fedavg+dfdc"), rounds=1, trained_as=make("f2dc"))

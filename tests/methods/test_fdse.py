@@ -33,7 +33,10 @@ def test_consensus_of_one_and_of_equal_updates_is_the_update() -> None:
 def test_consensus_without_direction() -> None:
     zero, delta = torch.zeros(2), torch.tensor([0.0, 2.0])
     assert consensus([zero, zero]).tolist() == [0.0, 0.0]
-    assert consensus([zero, delta]).tolist() == [0.0, 1.0]  # the mean length, along the only direction
+    assert consensus([zero, delta]).tolist() == [
+        0.0,
+        1.0,
+    ]  # the mean length, along the only direction
     assert consensus([delta, -delta]).abs().max() < 1e-6
 
 
@@ -53,7 +56,9 @@ def test_roles() -> None:
     assert {n.split(".")[2] for n in site.roles.names("local")} == {"statistics"}
     server = FDSE().init(site)
     assert all(".affine." in n or ".erase." in n for n in server.tree("eraser"))
-    assert len(server.tree("eraser")) == 3 and not set(server.tree("eraser")) & set(server.tree("model"))
+    assert len(server.tree("eraser")) == 3 and not set(server.tree("eraser")) & set(
+        server.tree("model")
+    )
 
 
 def test_erasers_differ_by_client_and_the_rest_is_one() -> None:
@@ -102,13 +107,21 @@ def test_deeper_layers_count_more() -> None:
 
     def consistency(beta: float) -> float:
         method = FDSE(beta=beta)
-        site = Site(method, federation(), Split(layers, nn.Linear(4, 4), 4), Training(batch=100, steps=1), seed=7)
+        site = Site(
+            method,
+            federation(),
+            Split(layers, nn.Linear(4, 4), 4),
+            Training(batch=100, steps=1),
+            seed=7,
+        )
         model = FDSE().download(FDSE().init(site), 0).tree("model")
         seen = {n: t + 1 for n, t in model.items() if n.endswith("num_batches_tracked")}
         off = {"body.3.norm.running_mean": torch.full((4,), 1000.0)}
         local = Local(site, 0, 1)
         local.load(model)
-        return method.train(Payload(model=model | seen | off), Payload(), local).losses["consistency"]
+        return method.train(Payload(model=model | seen | off), Payload(), local).losses[
+            "consistency"
+        ]
 
     deepest = consistency(1000.0)
     assert deepest > 1000

@@ -11,7 +11,9 @@ from fedloom.methods.fedala import FedALA
 HEAD, BODY = "head.value", "body.value"
 
 
-def start(parabolas, method: FedALA, own: float, w: float, *, W: float | None = None, target: float = 0.3):
+def start(
+    parabolas, method: FedALA, own: float, w: float, *, W: float | None = None, target: float = 0.3
+):
     """The start of a client with own head `own` that receives head `w`, on (head - target)^2 / 2."""
     site = parabolas([target], [4]).site(method, 0.0, lr=0.1, steps=1, b=0.0)
     state = Payload(model=Tree({BODY: torch.tensor(7.0), HEAD: torch.tensor(own)}))
@@ -29,7 +31,9 @@ def test_one_epoch_moves_w_to_the_optimum(parabolas) -> None:
 
 def test_the_step_of_w_feels_the_distance(parabolas) -> None:
     """w_k = 0, w = 2, theta = 2, gradient 1.7, eta 0.1: W = 1 - 0.1 * 1.7 * 2."""
-    assert start(parabolas, FedALA(ala_lr=0.1), 0.0, 2.0, W=1.0) == pytest.approx((0.0, 1.32, 0.66), abs=1e-6)
+    assert start(parabolas, FedALA(ala_lr=0.1), 0.0, 2.0, W=1.0) == pytest.approx(
+        (0.0, 1.32, 0.66), abs=1e-6
+    )
 
 
 def test_w_stays_between_0_and_1(parabolas) -> None:
@@ -37,7 +41,9 @@ def test_w_stays_between_0_and_1(parabolas) -> None:
     assert start(parabolas, FedALA(ala_lr=4.0), 0.0, 1.0, W=0.9)[1:] == (0.0, 0.0)
 
 
-def test_the_first_time_it_learns_until_the_loss_is_steady_and_stops_in_any_case(parabolas, monkeypatch) -> None:
+def test_the_first_time_it_learns_until_the_loss_is_steady_and_stops_in_any_case(
+    parabolas, monkeypatch
+) -> None:
     fits = []
     plain = Local.fit
     monkeypatch.setattr(Local, "fit", lambda self, *a, **k: fits.append(k) or plain(self, *a, **k))
@@ -68,7 +74,11 @@ def test_only_the_top_layers_are_mixed(place, layers: int, names: set[str]) -> N
     method = FedALA(layers=layers, most=1)
     site = place(method)
     w = site.tree("shared")
-    own = w.map(lambda t: t + 0.1 * torch.randn(t.shape, generator=torch.Generator().manual_seed(0)).to(t.dtype))
+    own = w.map(
+        lambda t: (
+            t + 0.1 * torch.randn(t.shape, generator=torch.Generator().manual_seed(0)).to(t.dtype)
+        )
+    )
     theta, mix = method.start(Payload(model=w), Payload(model=own), Local(site, 0, 2))
     assert {n.rsplit(".", 1)[0] for n in mix} == names
     assert all(torch.equal(theta[n], w[n]) for n in w if n not in mix)
@@ -82,7 +92,9 @@ def test_only_a_share_of_the_data_is_used(place, monkeypatch) -> None:
     """40 samples in batches of 8: 0.8 of five batches are four."""
     steps = []
     plain = Local.fit
-    monkeypatch.setattr(Local, "fit", lambda self, *a, **k: steps.append(fit := plain(self, *a, **k)) or fit)
+    monkeypatch.setattr(
+        Local, "fit", lambda self, *a, **k: steps.append(fit := plain(self, *a, **k)) or fit
+    )
     site = place(FedALA(most=1), momentum=0.9)
     w = site.tree("shared")
     own = w.map(lambda t: t + 1)

@@ -18,15 +18,21 @@ W = "body.value"
 
 def server(*weights: float, heard: list[bool] | None = None, round: int = 1) -> Payload:
     return Payload(
-        params=Tree({W: torch.tensor(weights)}), heard=torch.tensor(heard or [True] * len(weights)), round=round
+        params=Tree({W: torch.tensor(weights)}),
+        heard=torch.tensor(heard or [True] * len(weights)),
+        round=round,
     )
 
 
 def test_attention_by_hand() -> None:
     """w = (0, 1), sigma = alpha = 1: xi_12 = 1/e, and u_1 = 1/e."""
     method = FedAMP(shares="attention", sigma=1.0, server_lr=1.0)
-    assert method.xi(server(0.0, 1.0), 0).tolist() == pytest.approx([1 - math.exp(-1), math.exp(-1)])
-    assert method.download(server(0.0, 1.0), 0).tree("model")[W].item() == pytest.approx(0.36788, abs=1e-5)
+    assert method.xi(server(0.0, 1.0), 0).tolist() == pytest.approx(
+        [1 - math.exp(-1), math.exp(-1)]
+    )
+    assert method.download(server(0.0, 1.0), 0).tree("model")[W].item() == pytest.approx(
+        0.36788, abs=1e-5
+    )
 
 
 def test_alpha_shrinks_and_must_fit() -> None:
@@ -42,7 +48,9 @@ def test_cosine_shares() -> None:
     w = Tree({W: torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])})
     known = Payload(params=w, heard=torch.tensor([True, True, True, False]), round=1)
     e = math.exp(2.0)
-    assert FedAMP(sigma=2.0).xi(known, 0).tolist() == pytest.approx([0.25, 0.75 * e / (e + 1), 0.75 / (e + 1), 0.0])
+    assert FedAMP(sigma=2.0).xi(known, 0).tolist() == pytest.approx(
+        [0.25, 0.75 * e / (e + 1), 0.75 / (e + 1), 0.0]
+    )
     assert FedAMP(self_share=0.6).xi(known, 0)[0].item() == pytest.approx(0.6)
 
 
@@ -52,7 +60,9 @@ def test_alone_or_unheard_it_keeps_its_own() -> None:
 
 
 def test_identical_clients_keep_the_same_model(parabolas) -> None:
-    server_, states = parabolas([4, 4, 4], [2, 2, 2]).run(FedAMP(lam=0.0), 1.0, lr=0.1, steps=2, rounds=3)
+    server_, states = parabolas([4, 4, 4], [2, 2, 2]).run(
+        FedAMP(lam=0.0), 1.0, lr=0.1, steps=2, rounds=3
+    )
     for state in states:
         assert state.tree("model")[W].item() == pytest.approx(4 - 3 * 0.9**6, abs=1e-5)
     assert server_.tree("params")[W].shape == (3,)
@@ -64,7 +74,8 @@ def test_the_mixture_is_loaded_and_pulls(parabolas) -> None:
     for steps, expected in ((1, 2.2), (400, 3.0)):
         site = parabolas([4], [2]).site(method, 0.0, lr=0.1, steps=steps)
         down = Payload(
-            model=site.tree("shared").map(lambda t: torch.full_like(t, 2.0)) | {"head.value": torch.zeros(())}
+            model=site.tree("shared").map(lambda t: torch.full_like(t, 2.0))
+            | {"head.value": torch.zeros(())}
         )
         update = method.client(down, Payload(model=site.tree("shared")), Local(site, 0, 1))
         assert update.upload.tree("model")[W].item() == pytest.approx(expected, abs=1e-4)

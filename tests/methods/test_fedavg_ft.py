@@ -38,5 +38,9 @@ def test_training_is_fedavg_and_the_common_model_is_reported_beside() -> None:
     assert ours.server.equal(plain.server)
     for mine, theirs in zip(ours.metrics, plain.metrics, strict=True):
         assert mine["common"] == theirs["common"]
-        assert mine["loss"] == theirs["loss"], "fine-tuning for a prediction is no part of the round's loss"
-    assert ours.metrics[0]["personal"]["accuracy_mean"] > plain.metrics[0]["personal"]["accuracy_mean"]
+        assert mine["loss"] == theirs["loss"], (
+            "fine-tuning for a prediction is no part of the round's loss"
+        )
+    assert (
+        ours.metrics[0]["personal"]["accuracy_mean"] > plain.metrics[0]["personal"]["accuracy_mean"]
+    )

@@ -20,17 +20,25 @@ def test_the_loss_by_hand() -> None:
     square = torch.tensor([[3.0, 1.0], [0.5, 2.0]])
     rows = -square.log_softmax(1).diag().mean()
     columns = -square.log_softmax(0).diag().mean()
-    assert float(contrast(batch)["contrast"]) == pytest.approx(float((rows + columns) / 2), rel=1e-6)
+    assert float(contrast(batch)["contrast"]) == pytest.approx(
+        float((rows + columns) / 2), rel=1e-6
+    )
 
 
-def test_clients_weigh_the_same_and_the_first_adapter_depends_on_the_seed(place: Callable[..., Site]) -> None:
+def test_clients_weigh_the_same_and_the_first_adapter_depends_on_the_seed(
+    place: Callable[..., Site],
+) -> None:
     method = FedCLIP()
     site = place(method)
     server = first(site)
     assert server.equal(first(site))
     tree = server.tree("head")
-    uploads = [(k, Payload(head=tree.map(lambda t, k=k: torch.full_like(t, float(k))))) for k in (0, 2)]
-    after = method.aggregate(server.replace(sizes=torch.tensor([9, 9, 1, 1])), iter(uploads)).tree("head")
+    uploads = [
+        (k, Payload(head=tree.map(lambda t, k=k: torch.full_like(t, float(k))))) for k in (0, 2)
+    ]
+    after = method.aggregate(server.replace(sizes=torch.tensor([9, 9, 1, 1])), iter(uploads)).tree(
+        "head"
+    )
     assert all(torch.equal(t, torch.ones_like(t)) for t in after.values()) and len(after) == 4
 
 
@@ -40,5 +48,9 @@ def test_both_losses_train_the_adapter_only(place: Callable[..., Site], loss: st
     site = place(method, lr=0.01)
     server = first(site)
     update = method.client(method.download(server, 0), Payload(), Local(site, 0, 1))
-    assert sorted(update.upload) == [f"head/layers.{i}.{n}" for i in (0, 2) for n in ("bias", "weight")]
-    assert not torch.equal(update.upload.tree("head")["layers.0.weight"], server.tree("head")["layers.0.weight"])
+    assert sorted(update.upload) == [
+        f"head/layers.{i}.{n}" for i in (0, 2) for n in ("bias", "weight")
+    ]
+    assert not torch.equal(
+        update.upload.tree("head")["layers.0.weight"], server.tree("head")["layers.0.weight"]
+    )

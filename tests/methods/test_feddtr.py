@@ -62,10 +62,18 @@ def test_hashed_rows_depend_on_the_words_only() -> None:
 
 
 def site(method: FedDTR, clients: int = 4, model: str = "linear", **options: object) -> Site:
-    federation = fedloom.federate(load("digits4"), "pathological", clients=clients, seed=0, classes_per_client=5)
+    federation = fedloom.federate(
+        load("digits4"), "pathological", clients=clients, seed=0, classes_per_client=5
+    )
     task = Task((3, 32, 32), 10)
     torch.manual_seed(0)
-    return Site(method, federation, build(model, task, **options), Training(lr=0.05, steps=2, batch=16), seed=0)
+    return Site(
+        method,
+        federation,
+        build(model, task, **options),
+        Training(lr=0.05, steps=2, batch=16),
+        seed=0,
+    )
 
 
 def gradients(method: FedDTR, part: str) -> set[str]:
@@ -89,7 +97,9 @@ def gradients(method: FedDTR, part: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("part", "reached"), [("image", {"body"}), ("text", {"text"}), ("ce", {"body", "head"})])
+@pytest.mark.parametrize(
+    ("part", "reached"), [("image", {"body"}), ("text", {"text"}), ("ce", {"body", "head"})]
+)
 def test_no_gradient_crosses(part: str, reached: set[str]) -> None:
     assert gradients(FedDTR(), part) == reached
 
@@ -106,7 +116,9 @@ def test_the_global_head_is_the_mean_of_private_ones_which_no_download_changes()
     sizes = torch.tensor([len(c.train) for c in place.federation.clients]).double()
     heads = [engine.store.get(k).tree("model")["head.weight"].double() for k in range(4)]
     expected = sum(s * h for s, h in zip(sizes, heads, strict=True)) / sizes.sum()
-    torch.testing.assert_close(engine.server.tree("model")["head.weight"].double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        engine.server.tree("model")["head.weight"].double(), expected, rtol=1e-5, atol=1e-6
+    )
     assert not torch.allclose(heads[0], heads[1])
     down = method.download(engine.server, 0)
     method.personal(down, engine.store.get(0), Local(place, 0, 2))
@@ -123,7 +135,9 @@ def test_the_frozen_head_and_the_prior_shift_the_prediction() -> None:
     features = place.outputs(x[:5]).features
     with torch.no_grad():
         shift = prior(place.model.text(), local.counts)
-        expected = place.model.head(features + shift) + place.model.head(features)  # both heads are the first one
+        expected = place.model.head(features + shift) + place.model.head(
+            features
+        )  # both heads are the first one
     torch.testing.assert_close(seen, expected)
 
 
@@ -138,8 +152,14 @@ def test_upload_is_body_text_and_head() -> None:
 
 def test_the_official_preset() -> None:
     config = configure({"method": "feddtr", "preset": "official"}, {"scale": 50})
-    assert config.hyper["text"] == "embedding" and config.training.drop_last and config.hyper["scale"] == 50
-    with pytest.raises(FedloomError, match=r"unknown preset of feddtr 'oficial'; did you mean 'official'?"):
+    assert (
+        config.hyper["text"] == "embedding"
+        and config.training.drop_last
+        and config.hyper["scale"] == 50
+    )
+    with pytest.raises(
+        FedloomError, match=r"unknown preset of feddtr 'oficial'; did you mean 'official'?"
+    ):
         configure({"method": "feddtr", "preset": "oficial"})
 
 
@@ -154,7 +174,14 @@ def test_the_official_preset() -> None:
 )
 def test_every_ablation_runs(settings: dict[str, object]) -> None:
     run = fedloom.run(
-        "feddtr", partition="pathological", clients=5, rounds=2, model="mlp", hidden=[8], steps=2, **settings
+        "feddtr",
+        partition="pathological",
+        clients=5,
+        rounds=2,
+        model="mlp",
+        hidden=[8],
+        steps=2,
+        **settings,
     )
     assert run.summary["personal"]["accuracy_mean"]["last"] > 0.1
 
@@ -165,13 +192,27 @@ def test_texts_and_pixels_have_anchors_too(tmp_path: Path) -> None:
     rows = [f"{label},{text} {n}" for label, text in words.items() for n in range(40)]
     (tmp_path / "news.csv").write_text("\n".join(["label,text", *rows]))
     given = {"partition": "iid", "clients": 2, "rounds": 3, "lr": 0.1}
-    news = fedloom.run("feddtr", data=str(tmp_path / "news.csv"), model="fasttext", length=4, **given | {"epochs": 10})
+    news = fedloom.run(
+        "feddtr",
+        data=str(tmp_path / "news.csv"),
+        model="fasttext",
+        length=4,
+        **given | {"epochs": 10},
+    )
     assert news.summary["personal"]["accuracy_mean"]["last"] > 0.9, "texts"
 
     rng = np.random.default_rng(0)
     masks = rng.integers(0, 2, (24, 4, 4)).repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
-    x = np.clip(60 + 120 * masks[..., None] + rng.normal(0, 10, (24, 16, 16, 3)), 0, 255).astype(np.uint8)
-    np.savez(tmp_path / "s.npz", x_train=x[:16], mask_train=masks[:16], x_test=x[16:], mask_test=masks[16:])
+    x = np.clip(60 + 120 * masks[..., None] + rng.normal(0, 10, (24, 16, 16, 3)), 0, 255).astype(
+        np.uint8
+    )
+    np.savez(
+        tmp_path / "s.npz",
+        x_train=x[:16],
+        mask_train=masks[:16],
+        x_test=x[16:],
+        mask_test=masks[16:],
+    )
     seg = fedloom.run(
         "feddtr",
         data=str(tmp_path / "s.npz"),
@@ -182,18 +223,29 @@ def test_texts_and_pixels_have_anchors_too(tmp_path: Path) -> None:
         epochs=3,
         **given | {"rounds": 8},
     )
-    assert seg.summary["personal"]["accuracy_mean"]["last"] > 0.9 and seg.metrics[-1]["personal"]["dice"] > 0.8, (
-        "pixels"
-    )
+    assert (
+        seg.summary["personal"]["accuracy_mean"]["last"] > 0.9
+        and seg.metrics[-1]["personal"]["dice"] > 0.8
+    ), "pixels"
 
 
 def test_alone_without_text_is_local() -> None:
     """The paper's last ablation: no text, nothing shared. With text it is another model, and still nothing travels."""
-    given = {"partition": "pathological", "clients": 5, "rounds": 2, "model": "mlp", "hidden": [8], "steps": 3}
+    given = {
+        "partition": "pathological",
+        "clients": 5,
+        "rounds": 2,
+        "model": "mlp",
+        "hidden": [8],
+        "steps": 3,
+    }
     plain = fedloom.run("local", **given, lr=0.005, batch=10)
     bare = fedloom.run("feddtr", federated=False, text="none", **given)
     texts = fedloom.run("feddtr", federated=False, **given)
     after = [m["clients"]["after"] for m in plain.metrics]
     assert [m["clients"]["after"] for m in bare.metrics] == after
-    assert texts.metrics[-1]["loss"].keys() == {"ce", "image", "text"} and "image" not in bare.metrics[-1]["loss"]
+    assert (
+        texts.metrics[-1]["loss"].keys() == {"ce", "image", "text"}
+        and "image" not in bare.metrics[-1]["loss"]
+    )
     assert texts.metrics[-1]["bytes_total"]["up"] == bare.metrics[-1]["bytes_total"]["up"]

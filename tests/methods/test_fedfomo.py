@@ -41,8 +41,14 @@ def test_the_most_useful_models_are_sent_but_never_its_own() -> None:
 def test_exploration_fades() -> None:
     """Client 1 is liked best by far; in the first round another one is sent in some cases, from round 7 on never."""
     method = FedFomo(models=1)
-    first = {next(iter(method.download(server([0, 5.0, 0, 0, 0], 1).replace(seed=s), 0))) for s in range(60)}
-    later = {next(iter(method.download(server([0, 5.0, 0, 0, 0], 7).replace(seed=s), 0))) for s in range(60)}
+    first = {
+        next(iter(method.download(server([0, 5.0, 0, 0, 0], 1).replace(seed=s), 0)))
+        for s in range(60)
+    }
+    later = {
+        next(iter(method.download(server([0, 5.0, 0, 0, 0], 7).replace(seed=s), 0)))
+        for s in range(60)
+    }
     assert len(first) > 2 and later == {"models/1/w"}
 
 
@@ -71,7 +77,10 @@ def mixed(place, offers: dict[str, float], data=None):
     local.fit(epochs=4, lr=0.02)
     good = local.tree("shared")
     step = (good - ref).only(names)
-    sent = {n: Payload({k: t for k, t in (ref | (ref.only(names) + s * step)).items()}) for n, s in offers.items()}
+    sent = {
+        n: Payload({k: t for k, t in (ref | (ref.only(names) + s * step)).items()})
+        for n, s in offers.items()
+    }
     state = Payload(ref=ref, model=ref)
     start, omega = method.mix(Payload(models=Payload(sent)), state, local)
     along = (start - ref).only(names).dot(step) / step.dot(step)
@@ -120,4 +129,6 @@ def test_it_downloads_m_models_and_keeps_what_it_was_trained_from(place) -> None
     assert seen.metrics[0]["bytes"]["down"] == 0
     assert seen.metrics[1]["bytes"]["down"] == pytest.approx(4 * 2 * one, rel=0.2)
     state = Payload.decode(seen.states[-1][0])
-    assert state.tree("ref").keys() == state.tree("model").keys() and not state.tree("ref").equal(state.tree("model"))
+    assert state.tree("ref").keys() == state.tree("model").keys() and not state.tree("ref").equal(
+        state.tree("model")
+    )

@@ -39,7 +39,9 @@ def pictures(
         y = np.arange(n + 6) % 3
         x = rng.normal(size=(n + 6, 3, 24, 24)) * {"dark": 5, "bright": 5, "loud": 60}[domain]
         x[np.arange(n + 6), :, y * 8] += 30
-        xs.append(np.clip(x + {"dark": 40, "bright": 200, "loud": 120}[domain], 0, 255).astype(np.uint8))
+        xs.append(
+            np.clip(x + {"dark": 40, "bright": 200, "loud": 120}[domain], 0, 255).astype(np.uint8)
+        )
         ys.append(y)
         ds.append(np.full(n + 6, PLACES.index(domain)))
         rows = np.arange(at, at + n + 6)
@@ -61,9 +63,13 @@ def encoded(folder: Path, world: Federation | None = None) -> Federation:
     return (world or pictures()).encode(f"hf:{folder}", pixels=True)
 
 
-def site(world: Federation, computed: bool = False, method: str = "fedgcr", **hyper: object) -> Site:
+def site(
+    world: Federation, computed: bool = False, method: str = "fedgcr", **hyper: object
+) -> Site:
     made = make(method, hyper)
-    return Site(made, world, prompted(world, computed), Training(**{**made.training, "batch": 6}), seed=0)
+    return Site(
+        made, world, prompted(world, computed), Training(**{**made.training, "batch": 6}), seed=0
+    )
 
 
 def after(where: Site, rounds: int) -> tuple[Payload, dict[int, Payload]]:
@@ -75,7 +81,10 @@ def after(where: Site, rounds: int) -> tuple[Payload, dict[int, Payload]]:
     server = method.join(server, {k: method.hello(Local(where, k, 1)) for k in states})
     for r in range(1, rounds + 1):
         server = server.replace(round=r)
-        done = {k: execute(where, Task("client", r, (k,), method.download(server, k), states[k])) for k in states}
+        done = {
+            k: execute(where, Task("client", r, (k,), method.download(server, k), states[k]))
+            for k in states
+        }
         server = method.aggregate(server, iter([(k, d.upload) for k, d in done.items()]))
         states = {k: d.state for k, d in done.items()}
     return server, states
@@ -84,12 +93,16 @@ def after(where: Site, rounds: int) -> tuple[Payload, dict[int, Payload]]:
 # -- what travels ---------------------------------------------------------------------------------------------------
 def test_what_a_client_sends(tiny_vit: VIT) -> None:
     """ViT-B's width: prompts, GC-Net and head for ten classes, the description and one number."""
-    folder = tiny_vit(hidden_size=768, num_hidden_layers=1, intermediate_size=8, image_size=32, patch_size=8)
+    folder = tiny_vit(
+        hidden_size=768, num_hidden_layers=1, intermediate_size=8, image_size=32, patch_size=8
+    )
     world = encoded(folder, pictures(((6, "dark"),)))
     world = replace(world, data=replace(world.data, classes=tuple("0123456789")))
     where = site(world, types=1)
     server, states = after(where, 1)
-    upload = execute(where, Task("client", 2, (0,), where.method.download(server, 0), states[0])).upload
+    upload = execute(
+        where, Task("client", 2, (0,), where.method.download(server, 0), states[0])
+    ).upload
     assert upload.floats == 4_733_194 + 768 and isinstance(upload["loss"], float)
     assert sorted(n for n in upload if not n.startswith("model/")) == ["loss", "type_point"]
 
@@ -98,7 +111,9 @@ def test_clusters_come_down_once_there_are_any(tiny_vit: VIT) -> None:
     where = site(encoded(tiny_vit()))
     server, states = after(where, 1)
     down = where.method.download(server, 2)
-    assert down.tensor("type_centres").shape[1] == 16 and down["type"] == int(server.tensor("type_labels")[2])
+    assert down.tensor("type_centres").shape[1] == 16 and down["type"] == int(
+        server.tensor("type_labels")[2]
+    )
     fresh = where.method.init(where).replace(round=1, seed=0)
     assert "type" not in where.method.download(fresh, 2)
     assert {"prompt", "previous/head.bias"} <= set(states[2])
@@ -110,14 +125,21 @@ def test_the_first_round_is_cross_entropy_alone(tiny_vit: VIT) -> None:
     where = site(encoded(tiny_vit()))
     server, states = after(where, 1)
     server = server.replace(round=2)
-    losses = execute(where, Task("client", 2, (0,), where.method.download(server, 0), states[0])).losses
+    losses = execute(
+        where, Task("client", 2, (0,), where.method.download(server, 0), states[0])
+    ).losses
     assert set(losses) == {"ce", "group", "align"}
     first = site(encoded(tiny_vit()))
     first.load()
     start = first.method.init(first).replace(round=1, seed=0)
-    assert set(execute(first, Task("client", 1, (0,), first.method.download(start, 0))).losses) == {"ce"}
+    assert set(execute(first, Task("client", 1, (0,), first.method.download(start, 0))).losses) == {
+        "ce"
+    }
     more = site(encoded(tiny_vit()), first_plain=True)
-    assert set(execute(more, Task("client", 1, (0,), more.method.download(start, 0))).losses) == {"ce", "plain"}
+    assert set(execute(more, Task("client", 1, (0,), more.method.download(start, 0))).losses) == {
+        "ce",
+        "plain",
+    }
 
 
 def test_loss_parts_are_those_of_the_equations(tiny_vit: VIT) -> None:
@@ -154,7 +176,9 @@ def test_the_weight_of_the_group_loss_may_move() -> None:
         "there": {"lam_gc": 0.0, "lam_gc_end": 0.1, "lam_gc_rounds": 2},
         "half": {"lam_gc": 0.0, "lam_gc_end": 0.1, "lam_gc_rounds": 4},
     }.items():
-        seen[name] = [m["loss"].get("group") for m in trace(make("fedgcr", hyper), rounds=2).metrics]
+        seen[name] = [
+            m["loss"].get("group") for m in trace(make("fedgcr", hyper), rounds=2).metrics
+        ]
     assert seen["flat"][0] is seen["half"][0] is None, "no clusters yet"
     assert seen["there"][1] == seen["flat"][1]
     assert seen["half"][1] == pytest.approx(seen["flat"][1] / 2, rel=0.1)
@@ -264,7 +288,9 @@ def test_a_client_with_six_samples_on_prompts(tiny_vit: VIT) -> None:
 
 # -- prompts --------------------------------------------------------------------------------------------------------
 def test_types_are_found_by_prompts(tiny_vit: VIT) -> None:
-    world = pictures(((12, "dark"), (6, "dark"), (9, "bright"), (7, "bright"), (12, "loud"), (8, "loud")))
+    world = pictures(
+        ((12, "dark"), (6, "dark"), (9, "bright"), (7, "bright"), (12, "loud"), (8, "loud"))
+    )
     run = fedloom.run("fedgcr", encoded(tiny_vit(), world), model="vpt", rounds=2)
     assert [m["clustering"] for m in run.metrics] == [1.0, 1.0]
 
@@ -277,7 +303,9 @@ def test_the_first_pass_from_the_cache(tiny_vit: VIT) -> None:
         server, states = after(where, 2)
         models[computed] = server.tree("model")
         with FlopCounterMode(display=False) as counter:
-            where.method.client(where.method.download(server.replace(round=3), 0), states[0], Local(where, 0, 3))
+            where.method.client(
+                where.method.download(server.replace(round=3), 0), states[0], Local(where, 0, 3)
+            )
         work[computed] = counter.get_total_flops()
     assert (models[True] - models[False]).norm() <= 1e-5 * models[True].norm()
     assert work[True] / work[False] >= 1.4
@@ -291,12 +319,15 @@ def test_worker_processes_load_the_frozen_network_themselves(tiny_vit: VIT) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "afl", "qffl", "term", "harmofl", "fedsam", "fedmix", "fedgcr", "fedavg+fedgr"]
+    "name",
+    ["fedavg", "afl", "qffl", "term", "harmofl", "fedsam", "fedmix", "fedgcr", "fedavg+fedgr"],
 )
 def test_every_row_of_the_table_trains_prompts_on_images(name: str, tiny_vit: VIT) -> None:
     run = fedloom.run(name, pictures(), model="vpt", vit=f"hf:{tiny_vit()}", rounds=1, batch=6)
     assert run.metrics[-1]["floats"]["up"] < 3000, "the frozen network does not travel"
-    assert 0 <= run.summary["sigma_type"]["last"] <= 0.5 and set(run.summary["domains"]) == set(PLACES)
+    assert 0 <= run.summary["sigma_type"]["last"] <= 0.5 and set(run.summary["domains"]) == set(
+        PLACES
+    )
 
 
 def test_a_naive_mix_and_asam_on_prompts(tiny_vit: VIT) -> None:

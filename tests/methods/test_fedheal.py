@@ -12,7 +12,9 @@ from fedloom.methods.fedheal import FedHEAL
 def server(n: int = 2, **more) -> Payload:
     zeros = torch.zeros(n, dtype=torch.float64)
     w = Tree({"a": torch.zeros(2), "b": torch.zeros(1), "running": torch.zeros(1)})
-    return Payload(model=w, sizes=torch.arange(1, n + 1), rounds=zeros, weights=zeros, increments=zeros, **more)
+    return Payload(
+        model=w, sizes=torch.arange(1, n + 1), rounds=zeros, weights=zeros, increments=zeros, **more
+    )
 
 
 def up(a: list[float], b: float, running: float = 0.0) -> Payload:
@@ -23,7 +25,9 @@ def up(a: list[float], b: float, running: float = 0.0) -> Payload:
 
 def test_weights_after_the_first_round() -> None:
     """Distances 1 and 3: raw 0.5 + 0.4 (0.25, 0.75) = (0.6, 0.8)."""
-    after = FedHEAL().aggregate(server(), iter([(0, up([1.0, 0.0], 0.0)), (1, up([0.0, 1.0], 2.0))]))
+    after = FedHEAL().aggregate(
+        server(), iter([(0, up([1.0, 0.0], 0.0)), (1, up([0.0, 1.0], 2.0))])
+    )
     assert after.tensor("weights").tolist() == pytest.approx([0.6, 0.8])
     shares = 0.6 / 1.4, 0.8 / 1.4
     assert shares == pytest.approx((0.42857, 0.57143), abs=1e-5)
@@ -33,7 +37,9 @@ def test_weights_after_the_first_round() -> None:
 
 def test_distances_are_summed_over_tensors_not_joint() -> None:
     """|a| + |b| = 5 + 12, not 13, against 17: equal weights."""
-    after = FedHEAL().aggregate(server(), iter([(0, up([3.0, 4.0], 12.0)), (1, up([0.0, 17.0], 0.0))]))
+    after = FedHEAL().aggregate(
+        server(), iter([(0, up([3.0, 4.0], 12.0)), (1, up([0.0, 17.0], 0.0))])
+    )
     assert after.tensor("increments").tolist() == pytest.approx([0.2, 0.2])
 
 
@@ -69,7 +75,9 @@ def test_where_all_are_masked_nothing_moves() -> None:
     method, after = FedHEAL(), server()
     for sign in (1.0, 1.0, -1.0):
         was = after.tree("model")["a"]
-        after = method.aggregate(after, iter([(0, up([sign, 1.0], 1.0)), (1, up([sign, 1.0], 1.0))]))
+        after = method.aggregate(
+            after, iter([(0, up([sign, 1.0], 1.0)), (1, up([sign, 1.0], 1.0))])
+        )
     moved = after.tree("model")["a"] - was
     assert moved[0] == 0 and moved[1] == pytest.approx(-1.0)
 
@@ -86,13 +94,17 @@ def test_a_client_may_first_appear_later_and_absent_ones_keep_their_record() -> 
 
 
 def test_buffers_are_averaged_and_not_masked() -> None:
-    after = FedHEAL().aggregate(server(), iter([(0, up([1.0, 0.0], 0.0, 1.0)), (1, up([0.0, 1.0], 2.0, -1.0))]))
+    after = FedHEAL().aggregate(
+        server(), iter([(0, up([1.0, 0.0], 0.0, 1.0)), (1, up([0.0, 1.0], 2.0, -1.0))])
+    )
     assert after.tree("model")["running"].item() == pytest.approx((0.6 - 0.8) / 1.4)
     assert "running" not in after.tree("history/0")
 
 
 def test_no_update_at_all() -> None:
-    after = FedHEAL().aggregate(server(), iter([(0, up([0.0, 0.0], 0.0)), (1, up([0.0, 0.0], 0.0))]))
+    after = FedHEAL().aggregate(
+        server(), iter([(0, up([0.0, 0.0], 0.0)), (1, up([0.0, 0.0], 0.0))])
+    )
     assert after.tree("model")["a"].tolist() == [0.0, 0.0]
     nobody = server()
     assert FedHEAL().aggregate(nobody, iter([])).equal(nobody)

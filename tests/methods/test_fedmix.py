@@ -30,7 +30,13 @@ def vectors(n: int = 5) -> Federation:
 
 def place(method: FedMix, n: int = 5, batch: int = 100) -> Site:
     torch.manual_seed(3)
-    return Site(method, vectors(n), Split(nn.Flatten(), nn.Linear(2, 2), 2), Training(batch=batch, steps=1), seed=0)
+    return Site(
+        method,
+        vectors(n),
+        Split(nn.Flatten(), nn.Linear(2, 2), 2),
+        Training(batch=batch, steps=1),
+        seed=0,
+    )
 
 
 def test_group_means_and_labels() -> None:
@@ -63,8 +69,13 @@ def test_the_pool_grows_with_newcomers_and_the_draw_changes_by_round_and_client(
     server = method.init(site).replace(seed=7, round=1)
     server = method.join(method.join(server, {0: hellos[0]}), {k: hellos[k] for k in (1, 2, 3)})
     assert len(server.tensor("pool/means")) == (24 + 40 + 16 + 32) // 2
-    draws = [method.download(server.replace(round=r), k) for r, k in ((1, 0), (1, 1), (2, 0), (1, 0))]
-    assert all(d.tensor("means").shape == (6, 1, 8, 8) and d.tensor("labels").shape == (6, 4) for d in draws)
+    draws = [
+        method.download(server.replace(round=r), k) for r, k in ((1, 0), (1, 1), (2, 0), (1, 0))
+    ]
+    assert all(
+        d.tensor("means").shape == (6, 1, 8, 8) and d.tensor("labels").shape == (6, 4)
+        for d in draws
+    )
     assert draws[0].equal(draws[3])
     assert not torch.equal(draws[0].tensor("means"), draws[1].tensor("means"))
     assert not torch.equal(draws[0].tensor("means"), draws[2].tensor("means"))
@@ -88,19 +99,26 @@ def test_for_a_linear_loss_the_slope_is_exact(monkeypatch) -> None:
     parts = first_losses(FedMix(lam=lam), site, xbar, torch.tensor([0.5, 0.5]))
     with torch.no_grad():
         site.load()
-        wanted = (1 - lam) * linear_loss(site.model.head((1 - lam) * X + lam * xbar), torch.zeros(5)).item()
+        wanted = (1 - lam) * linear_loss(
+            site.model.head((1 - lam) * X + lam * xbar), torch.zeros(5)
+        ).item()
     assert parts["ce"] + parts["slope"] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_the_other_label_is_the_one_that_travelled() -> None:
     site, lam = place(FedMix()), 0.2
-    got = [first_losses(FedMix(lam=lam), site, torch.zeros(2), y) for y in torch.tensor([[1.0, 0.0], [0.25, 0.75]])]
+    got = [
+        first_losses(FedMix(lam=lam), site, torch.zeros(2), y)
+        for y in torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+    ]
     site.load()
     with torch.no_grad():
         logs = F.log_softmax(site.model.head((1 - lam) * X), 1)
     for parts, y in zip(got, torch.tensor([[1.0, 0.0], [0.25, 0.75]]), strict=True):
         assert parts["theirs"] == pytest.approx(-lam * (logs * y).sum(1).mean().item(), abs=1e-5)
-        assert parts["ce"] == pytest.approx((1 - lam) * F.nll_loss(logs, site.federation.data.y).item(), abs=1e-5)
+        assert parts["ce"] == pytest.approx(
+            (1 - lam) * F.nll_loss(logs, site.federation.data.y).item(), abs=1e-5
+        )
         assert parts["slope"] == pytest.approx(0.0)
 
 
@@ -139,7 +157,9 @@ def test_every_step_meets_the_next_partner() -> None:
     assert [x > 40 for x in seen] == [False, True, False, True]
 
 
-@pytest.mark.parametrize("change", [{"vocabulary": 9}, {"y": torch.zeros(5, 2, 2, dtype=torch.int64)}])
+@pytest.mark.parametrize(
+    "change", [{"vocabulary": 9}, {"y": torch.zeros(5, 2, 2, dtype=torch.int64)}]
+)
 def test_text_and_maps_are_refused(change) -> None:
     site = place(FedMix())
     data = dataclasses.replace(site.federation.data, **change)

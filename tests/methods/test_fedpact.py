@@ -30,7 +30,9 @@ def started(site: Site) -> Payload:
     """The server once everybody has said hello."""
     server = first(site)
     hellos = {
-        k: site.method.hello(Local(site, k, 1)) for k in range(site.clients) if len(site.federation.clients[k].train)
+        k: site.method.hello(Local(site, k, 1))
+        for k in range(site.clients)
+        if len(site.federation.clients[k].train)
     }
     return site.method.join(server, hellos).replace(round=1)
 
@@ -63,7 +65,9 @@ def test_they_equal_the_means_over_all_training_samples(place: Place) -> None:
     rows = torch.from_numpy(np.concatenate([c.train for c in site.federation.clients]))
     for c in range(3):
         own = rows[data.y[rows] == c]
-        assert torch.allclose(prototypes(server)[c], F.normalize(data.x[own], dim=1).mean(0), atol=1e-6)
+        assert torch.allclose(
+            prototypes(server)[c], F.normalize(data.x[own], dim=1).mean(0), atol=1e-6
+        )
 
 
 def test_a_cache_and_a_head_travel_and_nothing_else(place: Place) -> None:
@@ -96,10 +100,14 @@ def test_without_weight_personal_is_common(place: Place) -> None:
     assert common is not None
     for k in range(site.clients):
         state = Payload(start=prototypes(server), residual=torch.zeros(4, 64))
-        assert torch.equal(method.personal(method.download(server, k), state, Local(site, k, 1))(x), common(x))
+        assert torch.equal(
+            method.personal(method.download(server, k), state, Local(site, k, 1))(x), common(x)
+        )
 
 
-def test_the_first_cache_is_the_global_prototypes_and_the_text_is_what_the_encoder_says(place: Place) -> None:
+def test_the_first_cache_is_the_global_prototypes_and_the_text_is_what_the_encoder_says(
+    place: Place,
+) -> None:
     method = FedPACT()
     site = place(method)
     server = started(site)
@@ -107,7 +115,9 @@ def test_the_first_cache_is_the_global_prototypes_and_the_text_is_what_the_encod
     assert torch.equal(down.tensor("head"), F.normalize(server.tensor("text"), dim=1))
     cache = method.cache(down, Payload())
     assert torch.allclose(cache.rows, F.normalize(prototypes(server), dim=1))
-    assert cache.scale == 10.0 and method.common(server, site)(site.federation.data.x[:5]).shape == (5, 4)
+    assert cache.scale == 10.0 and method.common(server, site)(
+        site.federation.data.x[:5]
+    ).shape == (5, 4)
 
 
 def test_a_client_trains_its_cache_and_goes_on_from_it(place: Place) -> None:
@@ -116,7 +126,9 @@ def test_a_client_trains_its_cache_and_goes_on_from_it(place: Place) -> None:
     server = started(site)
     down = method.download(server, 1)
     one = method.client(down, Payload(), Local(site, 1, 1))
-    assert one.state.tensor("residual").abs().sum() > 0 and torch.equal(one.state.tensor("start"), prototypes(server))
+    assert one.state.tensor("residual").abs().sum() > 0 and torch.equal(
+        one.state.tensor("start"), prototypes(server)
+    )
     assert torch.allclose(one.upload.tensor("cache").norm(dim=1), torch.ones(4))
     two = method.client(Payload(head=down.tensor("head"), scale=10.0), one.state, Local(site, 1, 2))
     assert torch.equal(two.state.tensor("start"), one.state.tensor("start"))
@@ -125,7 +137,11 @@ def test_a_client_trains_its_cache_and_goes_on_from_it(place: Place) -> None:
 
 def test_the_printed_variant_has_rows_of_any_length_and_scale_one(place: Place) -> None:
     given = build({"method": "fedpact", "preset": "printed", "model": "linear"})
-    assert given.hyper["unit"] is False and given.hyper["scale"] == 1.0 and given.training.weight_decay == 0.0
+    assert (
+        given.hyper["unit"] is False
+        and given.hyper["scale"] == 1.0
+        and given.training.weight_decay == 0.0
+    )
     method = FedPACT(**given.hyper)
     site = place(method, lr=0.05, weight_decay=0.0)
     engine = run(site)
@@ -136,7 +152,9 @@ def test_the_printed_variant_has_rows_of_any_length_and_scale_one(place: Place) 
 
 
 def test_the_server_lowers_its_loss_and_raises_margins(place: Place) -> None:
-    method = FedPACT(text="hash", server_epochs=30, server_lr=0.01)  # text that says nothing, to begin with
+    method = FedPACT(
+        text="hash", server_epochs=30, server_lr=0.01
+    )  # text that says nothing, to begin with
     site = place(method)
     server = run(site).server
     figures = method.figures(server, site)
@@ -149,7 +167,9 @@ def test_the_server_lowers_its_loss_and_raises_margins(place: Place) -> None:
 def test_without_server_epochs_the_head_stays(place: Place) -> None:
     site = place(FedPACT(server_epochs=0))
     server = run(site).server
-    assert torch.equal(server.tensor("residual"), torch.zeros(4, 64)) and server.tensor("told").all()
+    assert (
+        torch.equal(server.tensor("residual"), torch.zeros(4, 64)) and server.tensor("told").all()
+    )
 
 
 def test_sizes_weigh_clients_and_equal_clients_do_not_matter(place: Place) -> None:
@@ -180,7 +200,9 @@ def test_an_absent_class_is_trained_from_its_text_or_left_out(place: Place) -> N
 
     for orphans in ("text", "skip"):
         run(place(Counting(orphans=orphans, server_epochs=2, server_lr=0.01, lam=0.0)), rounds=1)
-    assert sizes[0] > 0 and sizes[1] > 0  # left out as a target, its row is still pushed away by others
+    assert (
+        sizes[0] > 0 and sizes[1] > 0
+    )  # left out as a target, its row is still pushed away by others
 
 
 def few(shots: int, classes: int = 3, width: int = 8) -> Federation:
@@ -210,7 +232,9 @@ def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int
     from fedloom.client.training import Training
     from fedloom.models import Split
 
-    site = Site(method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.training), seed=0)
+    site = Site(
+        method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.training), seed=0
+    )
     records = []
 
     class Seen:
@@ -220,8 +244,12 @@ def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int
     engine = run(site, watchers=(Seen(),))
     record = records[-1]
     assert record["clients"]["before"][1] is None and record["clients"]["before"][0] is not None
-    assert record["personal"]["accuracy_mean"] == np.mean([a for a in record["clients"]["before"] if a is not None])
-    down = method.download(engine.server, 2)  # never took part: it uses the prototypes it would be sent
+    assert record["personal"]["accuracy_mean"] == np.mean(
+        [a for a in record["clients"]["before"] if a is not None]
+    )
+    down = method.download(
+        engine.server, 2
+    )  # never took part: it uses the prototypes it would be sent
     assert torch.equal(down.tensor("prototypes"), prototypes(engine.server))
     assert torch.isfinite(engine.server.tensor("residual")).all()
 
@@ -248,10 +276,20 @@ def test_the_figures_are_in_the_metrics_and_in_the_summary(place: Place) -> None
 
     seen = checks.trace(FedPACT(server_epochs=2))
     assert all(set(m["figures"]) >= {"alignment_least", "margin"} for m in seen.metrics)
-    timing = [{"seconds": 1.0, "peak_rss_mb": 1.0, "spent": {"clients": 0.5, "server": 0.25, "evaluation": 0.1}}] * 3
+    timing = [
+        {
+            "seconds": 1.0,
+            "peak_rss_mb": 1.0,
+            "spent": {"clients": 0.5, "server": 0.25, "evaluation": 0.1},
+        }
+    ] * 3
     told = summarise_run(seen.metrics, timing)
     values = [m["figures"]["alignment_least"] for m in seen.metrics]
-    assert told["figures"]["alignment_least"] == {"last": values[-1], "least": min(values), "most": max(values)}
+    assert told["figures"]["alignment_least"] == {
+        "last": values[-1],
+        "least": min(values),
+        "most": max(values),
+    }
     assert told["spent"] == {"clients": 1.5, "server": 0.75, "evaluation": 0.3}
 
 

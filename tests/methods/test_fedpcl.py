@@ -18,7 +18,9 @@ from fedloom.methods.fedpcl import FedPCL
 from fedloom.models import Task, build
 
 
-def vectors(owned: list[range], width: int = 24, per_class: int = 8, shift: float = 1.0) -> Federation:
+def vectors(
+    owned: list[range], width: int = 24, per_class: int = 8, shift: float = 1.0
+) -> Federation:
     """Clients that own these classes, each with its own shift of the features."""
     rng = torch.Generator().manual_seed(3)
     centres = 2 * torch.randn(10, width, generator=rng)
@@ -34,7 +36,9 @@ def vectors(owned: list[range], width: int = 24, per_class: int = 8, shift: floa
     n = sum(map(len, y))
     domain, test = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
     names = tuple("abcdefghij")
-    return Federation(Dataset("v", torch.cat(x), torch.cat(y), domain, test, names, ("d",)), tuple(clients))
+    return Federation(
+        Dataset("v", torch.cat(x), torch.cat(y), domain, test, names, ("d",)), tuple(clients)
+    )
 
 
 def site(method: FedPCL, owned: list[range], **training: object) -> Site:
@@ -61,19 +65,28 @@ def test_2560_floats_go_up_for_ten_classes() -> None:
     place.load()
     down = method.download(method.init(place), 0)
     up = method.client(down, Payload(), Local(place, 0, 1)).upload
-    assert up.tensor("prototypes").numel() == 2560 and up.tensor("prototypes").dtype == torch.float32
+    assert (
+        up.tensor("prototypes").numel() == 2560 and up.tensor("prototypes").dtype == torch.float32
+    )
     few = method.client(down, Payload(), Local(place, 1, 1)).upload
     assert few.tensor("prototypes").numel() == 4 * 256
-    assert 0 <= up.nbytes - 10 * (256 * 4 + 8 + 8) < 400  # a class: its row, its number, its count; and a header
+    assert (
+        0 <= up.nbytes - 10 * (256 * 4 + 8 + 8) < 400
+    )  # a class: its row, its number, its count; and a header
     assert "model" not in {name.split("/")[0] for name in up}
 
 
 def test_2560_floats_are_what_a_run_counts_on_the_wire() -> None:
     made = fedloom.run("fedpcl", vectors([range(10)] * 3), model="projection", rounds=2, steps=2)
     first, second = made.metrics
-    assert second["floats"] == {"up": 2560.0, "down": 2560.0 * (3 + 1)}  # down: everybody's sets and the common one
+    assert second["floats"] == {
+        "up": 2560.0,
+        "down": 2560.0 * (3 + 1),
+    }  # down: everybody's sets and the common one
     sample = Payload(
-        prototypes=torch.zeros(10, 256), classes=torch.arange(10), counts=torch.zeros(10, dtype=torch.int64)
+        prototypes=torch.zeros(10, 256),
+        classes=torch.arange(10),
+        counts=torch.zeros(10, dtype=torch.int64),
     )
     assert second["bytes"]["up"] == 3 * len(sample.encode())
     assert first["floats"]["up"] == 2560.0 and made.summary["floats"] == second["floats"]
@@ -83,9 +96,13 @@ def test_2560_floats_are_what_a_run_counts_on_the_wire() -> None:
 
 def test_the_first_round_only_computes_prototypes() -> None:
     engine = run(FedPCL(), [range(5), range(3, 8)], rounds=1)
-    assert torch.equal(engine.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"])
+    assert torch.equal(
+        engine.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"]
+    )
     again = run(FedPCL(), [range(5), range(3, 8)], rounds=2)
-    assert not torch.equal(again.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"])
+    assert not torch.equal(
+        again.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"]
+    )
 
 
 def test_downloads_are_every_set_padded_and_the_common_one() -> None:
@@ -124,9 +141,18 @@ def test_predicts_among_owned_classes_unless_padded(candidates: str) -> None:
     assert (guessed.max() <= 4) == (candidates == "owned")
 
 
-@pytest.mark.parametrize("loss", ["both", "global", "local", "official", "supcon", "ce", "ce+distance"])
+@pytest.mark.parametrize(
+    "loss", ["both", "global", "local", "official", "supcon", "ce", "ce+distance"]
+)
 def test_every_loss_learns(loss: str) -> None:
-    made = fedloom.run(FedPCL(loss=loss), vectors([range(10)] * 3), model="projection", rounds=8, steps=20, batch=32)
+    made = fedloom.run(
+        FedPCL(loss=loss),
+        vectors([range(10)] * 3),
+        model="projection",
+        rounds=8,
+        steps=20,
+        batch=32,
+    )
     accuracies = [m["personal"]["accuracy_mean"] for m in made.metrics]
     assert accuracies[-1] > 0.6
     losses = [m["loss"] for m in made.metrics if m["loss"]]

@@ -16,7 +16,9 @@ from fedloom.parts.textual import prototypes
 
 
 def joined(site: Site) -> Payload:
-    return site.method.join(first(site), {k: site.method.hello(Local(site, k, 1)) for k in range(site.clients)})
+    return site.method.join(
+        first(site), {k: site.method.hello(Local(site, k, 1)) for k in range(site.clients)}
+    )
 
 
 def test_keys_start_at_the_pooled_prototypes(place: Callable[..., Site]) -> None:
@@ -25,7 +27,9 @@ def test_keys_start_at_the_pooled_prototypes(place: Callable[..., Site]) -> None
 
 
 @pytest.mark.parametrize("mu,far", [(0.0, True), (1e6, False)])
-def test_a_strong_pull_leaves_the_prototypes(place: Callable[..., Site], mu: float, far: bool) -> None:
+def test_a_strong_pull_leaves_the_prototypes(
+    place: Callable[..., Site], mu: float, far: bool
+) -> None:
     """SGD with lr 1e-6 and mu 1e6: whatever a step adds, the next takes away."""
     method = FedPGA(mu=mu)
     site = place(method, optimizer="sgd", lr=1e-6 if mu else 0.1, weight_decay=0.0)

@@ -26,12 +26,16 @@ def test_momentum_grows_with_own_participation(parabolas) -> None:
         past = site.tree("shared").map(lambda t: t + 8.0) | {"head.value": torch.zeros(())}
         state = Payload(past=past, taken=taken)
         update = method.client(Payload(model=site.tree("shared")), state, Local(site, 0, 97))
-        assert update.state.tree("past")[W].item() == pytest.approx(kept * 8 + (1 - kept) * 1.0, abs=1e-5)
+        assert update.state.tree("past")[W].item() == pytest.approx(
+            kept * 8 + (1 - kept) * 1.0, abs=1e-5
+        )
         assert update.state.number("taken") == taken + 1
 
 
 def test_absence_is_not_participation(parabolas) -> None:
-    _, states = parabolas([0, 4], [1, 1]).run(FedPHP(lam=0.0), 1.0, lr=0.1, steps=1, rounds=3, dropouts={2: [1]})
+    _, states = parabolas([0, 4], [1, 1]).run(
+        FedPHP(lam=0.0), 1.0, lr=0.1, steps=1, rounds=3, dropouts={2: [1]}
+    )
     assert [s.number("taken") for s in states] == [3, 2]
 
 
@@ -41,7 +45,11 @@ def test_the_loss_keeps_the_labels_and_the_past_teaches(place, teach: str) -> No
     method = FedPHP(teach=teach)
     site = place(method)
     w = site.tree("shared")
-    other = w.map(lambda t: t + 0.3 * torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t.dtype))
+    other = w.map(
+        lambda t: (
+            t + 0.3 * torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t.dtype)
+        )
+    )
     ends = []
     for past in (w, other):
         torch.manual_seed(0)

@@ -12,13 +12,17 @@ from fedloom.testing.checks import trace
 
 
 def upload(value: float, count: int, c: int = 0) -> Payload:
-    return Payload(protos=Tree({str(c): torch.tensor([value])}), counts=Tree({str(c): torch.tensor(count)}))
+    return Payload(
+        protos=Tree({str(c): torch.tensor([value])}), counts=Tree({str(c): torch.tensor(count)})
+    )
 
 
 @pytest.mark.parametrize(("average", "expected"), [("counts", 3.0), ("uniform", 2.0)])
 def test_mean_of_prototypes(average: str, expected: float) -> None:
     """Means 0 of 1 sample and 4 of 3 samples."""
-    server = FedProto(average=average).aggregate(Payload(), iter([(0, upload(0.0, 1)), (1, upload(4.0, 3))]))
+    server = FedProto(average=average).aggregate(
+        Payload(), iter([(0, upload(0.0, 1)), (1, upload(4.0, 3))])
+    )
     assert server.tree("protos")["0"].item() == pytest.approx(expected)
 
 
@@ -39,7 +43,9 @@ def test_only_own_classes_travel_as_means_of_features(place) -> None:
     x, y = site.federation.samples(2)
     features = site.outputs(x).features
     for c in (0, 1):
-        assert torch.allclose(update.upload.tree("protos")[str(c)], features[y == c].mean(0), atol=1e-6)
+        assert torch.allclose(
+            update.upload.tree("protos")[str(c)], features[y == c].mean(0), atol=1e-6
+        )
         assert update.upload.tree("counts")[str(c)].item() == (y == c).sum()
 
 
@@ -66,11 +72,15 @@ def test_prediction_by_nearest_prototype_or_head(place) -> None:
     assert set(said.argmax(1).tolist()) == {1, 3}, "classes without prototype are never said"
     head = site.predictor()(x)
     assert torch.equal(FedProto(predict="head").personal(down, model, Local(site, 0, 1))(x), head)
-    assert torch.equal(FedProto().personal(Payload(), model, Local(site, 0, 1))(x), head), "before the first prototypes"
+    assert torch.equal(FedProto().personal(Payload(), model, Local(site, 0, 1))(x), head), (
+        "before the first prototypes"
+    )
 
 
 def test_prototypes_are_tiny_beside_weights() -> None:
     seen = trace(FedProto())
     vector = 96 * 4
     up = seen.metrics[-1]["bytes"]["up"]
-    assert 4 * 3 * vector < up < 4 * 3 * (vector + 200)  # four clients, three classes, and their names and counts
+    assert (
+        4 * 3 * vector < up < 4 * 3 * (vector + 200)
+    )  # four clients, three classes, and their names and counts

@@ -25,7 +25,9 @@ def test_the_contrast_is_of_what_enters_the_relu() -> None:
     site.load()
     x, y = site.federation.samples(1)
     inner = site.model.body[:2].train()(site.federation.data.prepare(x)).mean((2, 3))
-    assert fit.losses["contrast"] == pytest.approx(relaxed_contrast(inner, y, 0.05, 0.7, 1.0).item(), rel=1e-3)
+    assert fit.losses["contrast"] == pytest.approx(
+        relaxed_contrast(inner, y, 0.05, 0.7, 1.0).item(), rel=1e-3
+    )
 
 
 def test_one_class_has_no_contrast() -> None:

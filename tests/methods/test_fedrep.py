@@ -17,7 +17,9 @@ def test_each_phase_leaves_the_other_part_bitwise(place, monkeypatch, training) 
     def watched(self, *args, **changes):
         before = {n: t.clone() for n, t in self.site.tensors.items()}
         fit = plain(self, *args, **changes)
-        seen.append(({n for n, t in self.site.tensors.items() if not torch.equal(t, before[n])}, fit.steps))
+        seen.append(
+            ({n for n, t in self.site.tensors.items() if not torch.equal(t, before[n])}, fit.steps)
+        )
         return fit
 
     monkeypatch.setattr(Local, "fit", watched)
@@ -35,7 +37,9 @@ def test_the_head_is_new_before_the_body_moves(parabolas) -> None:
     server, states = parabolas([4], [1]).run(FedRep(), 1.0, lr=0.1, steps=1, b=0.0)
     head = 3 * (1 - 0.9**10)
     assert states[0].tree("model")["head.value"].item() == pytest.approx(head, abs=1e-5)
-    assert server.tree("model")["body.value"].item() == pytest.approx(1 - 0.1 * (1 + head - 4), abs=1e-5)
+    assert server.tree("model")["body.value"].item() == pytest.approx(
+        1 - 0.1 * (1 + head - 4), abs=1e-5
+    )
 
 
 def test_fine_tuning_for_prediction_moves_the_head_only_and_is_forgotten(place) -> None:

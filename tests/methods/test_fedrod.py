@@ -76,7 +76,9 @@ def test_prediction_is_the_sum_of_both_heads(place) -> None:
     seen, w = site.outputs(x), update.state.tree("model")
     own = seen.features @ w["personal.weight"].T + w["personal.bias"]
     assert torch.allclose(said, seen.logits + own, atol=1e-5)
-    assert not torch.allclose(said, own, atol=1e-2) and not torch.allclose(said, seen.logits, atol=1e-2)
+    assert not torch.allclose(said, own, atol=1e-2) and not torch.allclose(
+        said, seen.logits, atol=1e-2
+    )
     assert not said.requires_grad
 
 

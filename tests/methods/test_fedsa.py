@@ -54,7 +54,9 @@ def test_the_terms() -> None:
 def test_the_larger_gap_counts_and_a_single_class_has_none() -> None:
     far = Payload(means=1000 * torch.eye(4, 96), counts=torch.tensor([1, 1, 0, 0]))
     site, down, got = losses(far)
-    assert got["margin"] == pytest.approx(by_hand(site, down.tensor("anchors"), 1000 * 2**0.5)["margin"], rel=1e-4)
+    assert got["margin"] == pytest.approx(
+        by_hand(site, down.tensor("anchors"), 1000 * 2**0.5)["margin"], rel=1e-4
+    )
     single = Payload(means=1000 * torch.eye(4, 96), counts=torch.tensor([1, 0, 0, 0]))
     assert losses(single)[2]["margin"] == pytest.approx(losses(Payload())[2]["margin"])
 
@@ -82,9 +84,15 @@ def test_prediction_is_by_global_prototypes_not_anchors() -> None:
     site.load()
     x = site.federation.data.x[:4]
     features = site.outputs(x).features
-    down = Payload(prototypes=features.clone(), anchors=features.flip(0), seen=torch.tensor([True, True, True, False]))
+    down = Payload(
+        prototypes=features.clone(),
+        anchors=features.flip(0),
+        seen=torch.tensor([True, True, True, False]),
+    )
     said = FedSA().personal(down, Payload(), Local(site, 0, 1))(x)
-    assert said.argmax(1)[:3].tolist() == [0, 1, 2] and said.argmax(1)[3] != 3  # class 3 has no prototype
+    assert (
+        said.argmax(1)[:3].tolist() == [0, 1, 2] and said.argmax(1)[3] != 3
+    )  # class 3 has no prototype
 
 
 def test_clients_remember_their_class_means() -> None:

@@ -42,7 +42,10 @@ def test_adaptive_uses_its_own_radius(parabolas) -> None:
 
 
 def test_batchnorm_counts_each_batch_once() -> None:
-    sites = [Site(FedSAM(), federation(), network(), Training(batch=8, steps=3), seed=7) for _ in range(2)]
+    sites = [
+        Site(FedSAM(), federation(), network(), Training(batch=8, steps=3), seed=7)
+        for _ in range(2)
+    ]
     for site, rho in zip(sites, (0.0, 1e-9), strict=True):
         local = Local(site, 0, 1)
         local.load()
@@ -50,7 +53,9 @@ def test_batchnorm_counts_each_batch_once() -> None:
         FedSAM(rho=rho).train(Payload(), Payload(), local)
     plain, sharp = (site.tensors for site in sites)
     assert sharp["body.1.num_batches_tracked"] == plain["body.1.num_batches_tracked"] == 3
-    torch.testing.assert_close(sharp["body.1.running_var"], plain["body.1.running_var"], rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        sharp["body.1.running_var"], plain["body.1.running_var"], rtol=1e-2, atol=1e-2
+    )
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -64,12 +69,20 @@ def test_several_steps_against_a_plain_loop(adaptive: bool) -> None:
     model = copy.deepcopy(site.model).train()
     method.train(Payload(), Payload(), local)
     x, y = site.federation.samples(1)
-    x = site.federation.data.prepare(x)  # one batch holds all samples, so their order is of no account
+    x = site.federation.data.prepare(
+        x
+    )  # one batch holds all samples, so their order is of no account
     for _ in range(3):
         model.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        named, start = dict(model.named_parameters()), {n: t.clone() for n, t in model.state_dict().items()}
-        scale = {n: p.detach().abs() + 0.2 if adaptive and n.endswith(".weight") else 1.0 for n, p in named.items()}
+        named, start = (
+            dict(model.named_parameters()),
+            {n: t.clone() for n, t in model.state_dict().items()},
+        )
+        scale = {
+            n: p.detach().abs() + 0.2 if adaptive and n.endswith(".weight") else 1.0
+            for n, p in named.items()
+        }
         norm = sum((scale[n] * p.grad).square().sum() for n, p in named.items()).sqrt()
         with torch.no_grad():
             for n, p in named.items():

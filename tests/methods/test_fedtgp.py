@@ -80,7 +80,9 @@ def test_prediction_is_by_the_nearest_prototype() -> None:
     assert FedTGP().personal(down, Payload(), local)(x).argmax(1)[:4].tolist() == [0, 1, 2, 3]
     head = site.outputs(x).logits
     assert torch.equal(FedTGP(predict="head").personal(down, Payload(), local)(x), head)
-    assert torch.equal(FedTGP().personal(Payload(), Payload(), local)(x), head)  # nothing to be near to yet
+    assert torch.equal(
+        FedTGP().personal(Payload(), Payload(), local)(x), head
+    )  # nothing to be near to yet
 
 
 def test_models_can_be_shared() -> None:

@@ -29,7 +29,9 @@ def test_a_client_sends_the_mean_over_all_its_images_from_zero_to_one() -> None:
     site = place(HarmoFL())
     x, _ = site.federation.samples(1)
     wanted = amplitude(x.float() / 255).mean(0)
-    torch.testing.assert_close(HarmoFL().hello(Local(site, 1, 1)).tensor("amplitude"), wanted, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(
+        HarmoFL().hello(Local(site, 1, 1)).tensor("amplitude"), wanted, rtol=1e-4, atol=1e-3
+    )
 
 
 def test_the_common_amplitude_is_the_mean_of_the_first_and_stays() -> None:
@@ -49,7 +51,9 @@ def test_training_and_prediction_see_the_common_amplitude(which) -> None:
     site, server = started(method)
     local, down, shown = Local(site, 0, 1), method.download(server, 0), []
     local.load(down.tree("model"))
-    site.model.body.register_forward_pre_hook(lambda _, args: shown.append((args[0] + 1) / 2))  # from 0 to 1
+    site.model.body.register_forward_pre_hook(
+        lambda _, args: shown.append((args[0] + 1) / 2)
+    )  # from 0 to 1
     method.train(down, Payload(), local)
     method.personal(down, Payload(), local)(site.federation.samples(0, "test")[0])
     method.common(server, site)(site.federation.samples(0, "test")[0])
@@ -57,7 +61,9 @@ def test_training_and_prediction_see_the_common_amplitude(which) -> None:
     assert len(shown) == 3
     for x in shown:
         own = amplitude(x)
-        torch.testing.assert_close(own[..., 0, 0], target[:, 0, 0].expand(len(x), -1), rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(
+            own[..., 0, 0], target[:, 0, 0].expand(len(x), -1), rtol=1e-4, atol=1e-3
+        )
         close = torch.isclose(own, target.expand_as(own), rtol=1e-3, atol=1e-3).float().mean()
         assert (close == 1) if which == "all" else (close < 0.5)
 

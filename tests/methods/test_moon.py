@@ -71,8 +71,14 @@ def test_the_contrast_moves_the_model() -> None:
     for mu in (0.0, 5.0):
         method = Moon(mu=mu)
         site = place(method)
-        shifted = Payload(previous=site.first.map(lambda t: t + 0.1 if t.is_floating_point() else t))
-        ends.append(method.client(Payload(model=site.first), shifted, Local(site, 0, 1)).upload.tree("model"))
+        shifted = Payload(
+            previous=site.first.map(lambda t: t + 0.1 if t.is_floating_point() else t)
+        )
+        ends.append(
+            method.client(Payload(model=site.first), shifted, Local(site, 0, 1)).upload.tree(
+                "model"
+            )
+        )
     assert not ends[0].equal(ends[1])
 
 

@@ -24,7 +24,9 @@ def test_direction_on_a_parabola(parabolas, variant: str, direction: float, delt
 
 def test_one_training_pass_a_round_from_the_restored_weights(parabolas) -> None:
     """Three steps of w - 0.1 * 2 (1 - 0.2) (w - 1): neither twice as many, nor from the adapted point."""
-    server, _ = parabolas([1], [5], curvature=[2.0]).run(PerFedAvg(inner_lr=0.1), 3.0, lr=0.1, steps=3)
+    server, _ = parabolas([1], [5], curvature=[2.0]).run(
+        PerFedAvg(inner_lr=0.1), 3.0, lr=0.1, steps=3
+    )
     assert server.tree("model")[W].item() == pytest.approx(1 + 2 * 0.84**3, abs=1e-5)
 
 
@@ -37,7 +39,9 @@ def test_clients_count_alike(parabolas) -> None:
 def test_prediction_adapts_by_plain_steps_of_size_alpha(parabolas) -> None:
     """Whatever the optimiser of training is: momentum would make the second step longer."""
     site = parabolas([4], [3]).site(PerFedAvg(inner_lr=0.25, adapt=2), 0.0, lr=0.1, steps=7)
-    site.training = site.training.changed(momentum=0.9, nesterov=True, weight_decay=0.5, lr_decay=0.5)
+    site.training = site.training.changed(
+        momentum=0.9, nesterov=True, weight_decay=0.5, lr_decay=0.5
+    )
     site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 3))
     assert site.tensors[W].item() == pytest.approx(4 - 4 * 0.75**2, abs=1e-6)
 
@@ -49,14 +53,20 @@ def test_prediction_looks_at_training_data_only(place) -> None:
 
     def scores(spoil: str) -> torch.Tensor:
         x, y = whole.data.x.clone(), whole.data.y.clone()
-        parts = {"nothing": [], "held out": [client.test, client.validation], "training": [client.train]}[spoil]
+        parts = {
+            "nothing": [],
+            "held out": [client.test, client.validation],
+            "training": [client.train],
+        }[spoil]
         for rows in parts:
             y[rows] = (y[rows] + 1) % 3
             if spoil == "held out":
                 x[rows] = 255 - x[rows]
         data = dataclasses.replace(whole, data=dataclasses.replace(whole.data, x=x, y=y))
         site = place(PerFedAvg(inner_lr=0.1), data)
-        predict = site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 1, 2))
+        predict = site.method.personal(
+            Payload(model=site.tree("shared")), Payload(), Local(site, 1, 2)
+        )
         return predict(whole.data.x[client.test])
 
     torch.manual_seed(0)
@@ -83,7 +93,9 @@ def test_hessian_free_is_not_drowned_by_dropout(place) -> None:
         site = place(PerFedAvg(variant=variant, delta=1e-3), steps=1)
         start = site.tree("shared")
         torch.manual_seed(3)
-        up = site.method.client(Payload(model=start), Payload(), Local(site, 0, 1)).upload.tree("model")
+        up = site.method.client(Payload(model=start), Payload(), Local(site, 0, 1)).upload.tree(
+            "model"
+        )
         params = site.parameters()
         models[variant] = (up - start).only(params)
     first, free = models["fo"], models["hf"]

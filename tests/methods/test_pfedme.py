@@ -68,7 +68,9 @@ def test_theta_stays_near_w_for_large_lambda_and_leaves_for_small(place) -> None
     for lam, lr in ((1.0, 0.09), (100.0, 0.009)):
         site = place(PFedMe(lam=lam, inner=40, inner_lr=lr), steps=1, lr=1e-6)
         start = site.tree("shared")
-        theta = site.method.client(Payload(model=start), Payload(), Local(site, 0, 1)).state.tree("theta")
+        theta = site.method.client(Payload(model=start), Payload(), Local(site, 0, 1)).state.tree(
+            "theta"
+        )
         params = Tree(site.parameters())
         apart.append((theta.only(params) - start.only(params)).norm().item())
     assert apart[0] > 5 * apart[1] > 0

@@ -12,7 +12,18 @@ from torch import Tensor, nn
 import fedloom
 from fedloom.client.context import Batch, Local
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import PLUGINS, Method, Plugin, find, make, names, parsed, plug, plugin, plugins
+from fedloom.core.method import (
+    PLUGINS,
+    Method,
+    Plugin,
+    find,
+    make,
+    names,
+    parsed,
+    plug,
+    plugin,
+    plugins,
+)
 from fedloom.core.payload import Payload
 from fedloom.engine.config import build
 from fedloom.engine.run import Run
@@ -34,7 +45,9 @@ def test_both_settings_are_reachable() -> None:
 
 def test_one_class_per_combination() -> None:
     assert find("fedavg+dfdc") is find("fedavg+dfdc") is plug(find("fedavg"), "dfdc")
-    assert find("fedavg+dfdc").__mro__.index(PLUGINS["dfdc"]) < find("fedavg+dfdc").__mro__.index(find("fedavg"))
+    assert find("fedavg+dfdc").__mro__.index(PLUGINS["dfdc"]) < find("fedavg+dfdc").__mro__.index(
+        find("fedavg")
+    )
     assert set(plugins()) >= {"daa", "dfdc"}
     assert not [n for n in names() if "+" in n]
 
@@ -115,7 +128,9 @@ def test_runs_resume_under_their_name(tmp_path: Path) -> None:
     first = fedloom.run("fedprox+daa", out=tmp_path / "run", mu=0.1, **options)
     again = Run.load(tmp_path / "run")
     assert again.config.hash() == first.config.hash()
-    assert again.config.hyper == {"mu": 0.1, **make("fedprox+daa", {"by_gap": 0.2}).params()} | {"mu": 0.1}
+    assert again.config.hyper == {"mu": 0.1, **make("fedprox+daa", {"by_gap": 0.2}).params()} | {
+        "mu": 0.1
+    }
     longer = fedloom.runs.resume(tmp_path / "run", rounds=2)
     straight = fedloom.run("fedprox+daa", mu=0.1, **(options | {"rounds": 2}))
     assert longer.metrics == straight.metrics
@@ -174,7 +189,9 @@ class Hooks(Plugin):
     def client(self, down: Payload, state: Payload, local: Local):
         update = super().client(down, state, local)
         upload = update.upload.replace(mine=float(local.size))
-        return fedloom.method.Update(upload, update.state.replace(seen=down.tensor("heard")), update.trained)
+        return fedloom.method.Update(
+            upload, update.state.replace(seen=down.tensor("heard")), update.trained
+        )
 
     def aggregate(self, server, uploads):
         heard = server.tensor("heard").clone()
@@ -190,7 +207,9 @@ class Hooks(Plugin):
 del PLUGINS["test-hooks"]  # known during its test only: the page of settings lists all plug-ins
 
 
-@pytest.mark.parametrize("name", ["fedavg", "moon", "fpl", "fedrcl", "fedheal", "ditto", "scaffold"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "moon", "fpl", "fedrcl", "fedheal", "ditto", "scaffold"]
+)
 def test_all_hooks_together(name: str, place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PLUGINS, "test-hooks", Hooks)
     seen = trace(make(f"{name}+test-hooks"), federation(), rounds=2)
@@ -199,4 +218,6 @@ def test_all_hooks_together(name: str, place, monkeypatch: pytest.MonkeyPatch) -
     parts = [n for n in seen.metrics[0]["loss"] if n.split("/")[-1] == "extra"]
     assert len(parts) == (2 if name == "ditto" else 1), "in every fit"
     site = place(make(f"{name}+test-hooks"))
-    assert not torch.equal(seen.server.tensor("model/extra.weight"), site.first["extra.weight"]), "it is trained"
+    assert not torch.equal(seen.server.tensor("model/extra.weight"), site.first["extra.weight"]), (
+        "it is trained"
+    )

@@ -28,24 +28,48 @@ from fedloom.testing import checks
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CLIP of two tiny layers with random weights, saved as its own code saves it."""
-    transformers = pytest.importorskip("transformers", reason="the extra 'encoders' is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra 'encoders' is not installed"
+    )
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    words = {**small, "vocab_size": 40, "max_position_embeddings": 24, "bos_token_id": 0, "eos_token_id": 1}
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
+    words = {
+        **small,
+        "vocab_size": 40,
+        "max_position_embeddings": 24,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
     seen = {**small, "image_size": 32, "patch_size": 8}
     place = tmp_path_factory.mktemp("clip")
     torch.manual_seed(0)
     config = transformers.CLIPConfig(text_config=words, vision_config=seen, projection_dim=12)
     transformers.CLIPModel(config).eval().save_pretrained(place)
-    told = {"size": {"height": 32, "width": 32}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
+    told = {
+        "size": {"height": 32, "width": 32},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+        "resample": 2,
+    }
     (place / "preprocessor_config.json").write_text(json.dumps(told))
     known = ["<s>", "</s>", "<pad>", "<unk>", "cat", "dog", "car", "."]
     made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(known)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
     ).save_pretrained(place)
     return place
 
@@ -54,14 +78,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(folder: Path) -> Site:
     rng = torch.Generator().manual_seed(1)
     y = torch.arange(30) % 3
-    x = F.normalize(torch.randn(3, 12, generator=rng)[y] + 0.3 * torch.randn(30, 12, generator=rng), dim=1)
+    x = F.normalize(
+        torch.randn(3, 12, generator=rng)[y] + 0.3 * torch.randn(30, 12, generator=rng), dim=1
+    )
     data = Dataset("pets", x, y, torch.zeros(30, dtype=torch.int64), torch.zeros(30, dtype=torch.bool),
                    ("cat", "dog", "car"), ("all",), encoder=f"clip:{folder}")  # fmt: skip
     none = np.arange(0)
-    world = Federation(data, (Client(np.arange(15), none, none), Client(np.arange(15, 30), none, none)))
+    world = Federation(
+        data, (Client(np.arange(15), none, none), Client(np.arange(15, 30), none, none))
+    )
     method = PromptFL(tokens=4)
     return Site(
-        method, world, Split(nn.Flatten(), nn.Linear(12, 3), 12), Training(**{**method.training, "lr": 0.02}), seed=0
+        method,
+        world,
+        Split(nn.Flatten(), nn.Linear(12, 3), 12),
+        Training(**{**method.training, "lr": 0.02}),
+        seed=0,
     )
 
 
@@ -84,9 +116,13 @@ def test_gradients_reach_the_context_and_a_round_moves_it(site: Site) -> None:
     context = down.tree("head")["context"]
     assert context.shape == (4, 16) and 0.01 < float(context.std()) < 0.03
     update = method.client(down, Payload(), Local(site, 0, 1))
-    assert list(update.upload) == ["head/context"] and not torch.equal(update.upload.tree("head")["context"], context)
+    assert list(update.upload) == ["head/context"] and not torch.equal(
+        update.upload.tree("head")["context"], context
+    )
     x, y = site.federation.samples(0)
-    before, after = (method.personal(p, update.state, Local(site, 0, 1))(x) for p in (down, update.trained))
+    before, after = (
+        method.personal(p, update.state, Local(site, 0, 1))(x) for p in (down, update.trained)
+    )
     assert F.cross_entropy(after, y) < F.cross_entropy(before, y)
 
 

@@ -52,7 +52,10 @@ def test_a_loss_of_zero_is_no_trouble(parabolas) -> None:
 def test_buffers_are_averaged_and_take_no_part_in_the_norm() -> None:
     site = Site(QFFL(), federation(), network(), Training(batch=8), seed=7)
     server = QFFL().join(QFFL().init(site), {k: QFFL().hello(Local(site, k, 1)) for k in range(4)})
-    ups = [(k, QFFL().client(QFFL().download(server, k), Payload(), Local(site, k, 1)).upload) for k in range(4)]
+    ups = [
+        (k, QFFL().client(QFFL().download(server, k), Payload(), Local(site, k, 1)).upload)
+        for k in range(4)
+    ]
     assert all(not n.startswith("body.1.running") for n in ups[0][1].tree("delta"))
     after = QFFL().aggregate(server, iter(ups)).tree("model")
     assert after.keys() == server.tree("model").keys()

@@ -13,7 +13,9 @@ def mean(parabolas, t: float, n: list[int], losses=(1.0, 2.0), lr: float = 0.1) 
     # F = c/2 d^2 with gradient c d: d = 2 F / g and c = g / d, once below and once above
     a, curvature = [1 - 2 * losses[0], 1 + 2 * losses[1]], [1 / (2 * loss) for loss in losses]
     shift = -min(a)
-    server, _ = parabolas([v + shift for v in a], n, curvature=curvature).run(Term(t=t), 1 + shift, lr=lr, steps=1)
+    server, _ = parabolas([v + shift for v in a], n, curvature=curvature).run(
+        Term(t=t), 1 + shift, lr=lr, steps=1
+    )
     return (server.tree("model")[W].item() - shift - 1) / lr
 
 
@@ -46,10 +48,14 @@ def test_the_loss_is_that_of_the_received_model(parabolas) -> None:
     server, _ = world.run(Term(t=1.0), 1.0, lr=1.0, steps=1)  # losses 0.5 and 4.5, ends 0 and 4
     from math import exp
 
-    assert server.tree("model")[W].item() == pytest.approx(4 * exp(4.5) / (exp(4.5) + exp(0.5)), abs=1e-4)
+    assert server.tree("model")[W].item() == pytest.approx(
+        4 * exp(4.5) / (exp(4.5) + exp(0.5)), abs=1e-4
+    )
 
 
 def test_weights_are_normalised_over_those_who_answered(parabolas) -> None:
     server, _ = parabolas([0, 4], [1, 1]).run(Term(t=1.0), 1.0, lr=1.0, steps=1, dropouts={1: [1]})
-    plain, _ = parabolas([0, 4], [1, 1]).run(make("fedavg"), 1.0, lr=1.0, steps=1, dropouts={1: [1]})
+    plain, _ = parabolas([0, 4], [1, 1]).run(
+        make("fedavg"), 1.0, lr=1.0, steps=1, dropouts={1: [1]}
+    )
     assert server.tree("model")[W].item() == pytest.approx(plain.tree("model")[W].item(), abs=1e-6)

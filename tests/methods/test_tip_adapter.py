@@ -19,15 +19,25 @@ def test_the_cache_is_the_clients_training_set(place: Callable[..., Site]) -> No
     method, server = TipAdapter(), first(site)
     head = method.cache(method.download(server, 1), Payload(), Local(site, 1, 1))
     x, y = site.federation.samples(1)
-    assert torch.allclose(head.keys, F.normalize(x, dim=1)) and torch.equal(head.values.argmax(1), y)
+    assert torch.allclose(head.keys, F.normalize(x, dim=1)) and torch.equal(
+        head.values.argmax(1), y
+    )
     f = site.federation.data.x[:5]
-    near = 1.17 * torch.exp(-(1 - F.normalize(f, dim=1) @ F.normalize(x, dim=1).T)) @ F.one_hot(y, 4).float()
-    assert torch.allclose(head(f), near + 10 * F.normalize(f, dim=1) @ server.tensor("text").T, atol=1e-4)
+    near = (
+        1.17
+        * torch.exp(-(1 - F.normalize(f, dim=1) @ F.normalize(x, dim=1).T))
+        @ F.one_hot(y, 4).float()
+    )
+    assert torch.allclose(
+        head(f), near + 10 * F.normalize(f, dim=1) @ server.tensor("text").T, atol=1e-4
+    )
 
 
 def test_a_client_without_the_highest_class_scores_all_of_them(place: Callable[..., Site]) -> None:
     site = place(TipAdapter(), checks.federation(sizes=(8, 8), only={0: [0], 1: [0, 1]}))
     method, server = TipAdapter(), first(site)
     for k in range(2):
-        scores = method.personal(method.download(server, k), Payload(), Local(site, k, 1))(site.federation.data.x[:3])
+        scores = method.personal(method.download(server, k), Payload(), Local(site, k, 1))(
+            site.federation.data.x[:3]
+        )
         assert scores.shape == (3, 4)

@@ -23,7 +23,9 @@ def test_keys_are_trained_in_the_first_round_only(place: Callable[..., Site]) ->
     assert two.state.equal(one.state) and not two.upload
 
 
-def test_training_lowers_the_loss_and_prediction_uses_the_trained_keys(place: Callable[..., Site]) -> None:
+def test_training_lowers_the_loss_and_prediction_uses_the_trained_keys(
+    place: Callable[..., Site],
+) -> None:
     method = TipAdapterF(text="hash", scale=1.0, alpha=0.1)
     site = place(method, lr=0.01)
     down = method.download(first(site), 1)

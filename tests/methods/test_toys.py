@@ -30,7 +30,9 @@ def test_fedavg(parabolas) -> None:
 
 
 def test_fedavg_normalises_over_those_who_answered(parabolas) -> None:
-    server, _ = parabolas([0, 4], [1, 3]).run(make("fedavg"), 1.0, lr=0.1, steps=5, dropouts={1: [0]})
+    server, _ = parabolas([0, 4], [1, 3]).run(
+        make("fedavg"), 1.0, lr=0.1, steps=5, dropouts={1: [0]}
+    )
     assert server.tree("model")[W].item() == pytest.approx(2.22853, abs=1e-5)
 
 
@@ -43,14 +45,18 @@ def test_fedprox_step_has_the_factor_one_half(parabolas) -> None:
     """The second step from w1 = 1.3 feels mu (w1 - w0), not 2 mu (w1 - w0) nor mu."""
     server, _ = parabolas([4], [1]).run(FedProx(mu=0.5), 1.0, lr=0.1, steps=2)
     w1 = 1.0 - 0.1 * (1.0 - 4.0)
-    assert server.tree("model")[W].item() == pytest.approx(w1 - 0.1 * ((w1 - 4) + 0.5 * (w1 - 1)), abs=1e-6)
+    assert server.tree("model")[W].item() == pytest.approx(
+        w1 - 0.1 * ((w1 - 4) + 0.5 * (w1 - 1)), abs=1e-6
+    )
 
 
 def test_fedper_averages_the_body_and_keeps_heads(parabolas) -> None:
     """Both numbers feel the same gradient, so each client's body and head are its w_k and b_k = w_k - w0 + b0."""
     server, states = parabolas([0, 4], [1, 3]).run(make("fedper"), 1.0, lr=0.1, steps=1, b=0.5)
     trained = [1.0 - 0.1 * (1.5 - a) for a in (0, 4)]
-    assert server.tree("model")[W].item() == pytest.approx((trained[0] + 3 * trained[1]) / 4, abs=1e-6)
+    assert server.tree("model")[W].item() == pytest.approx(
+        (trained[0] + 3 * trained[1]) / 4, abs=1e-6
+    )
     assert "head.value" not in server.tree("model")
     for state, body in zip(states, trained, strict=True):
         assert state.tree("model")["head.value"].item() == pytest.approx(body - 0.5, abs=1e-6)
@@ -78,7 +84,9 @@ def test_scaffold_moves_c_by_all_clients_not_by_participants(parabolas) -> None:
 def test_scaffold_counts_executed_steps(parabolas) -> None:
     """A straggler that took 2 of 10 steps divides by 2."""
     world = parabolas([4], [1])
-    server, states = world.run(Scaffold(), 1.0, lr=0.1, steps=10, stragglers={1: [0]}, straggler_work=0.2)
+    server, states = world.run(
+        Scaffold(), 1.0, lr=0.1, steps=10, stragglers={1: [0]}, straggler_work=0.2
+    )
     w = server.tree("model")[W].item()
     assert w == pytest.approx(4 - 3 * 0.9**2, abs=1e-5)
     assert states[0].tree("c")[W].item() == pytest.approx((1 - w) / (2 * 0.1), abs=1e-4)
@@ -97,7 +105,9 @@ def test_scaffold_server_step(parabolas) -> None:
     assert moved[1].item() == pytest.approx(moved[0].item() / 2, abs=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"clip": 1.0}, {"optimizer": "adam"}])
+@pytest.mark.parametrize(
+    "wrong", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"clip": 1.0}, {"optimizer": "adam"}]
+)
 def test_scaffold_refuses_what_breaks_its_estimate(parabolas, wrong) -> None:
     world = parabolas([4], [1])
     model = build("linear", Task((2,), 5))
@@ -119,7 +129,9 @@ def _images(n: int) -> Federation:
     )
     rows = torch.arange(n).numpy()
     half = n // 2
-    return Federation(data, (Client(rows[:half], rows[:0], rows[:0]), Client(rows[half:], rows[:0], rows[:0])))
+    return Federation(
+        data, (Client(rows[:half], rows[:0], rows[:0]), Client(rows[half:], rows[:0], rows[:0]))
+    )
 
 
 def test_fedbn_keeps_all_twenty_layers_of_a_resnet18() -> None:
@@ -171,10 +183,19 @@ def test_method_files_are_short() -> None:
         tree = ast.parse(file.read_text())
         docs = set()
         for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+                node
+            ):
                 docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
         lines = file.read_text().splitlines()
-        code = [s for i, s in enumerate(lines, 1) if i not in docs and s.strip() and not s.strip().startswith("#")]
-        assert len(code) <= {"fedprox.py": 30, "scaffold.py": 50}.get(file.name, 100), (file.name, len(code))
+        code = [
+            s
+            for i, s in enumerate(lines, 1)
+            if i not in docs and s.strip() and not s.strip().startswith("#")
+        ]
+        assert len(code) <= {"fedprox.py": 30, "scaffold.py": 50}.get(file.name, 100), (
+            file.name,
+            len(code),
+        )
         for word in (".backward(", "DataLoader", "deepcopy", ".to(device", "print(", "open("):
             assert word not in file.read_text(), (file.name, word)

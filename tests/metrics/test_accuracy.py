@@ -27,7 +27,9 @@ def scores(*pairs: tuple[int, int]) -> np.ndarray:
 def test_accuracies() -> None:
     assert accuracies(scores((3, 4), (0, 5), (0, 0), (2, 2))) == [0.75, 0.0, None, 1.0]
     assert accuracies(np.zeros((0, 2), dtype=np.int64)) == []
-    assert all(type(a) is float for a in accuracies(scores((1, 2), (2, 2))))  # plain values, for JSON
+    assert all(
+        type(a) is float for a in accuracies(scores((1, 2), (2, 2)))
+    )  # plain values, for JSON
 
 
 def test_one_client_per_domain() -> None:
@@ -49,7 +51,9 @@ def test_one_client_per_domain() -> None:
 def test_spreads_as_the_papers_give_them() -> None:
     """FedAvg on PACS in the F2DC paper: domain accuracies and their spread, 11.73, which is with ddof 1."""
     percent = (60.98, 52.49, 74.63, 77.46)
-    found = summarise(scores(*((round(100 * p), 10_000) for p in percent)), ["photo", "art", "cartoon", "sketch"])
+    found = summarise(
+        scores(*((round(100 * p), 10_000) for p in percent)), ["photo", "art", "cartoon", "sketch"]
+    )
     assert round(100 * found["domain_avg"], 2) == 66.39
     assert round(100 * found["domain_std"], 2) == 11.73
     assert round(100 * found["sigma_type"], 2) == 10.16
@@ -63,7 +67,9 @@ def test_clients_of_a_domain_are_pooled() -> None:
     assert found["domain_std"] == pytest.approx(math.sqrt(0.08))
     assert found["sigma_type"] == pytest.approx(0.2)
     # Clients count with their domain's accuracy: 0.7, 0.3, 0.7, mean 17/30.
-    assert found["sigma_client"] == pytest.approx(math.sqrt((2 * (0.7 - 17 / 30) ** 2 + (0.3 - 17 / 30) ** 2) / 3))
+    assert found["sigma_client"] == pytest.approx(
+        math.sqrt((2 * (0.7 - 17 / 30) ** 2 + (0.3 - 17 / 30) ** 2) / 3)
+    )
     own = [0.5, 0.3, 27 / 38]
     mean = sum(own) / 3
     assert found["accuracy_mean"] == pytest.approx(mean)
@@ -73,7 +79,9 @@ def test_clients_of_a_domain_are_pooled() -> None:
 
 
 def test_clients_without_test_samples_are_left_out() -> None:
-    with_empty = summarise(scores((0, 0), (5, 10), (0, 0), (8, 10), (0, 0)), ["a", "a", "b", "b", "c"])
+    with_empty = summarise(
+        scores((0, 0), (5, 10), (0, 0), (8, 10), (0, 0)), ["a", "a", "b", "b", "c"]
+    )
     assert with_empty == summarise(scores((5, 10), (8, 10)), ["a", "b"])
     assert with_empty["domains"] == {"a": 0.5, "b": 0.8}  # c has no samples at all
     assert with_empty["worst_client"] == 0.5
@@ -98,7 +106,9 @@ def test_clients_of_no_single_domain() -> None:
     found = summarise(scores((5, 10), (9, 10)), [None, None])
     assert found["domains"] == {}
     assert found["domain_avg"] is found["domain_std"] is found["sigma_type"] is None
-    assert found["sigma_client"] == found["accuracy_std"] == pytest.approx(0.2)  # each with its own accuracy
+    assert (
+        found["sigma_client"] == found["accuracy_std"] == pytest.approx(0.2)
+    )  # each with its own accuracy
 
 
 def test_some_clients_have_a_domain() -> None:
@@ -123,12 +133,18 @@ def test_each_client_needs_its_domain() -> None:
 
 def test_compared_with_training_alone() -> None:
     own, alone = [0.9, 0.5, 0.4, 0.7], [0.6, 0.5, 0.6, 0.6]  # better, equal, worse, better
-    assert compared(own, alone) == pytest.approx({"share": 0.5, "mean_gain": (0.3 + 0 - 0.2 + 0.1) / 4})
+    assert compared(own, alone) == pytest.approx(
+        {"share": 0.5, "mean_gain": (0.3 + 0 - 0.2 + 0.1) / 4}
+    )
 
 
 def test_compared_leaves_out_clients_without_a_number() -> None:
-    assert compared([0.9, None, 0.4, None], [0.6, 0.5, None, None]) == pytest.approx({"share": 1.0, "mean_gain": 0.3})
-    assert compared([0.0, 0.2], [0.0, 0.0]) == pytest.approx({"share": 0.5, "mean_gain": 0.1})  # 0 is a number
+    assert compared([0.9, None, 0.4, None], [0.6, 0.5, None, None]) == pytest.approx(
+        {"share": 1.0, "mean_gain": 0.3}
+    )
+    assert compared([0.0, 0.2], [0.0, 0.0]) == pytest.approx(
+        {"share": 0.5, "mean_gain": 0.1}
+    )  # 0 is a number
     assert compared([None], [0.5]) is None
     assert compared([], []) is None
 

@@ -14,7 +14,9 @@ from fedloom.metrics.cost import forget_peak, peak_memory_mb
 def test_the_peak_of_one_run_is_not_the_next_ones() -> None:
     forget_peak()
     before = peak_memory_mb()
-    with mmap.mmap(-1, 320_000_000) as block:  # straight from the system: an allocator may have kept freed memory
+    with mmap.mmap(
+        -1, 320_000_000
+    ) as block:  # straight from the system: an allocator may have kept freed memory
         block.write(bytes([1]) * 320_000_000)
         high = peak_memory_mb()
     assert high > before + 250

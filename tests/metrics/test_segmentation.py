@@ -48,7 +48,12 @@ def test_overlap_of_clients() -> None:
     assert found["pixel_accuracy"] == pytest.approx((7 / 9 + 6 / 8 + 1) / 3)
     second = (4 / 6 + 8 / 10) / 2
     assert found["dice_clients"] == [pytest.approx(0.75), pytest.approx(second), None, None]
-    assert found["iou_clients"] == [pytest.approx(0.6), pytest.approx((2 / 4 + 4 / 6) / 2), None, None]
+    assert found["iou_clients"] == [
+        pytest.approx(0.6),
+        pytest.approx((2 / 4 + 4 / 6) / 2),
+        None,
+        None,
+    ]
     assert found["dice"] == pytest.approx((0.75 + second) / 2)
     # Together: [[11, 1, 0], [1, 5, 2], [0, 0, 4]]
     assert found["dice_classes"] == pytest.approx([22 / 24, 10 / 14, 8 / 10])
@@ -59,11 +64,17 @@ def test_overlap_of_clients() -> None:
 
 def test_overlap_of_nothing() -> None:
     found = overlap(torch.zeros(2, 2, 2, dtype=torch.int64))
-    assert found["dice"] is None and found["pixel_accuracy"] is None and found["iou_clients"] == [None, None]
+    assert (
+        found["dice"] is None
+        and found["pixel_accuracy"] is None
+        and found["iou_clients"] == [None, None]
+    )
 
 
 def test_errors() -> None:
-    with pytest.raises(FedloomError, match=r"predictions of shape \(2, 5\) do not fit targets of shape \(5,\)"):
+    with pytest.raises(
+        FedloomError, match=r"predictions of shape \(2, 5\) do not fit targets of shape \(5,\)"
+    ):
         confusion(PRED, TARGET[0], 4)
     for pred in (torch.tensor([2]), torch.tensor([-1])):
         with pytest.raises(FedloomError, match="must lie between 0 and 1"):

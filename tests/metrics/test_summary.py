@@ -66,7 +66,10 @@ def test_what_is_read_at_them() -> None:
     assert found["personal"]["accuracy_std"] == pytest.approx(at(0.005**0.5, 0.02**0.5, 0.03**0.5))
     assert found["before"]["accuracy_mean"] == pytest.approx(at(0.6, 0.8, 0.6))
     assert found["after"]["accuracy_mean"] == pytest.approx(at(0.825, 0.7, 0.6))
-    assert found["domains"] == {"a": pytest.approx(at(0.6, 0.8, 0.5)), "b": pytest.approx(at(0.6, 0.8, 0.7))}
+    assert found["domains"] == {
+        "a": pytest.approx(at(0.6, 0.8, 0.5)),
+        "b": pytest.approx(at(0.6, 0.8, 0.7)),
+    }
     assert found["domain_avg"] == pytest.approx(at(0.6, 0.8, 0.6))
     assert found["domain_std"] == pytest.approx(at(0.0, 0.0, 0.02**0.5))  # ddof 1 of 0.5 and 0.7
     assert found["sigma_type"] == pytest.approx(at(0.0, 0.0, 0.1))
@@ -78,7 +81,10 @@ def test_what_is_read_at_them() -> None:
 def test_the_common_model_is_read_at_the_rounds_of_the_personal_one() -> None:
     common = summarise_run(RUN, TIMING)["common"]
     assert common["accuracy"] == pytest.approx(at(0.3, 0.3, 0.1))
-    assert common["domains"] == {"a": pytest.approx(at(0.3, 0.2, 0.1)), "b": pytest.approx(at(0.3, 0.4, 0.1))}
+    assert common["domains"] == {
+        "a": pytest.approx(at(0.3, 0.2, 0.1)),
+        "b": pytest.approx(at(0.3, 0.4, 0.1)),
+    }
     assert common["sigma_type"] == pytest.approx(at(0.0, 0.1, 0.0))
     assert set(common) == {"accuracy", "domains", *SPREADS}
 
@@ -88,7 +94,11 @@ def test_there_may_be_no_common_model() -> None:
 
 
 def test_without_validation_data() -> None:
-    metrics = [record(1, (5, 5, 5, 5), None), record(2, (9, 9, 9, 9), None), record(3, (6, 6, 6, 6), None)]
+    metrics = [
+        record(1, (5, 5, 5, 5), None),
+        record(2, (9, 9, 9, 9), None),
+        record(3, (6, 6, 6, 6), None),
+    ]
     found = summarise_run(metrics, [])
     assert found["chosen_rounds"] == at(3, 2, None)
     assert found["personal"]["accuracy_mean"] == pytest.approx(at(0.6, 0.9, None))
@@ -119,7 +129,10 @@ def test_one_domain_has_no_spread() -> None:
 
 def test_cost() -> None:
     found = summarise_run(RUN, TIMING)
-    assert found["bytes"] == {"up": {"total": 600, "per_round": 100.0}, "down": {"total": 1800, "per_round": 300.0}}
+    assert found["bytes"] == {
+        "up": {"total": 600, "per_round": 100.0},
+        "down": {"total": 1800, "per_round": 300.0},
+    }
     assert found["floats"] == {"up": 60.0, "down": 20.0}  # of the last round
     assert found["seconds"] == 2.0
     assert found["peak_rss_mb"] == 140.0
@@ -129,7 +142,10 @@ def test_nothing_was_measured() -> None:
     found = summarise_run([], [])
     assert found["chosen_rounds"] == {}
     assert found["common"] is None
-    assert found["bytes"] == {"up": {"total": 0, "per_round": 0}, "down": {"total": 0, "per_round": 0}}
+    assert found["bytes"] == {
+        "up": {"total": 0, "per_round": 0},
+        "down": {"total": 0, "per_round": 0},
+    }
     assert (found["seconds"], found["peak_rss_mb"]) == (0, 0.0)
 
 

@@ -11,7 +11,15 @@ from fedloom.models.base import _BUILDERS
 
 torch.set_num_threads(1)
 
-NAMES = ("cnn", "fasttext", "linear", "mlp", "projection", "resnet10", "resnet18")  # one feature vector per sample
+NAMES = (
+    "cnn",
+    "fasttext",
+    "linear",
+    "mlp",
+    "projection",
+    "resnet10",
+    "resnet18",
+)  # one feature vector per sample
 MAPS = ("unet",)  # one per pixel; see test_unet
 FROZEN = ("vpt",)  # with a frozen ViT; see test_vpt
 IMAGE = Task((3, 32, 32), 10)
@@ -79,7 +87,13 @@ def test_forward_and_backward(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "flat"),
-    [((1, 28, 28), 1024), ((3, 32, 32), 1600), ((3, 64, 64), 10816), ((3, 16, 16), 64), ((1, 17, 40), 448)],
+    [
+        ((1, 28, 28), 1024),
+        ((3, 32, 32), 1600),
+        ((3, 64, 64), 10816),
+        ((3, 16, 16), 64),
+        ((1, 17, 40), 448),
+    ],
 )
 def test_cnn_flat_size(shape: tuple[int, ...], flat: int) -> None:
     model = build("cnn", Task(shape, 10))
@@ -108,7 +122,9 @@ def test_cnn_options() -> None:
         ("resnet18", {"stem": "small", "width": 16}, 32, (128, 4, 4)),
     ],
 )
-def test_resnet_feature_map(name: str, chosen: dict[str, object], side: int, shape: tuple[int, ...]) -> None:
+def test_resnet_feature_map(
+    name: str, chosen: dict[str, object], side: int, shape: tuple[int, ...]
+) -> None:
     model = build(name, Task((3, side, side), 7), **chosen).eval()
     x = torch.randn(1, 3, side, side)
     with torch.no_grad():
@@ -123,9 +139,13 @@ def test_resnet_feature_map(name: str, chosen: dict[str, object], side: int, sha
 def test_resnet18_body_and_norms() -> None:
     body = build("resnet18", IMAGE).body
     assert count(body) == 11_176_512
-    norms = {name: layer for name, layer in body.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+    norms = {
+        name: layer for name, layer in body.named_modules() if isinstance(layer, nn.BatchNorm2d)
+    }
     assert len(norms) == 20
-    assert [name for name in norms if "shortcut" in name] == [f"features.stage{s}.0.shortcut.1" for s in (2, 3, 4)]
+    assert [name for name in norms if "shortcut" in name] == [
+        f"features.stage{s}.0.shortcut.1" for s in (2, 3, 4)
+    ]
     assert all((layer.weight == 1).all() and (layer.bias == 0).all() for layer in norms.values())
 
 
@@ -147,14 +167,20 @@ def test_resnet_other_channels() -> None:
 
 def test_mlp_layers() -> None:
     model = build("mlp", VECTOR)
-    sizes = [(layer.in_features, layer.out_features) for layer in model.modules() if isinstance(layer, nn.Linear)]
+    sizes = [
+        (layer.in_features, layer.out_features)
+        for layer in model.modules()
+        if isinstance(layer, nn.Linear)
+    ]
     assert sizes == [(5000, 1000), (1000, 500), (500, 100), (100, 2)]
     assert build("mlp", IMAGE, hidden=[7])(batch(IMAGE)).shape == (4, 10)  # images are flattened
 
 
 def test_linear_is_one_affine_map() -> None:
     model, x = build("linear", IMAGE), batch(IMAGE)
-    assert torch.allclose(model(x), functional.linear(x.flatten(1), model.head.weight, model.head.bias))
+    assert torch.allclose(
+        model(x), functional.linear(x.flatten(1), model.head.weight, model.head.bias)
+    )
 
 
 def test_fasttext_padding() -> None:
@@ -220,7 +246,11 @@ def test_split_by_name_and_bare_linear() -> None:
     ("module", "head", "sentence"),
     [
         (nn.Conv2d(1, 1, 1), None, "Conv2d has no nn.Linear that could be its head"),
-        (Own(), "clasifier.2", "unknown submodule of Own 'clasifier.2'; did you mean 'classifier.2'?"),
+        (
+            Own(),
+            "clasifier.2",
+            "unknown submodule of Own 'clasifier.2'; did you mean 'classifier.2'?",
+        ),
         (nn.ReLU(), "fc", "unknown submodule of ReLU 'fc'; known: none."),
         (Own(), "conv", "the head must be an nn.Linear, but 'conv' is a Conv2d"),
         (
@@ -245,7 +275,12 @@ IMAGES = "needs images (channels, height, width) of at least"
     ("name", "task", "chosen", "sentence"),
     [
         ("resnet81", IMAGE, {}, "unknown model 'resnet81'; did you mean 'resnet18'?"),
-        ("cnn", IMAGE, {"widht": 3}, "unknown option of model 'cnn' 'widht'; did you mean 'width'?"),
+        (
+            "cnn",
+            IMAGE,
+            {"widht": 3},
+            "unknown option of model 'cnn' 'widht'; did you mean 'width'?",
+        ),
         ("linear", VECTOR, {"width": 3}, "unknown option of model 'linear' 'width'; known: none."),
         (
             "resnet18",
@@ -270,8 +305,18 @@ IMAGES = "needs images (channels, height, width) of at least"
             {},
             f"model 'fasttext' needs token sequences (length,) and a vocabulary, {VECTOR_HAS}",
         ),
-        ("cnn", IMAGE, {"width": 0}, "option 'width' of model 'cnn' must be a positive integer, not 0"),
-        ("mlp", VECTOR, {"hidden": (5, "a")}, "option 'hidden' of model 'mlp' must be a positive integer, not 'a'"),
+        (
+            "cnn",
+            IMAGE,
+            {"width": 0},
+            "option 'width' of model 'cnn' must be a positive integer, not 0",
+        ),
+        (
+            "mlp",
+            VECTOR,
+            {"hidden": (5, "a")},
+            "option 'hidden' of model 'mlp' must be a positive integer, not 'a'",
+        ),
         (
             "mlp",
             VECTOR,
@@ -306,7 +351,9 @@ def test_options_of_unknown_model() -> None:
         ((3,), 2, 0, "a task's vocabulary needs at least one token, not 0"),
     ],
 )
-def test_task_errors(shape: tuple[int, ...], classes: int, vocabulary: int | None, sentence: str) -> None:
+def test_task_errors(
+    shape: tuple[int, ...], classes: int, vocabulary: int | None, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         Task(shape, classes, vocabulary)
 
@@ -320,7 +367,9 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ValueError, match="a model named 'cnn' is registered already"):
         register("cnn")(own)
-    with pytest.raises(ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"):
+    with pytest.raises(
+        ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"
+    ):
         register("bare")(bare)
     assert names() == (*NAMES, *MAPS, *FROZEN)
     monkeypatch.setitem(_BUILDERS, "own", own)
@@ -333,10 +382,16 @@ def test_the_published_head_of_a_projection_is_limited() -> None:
     model = build("projection", Task((12,), 5), head="official")
     scores = model(torch.randn(50, 12))
     lengths = scores.norm(dim=1)  # 0 where no score is positive
-    assert scores.min() >= 0 and lengths.max() > 0.99 and ((lengths - 1).abs().minimum(lengths) < 1e-5).all()
+    assert (
+        scores.min() >= 0
+        and lengths.max() > 0.99
+        and ((lengths - 1).abs().minimum(lengths) < 1e-5).all()
+    )
     assert scores.softmax(1).max() < 1 / (1 + 4 / math.e) + 1e-6
     assert sum(p.numel() for p in model.parameters()) == 256 * (12 + 5)
-    with pytest.raises(FedloomError, match="unknown head of projection 'offical'; did you mean 'official'"):
+    with pytest.raises(
+        FedloomError, match="unknown head of projection 'offical'; did you mean 'official'"
+    ):
         build("projection", Task((12,), 5), head="offical")
 
 

@@ -10,7 +10,11 @@ def test_options_and_size() -> None:
     assert options("unet") == {"width": 16, "depth": 3, "norm": True}
     model = build("unet", Task((3, 96, 96), 2))
     assert 60_000 < sum(p.numel() for p in model.parameters()) < 120_000
-    assert isinstance(model.head, nn.Conv2d) and model.head.weight.shape == (2, 16, 1, 1) and model.width == 16
+    assert (
+        isinstance(model.head, nn.Conv2d)
+        and model.head.weight.shape == (2, 16, 1, 1)
+        and model.width == 16
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,7 +28,9 @@ def test_options_and_size() -> None:
         ((1, 33, 16), {"depth": 4, "width": 4}),
     ],
 )
-def test_every_pixel_has_features_and_scores(shape: tuple[int, int, int], chosen: dict[str, int]) -> None:
+def test_every_pixel_has_features_and_scores(
+    shape: tuple[int, int, int], chosen: dict[str, int]
+) -> None:
     torch.manual_seed(0)
     model = build("unet", Task(shape, 3), **chosen)
     x = torch.randn(4, *shape)
@@ -91,7 +97,11 @@ def test_learns_to_outline() -> None:
     [
         (Task((3, 7, 32), 2), {}, r"'unet' needs images .* of at least 8x8 pixels"),
         (Task((30,), 2), {}, r"'unet' needs images"),
-        (Task((3, 32, 32), 2), {"depth": 0}, "option 'depth' of model 'unet' must be a positive integer, not 0"),
+        (
+            Task((3, 32, 32), 2),
+            {"depth": 0},
+            "option 'depth' of model 'unet' must be a positive integer, not 0",
+        ),
     ],
 )
 def test_errors(task: Task, chosen: dict[str, int], sentence: str) -> None:

@@ -20,13 +20,17 @@ from fedloom.parts.customising import Customised, customised
 VIT = Callable[..., Path]
 
 
-def model(folder: Path, shape: tuple[int, ...] = (3, 32, 32), classes: int = 4, **options: object) -> Split:
+def model(
+    folder: Path, shape: tuple[int, ...] = (3, 32, 32), classes: int = 4, **options: object
+) -> Split:
     torch.manual_seed(0)
     return build("vpt", Task(shape, classes), vit=f"hf:{folder}", **options).eval()
 
 
 def images(n: int = 5, channels: int = 3) -> Tensor:
-    return torch.randint(0, 256, (n, channels, 24, 24), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    return torch.randint(
+        0, 256, (n, channels, 24, 24), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
 
 
 def as_floats(x: Tensor) -> Tensor:
@@ -35,7 +39,9 @@ def as_floats(x: Tensor) -> Tensor:
 
 def test_trainable_parameters_are_the_papers(tiny_vit: VIT) -> None:
     """ViT-B's width and sequence; one thin layer instead of twelve, for the frozen part is not counted."""
-    folder = tiny_vit(hidden_size=768, num_hidden_layers=1, intermediate_size=8, image_size=224, patch_size=16)
+    folder = tiny_vit(
+        hidden_size=768, num_hidden_layers=1, intermediate_size=8, image_size=224, patch_size=16
+    )
     made = model(folder, (3, 224, 224), classes=10)
     assert {n: tuple(t.shape) for n, t in made.state_dict().items()} == {
         "body.prompts": (4, 768), "head.weight": (10, 768), "head.bias": (10,)
@@ -44,7 +50,9 @@ def test_trainable_parameters_are_the_papers(tiny_vit: VIT) -> None:
     assert sum(p.numel() for p in customised(made, False).parameters()) == 4_733_194
     lengths: list[int] = []
     vit = held(f"hf:{folder}").vit
-    handle = vit.model.layernorm.register_forward_hook(lambda _m, i, _o: lengths.append(i[0].shape[1]))
+    handle = vit.model.layernorm.register_forward_hook(
+        lambda _m, i, _o: lengths.append(i[0].shape[1])
+    )
     x = torch.zeros(2, 3, 224, 224)
     made(x)  # the first pass and the prompted one
     handle.remove()

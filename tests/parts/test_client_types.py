@@ -8,7 +8,11 @@ from torch import Tensor
 
 from fedloom.parts.client_types import centres, cluster, fair_weights, group_losses, schedule
 
-SIZES, LOSSES, LABELS = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([1.0, 2.0, 4.0]).double(), torch.tensor([0, 0, 1])
+SIZES, LOSSES, LABELS = (
+    torch.tensor([0.5, 0.3, 0.2]),
+    torch.tensor([1.0, 2.0, 4.0]).double(),
+    torch.tensor([0, 0, 1]),
+)
 
 
 def shares(beta: float, q: float = 1.0, losses: Tensor = LOSSES) -> list[float]:
@@ -34,13 +38,20 @@ def test_the_group_comes_to_count() -> None:
 )
 def test_weights_by_hand(beta: float, wanted: list[float]) -> None:
     assert shares(beta) == pytest.approx(wanted, abs=1e-6)
-    assert shares(beta, losses=10 * LOSSES) == pytest.approx(wanted, abs=1e-6), "only ratios of losses count"
+    assert shares(beta, losses=10 * LOSSES) == pytest.approx(wanted, abs=1e-6), (
+        "only ratios of losses count"
+    )
 
 
 def test_without_differences_it_is_by_size() -> None:
-    assert fair_weights(SIZES, LOSSES, group_losses(LOSSES, LABELS), 0.3, -1.0).tolist() == SIZES.double().tolist()
+    assert (
+        fair_weights(SIZES, LOSSES, group_losses(LOSSES, LABELS), 0.3, -1.0).tolist()
+        == SIZES.double().tolist()
+    )
     assert shares(0.3, losses=torch.full((3,), 0.7).double()) == pytest.approx(SIZES.tolist())
-    assert shares(0.3, losses=torch.zeros(3).double()) == pytest.approx(SIZES.tolist()), "nobody has a loss left"
+    assert shares(0.3, losses=torch.zeros(3).double()) == pytest.approx(SIZES.tolist()), (
+        "nobody has a loss left"
+    )
 
 
 def test_a_groups_loss_is_a_plain_mean_or_one_by_size() -> None:

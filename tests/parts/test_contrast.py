@@ -19,7 +19,9 @@ def at(*degrees: float) -> torch.Tensor:
 def test_model_contrast() -> None:
     z = 3 * E[:1]
     assert model_contrast(z, E[:1], E[1:2], 0.5).item() == pytest.approx(0.126928, abs=1e-5)
-    assert model_contrast(z, E[1:2], E[2:], 0.5).item() == pytest.approx(log(2))  # equal similarities
+    assert model_contrast(z, E[1:2], E[2:], 0.5).item() == pytest.approx(
+        log(2)
+    )  # equal similarities
     assert model_contrast(z, -z, z, 1e-3).item() == pytest.approx(2000)  # no overflow
 
 
@@ -31,7 +33,9 @@ def test_equal_references_do_not_pull() -> None:
 
 def test_prototype_contrast() -> None:
     y, owners = torch.tensor([0]), torch.tensor([0, 1])
-    assert prototype_contrast(E[:1], y, E[:2], owners, 1.0).item() == pytest.approx(0.31326, abs=1e-5)
+    assert prototype_contrast(E[:1], y, E[:2], owners, 1.0).item() == pytest.approx(
+        0.31326, abs=1e-5
+    )
 
 
 def test_all_prototypes_of_a_class_are_positive() -> None:
@@ -56,7 +60,9 @@ def test_samples_without_a_prototype_do_not_count() -> None:
 def penalty(degrees: float, tau: float = 0.05) -> float:
     """The penalty alone: a single class has no contrast."""
     z, y = at(0, degrees), torch.zeros(2, dtype=torch.int64)
-    return relaxed_contrast(z, y, tau, 0.7, 1.0).item() - relaxed_contrast(z, y, tau, 0.7, 0.0).item()
+    return (
+        relaxed_contrast(z, y, tau, 0.7, 1.0).item() - relaxed_contrast(z, y, tau, 0.7, 0.0).item()
+    )
 
 
 def test_the_penalty() -> None:
@@ -66,7 +72,9 @@ def test_the_penalty() -> None:
     assert penalty(degrees(acos(0.7 + 1e-9))) == pytest.approx(0.0024757, abs=1e-6)
     assert penalty(degrees(acos(0.69))) == 0  # below the threshold
     lone = relaxed_contrast(at(0, 90), torch.tensor([0, 1]), 0.05, 0.7, 1.0)
-    assert lone.item() == pytest.approx(relaxed_contrast(at(0, 90), torch.tensor([0, 1]), 0.05, 0.7, 0.0).item())
+    assert lone.item() == pytest.approx(
+        relaxed_contrast(at(0, 90), torch.tensor([0, 1]), 0.05, 0.7, 0.0).item()
+    )
 
 
 def test_the_contrast_takes_the_hardest_pairs() -> None:

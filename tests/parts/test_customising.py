@@ -31,14 +31,23 @@ def test_only_the_printed_form_heeds_length() -> None:
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_alignment_by_hand(similarity: str) -> None:
-    z, here, there = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    z, here, there = (
+        torch.tensor([[1.0, 0.0]]),
+        torch.tensor([[1.0, 0.0]]),
+        torch.tensor([[0.0, 1.0]]),
+    )
     assert alignment(z, there, there, 0.5, similarity).item() == pytest.approx(math.log(2))
-    assert alignment(z, here, there, 0.5, similarity).item() == pytest.approx(math.log(1 + math.exp(-2)))
+    assert alignment(z, here, there, 0.5, similarity).item() == pytest.approx(
+        math.log(1 + math.exp(-2))
+    )
     assert alignment(z, there, here, 1.0, similarity).item() == pytest.approx(math.log(1 + math.e))
 
 
 def test_copies_of_a_class_change_nothing() -> None:
-    h, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 2, 2, 2, 5])
+    h, y = (
+        torch.randn(6, 4, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 0, 2, 2, 2, 5]),
+    )
     once = balanced(h, y, 7)
     again = torch.cat([h, h[y == 2], h[y == 2]]), torch.cat([y, y[y == 2], y[y == 2]])
     assert torch.allclose(balanced(*again, 7), once)
@@ -56,7 +65,9 @@ def test_a_body_without_prompts_gets_h_added() -> None:
     made.body.net[2].weight.data.zero_()
     made.body.net[2].bias.data.zero_()
     assert torch.equal(made.body(x), plain)
-    (slope,) = torch.autograd.grad(made.body.prompt(x).sum(), made.body.body.weight, allow_unused=True)
+    (slope,) = torch.autograd.grad(
+        made.body.prompt(x).sum(), made.body.body.weight, allow_unused=True
+    )
     assert slope is None, "GC-Net sees features as they are"
 
 

@@ -20,7 +20,14 @@ from fedloom.parts.decoupling import (
     with_corrections,
 )
 
-OPTIONS = {"hidden": 8, "depth": 2, "sigma": 0.1, "noise": "gumbel", "random": False, "use": "whole"}
+OPTIONS = {
+    "hidden": 8,
+    "depth": 2,
+    "sigma": 0.1,
+    "noise": "gumbel",
+    "random": False,
+    "use": "whole",
+}
 
 
 def correction(**changes: object) -> Correction:
@@ -81,8 +88,12 @@ def test_use_concerns_evaluation_only(use: str) -> None:
 def test_gumbel_noise_keeps_the_probability() -> None:
     torch.manual_seed(0)
     scores = torch.full((200_000,), 0.7).logit()
-    assert (concrete_mask(scores, 0.1, "gumbel") > 0.5).float().mean() == pytest.approx(0.7, abs=0.004)
-    assert (concrete_mask(scores, 0.1, "logistic") > 0.5).float().mean() == pytest.approx(0.636, abs=0.004)
+    assert (concrete_mask(scores, 0.1, "gumbel") > 0.5).float().mean() == pytest.approx(
+        0.7, abs=0.004
+    )
+    assert (concrete_mask(scores, 0.1, "logistic") > 0.5).float().mean() == pytest.approx(
+        0.636, abs=0.004
+    )
 
 
 def test_one_logistic_variable_is_the_difference_of_two_gumbel_ones() -> None:
@@ -130,7 +141,9 @@ def test_losses_are_the_printed_ones() -> None:
     plus, minus, star = (p[n].mean((2, 3)) for n in ("robust", "related", "corrected"))
     ce = nn.functional.cross_entropy
     apart = nn.functional.cosine_similarity(plus, minus).mean() / 0.06
-    assert torch.allclose(ours[0], apart + ce(point.head(plus), y) + ce(point.head(minus), wrong), rtol=1e-5)
+    assert torch.allclose(
+        ours[0], apart + ce(point.head(plus), y) + ce(point.head(minus), wrong), rtol=1e-5
+    )
     assert torch.allclose(ours[1], ce(point.head(star), y), rtol=1e-5)
 
 
@@ -149,15 +162,27 @@ def plan(model: nn.Module, *points: str) -> list[str]:
 
 def test_behind_the_last_map() -> None:
     assert plan(build("resnet10", Task((3, 16, 16), 4), width=4)) == ["body.features.correction"]
-    assert plan(build("cnn", Task((1, 16, 16), 4), width=4, features=8)) == ["body.5.1"], "the second pooling"
-    assert plan(build("mlp", Task((12,), 4), hidden=[6, 5])) == ["body.correction"], "no map: behind the features"
-    body = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(), nn.Flatten())
-    assert plan(Split(body, nn.Linear(24, 4), 24)) == ["body.3.1"], "what follows the layer, up to the flattening"
+    assert plan(build("cnn", Task((1, 16, 16), 4), width=4, features=8)) == ["body.5.1"], (
+        "the second pooling"
+    )
+    assert plan(build("mlp", Task((12,), 4), hidden=[6, 5])) == ["body.correction"], (
+        "no map: behind the features"
+    )
+    body = nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(), nn.Flatten()
+    )
+    assert plan(Split(body, nn.Linear(24, 4), 24)) == ["body.3.1"], (
+        "what follows the layer, up to the flattening"
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet10", "cnn", "mlp"])
 def test_models_still_give_features_and_learn(name: str) -> None:
-    options = {"mlp": {"hidden": [6]}, "cnn": {"width": 4, "features": 8}, "resnet10": {"width": 4}}[name]
+    options = {
+        "mlp": {"hidden": [6]},
+        "cnn": {"width": 4, "features": 8},
+        "resnet10": {"width": 4},
+    }[name]
     model = build(name, Task((1, 16, 16), 4), **options)
     before = model(torch.rand(3, 1, 16, 16)).shape
     made = with_corrections(model, (), 4, **OPTIONS)

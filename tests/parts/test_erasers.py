@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from fedloom.models import Task, build
-from fedloom.parts.erasers import Erasing, Statistics2d, channel_gap, eraser_names, extractor_norms, with_erasers
+from fedloom.parts.erasers import (
+    Erasing,
+    Statistics2d,
+    channel_gap,
+    eraser_names,
+    extractor_norms,
+    with_erasers,
+)
 
 
 def split(body: nn.Module, ratio: int = 2) -> nn.Module:
@@ -28,7 +35,10 @@ def test_half_of_the_channels_are_made_from_the_others() -> None:
 
 @pytest.mark.parametrize("outputs, ratio, kept", [(5, 2, 3), (7, 3, 3), (2, 2, 1), (8, 4, 2)])
 def test_any_width_and_ratio(outputs: int, ratio: int, kept: int) -> None:
-    for layer, x in ((nn.Conv2d(2, outputs, 3), torch.randn(4, 2, 6, 6)), (nn.Linear(5, outputs), torch.randn(4, 5))):
+    for layer, x in (
+        (nn.Conv2d(2, outputs, 3), torch.randn(4, 2, 6, 6)),
+        (nn.Linear(5, outputs), torch.randn(4, 5)),
+    ):
         wanted = layer(x).shape
         new = split(nn.Sequential(layer), ratio)[0]
         assert new(x).shape == wanted and new.extract.weight.shape[0] == kept
@@ -73,8 +83,12 @@ def test_roughly_half_of_the_parameters() -> None:
 def test_divergence() -> None:
     """Means 1 and 2, unit variances: 0.5; equal statistics: 0."""
     x = torch.tensor([1.0, 3.0]).view(2, 1)  # mean 2, variance 1
-    assert channel_gap(x, torch.tensor([1.0]), torch.tensor([1.0]), 0.0).item() == pytest.approx(0.5)
-    assert channel_gap(x, torch.tensor([2.0]), torch.tensor([1.0]), 0.0).item() == pytest.approx(0.0)
+    assert channel_gap(x, torch.tensor([1.0]), torch.tensor([1.0]), 0.0).item() == pytest.approx(
+        0.5
+    )
+    assert channel_gap(x, torch.tensor([2.0]), torch.tensor([1.0]), 0.0).item() == pytest.approx(
+        0.0
+    )
     # variance 4 expected: 0.5 (ln 1/4 + 4 - 1)
     got = channel_gap(x, torch.tensor([2.0]), torch.tensor([4.0]), 0.0).item()
     assert got == pytest.approx(0.5 * (torch.tensor(0.25).log().item() + 3))
@@ -85,7 +99,9 @@ def test_divergence_is_a_mean_over_channels_and_not_their_sum_as_one_number() ->
     x = torch.tensor([[1.0, 1.0], [3.0, 3.0]])
     assert channel_gap(x, torch.tensor([1.0, 3.0]), torch.ones(2), 0.0).item() == pytest.approx(0.5)
     maps = x[:, :, None, None].expand(2, 2, 3, 3)
-    assert channel_gap(maps, torch.tensor([1.0, 3.0]), torch.ones(2), 0.0).item() == pytest.approx(0.5)
+    assert channel_gap(maps, torch.tensor([1.0, 3.0]), torch.ones(2), 0.0).item() == pytest.approx(
+        0.5
+    )
 
 
 def test_divergence_pulls_the_mean_towards_the_received_one() -> None:

@@ -23,7 +23,9 @@ def sets(labels: np.ndarray) -> set[frozenset[int]]:
 
 def test_two_tight_pairs() -> None:
     partitions = finch(at(0, 2, 90, 93))
-    assert [sets(p) for p in partitions] == [{frozenset({0, 1}), frozenset({2, 3})}]  # the single cluster is dropped
+    assert [sets(p) for p in partitions] == [
+        {frozenset({0, 1}), frozenset({2, 3})}
+    ]  # the single cluster is dropped
 
 
 def test_two_or_three_points_are_one_cluster() -> None:

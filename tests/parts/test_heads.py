@@ -13,12 +13,17 @@ from fedloom.parts.heads import AdapterHead, CacheHead, TextHead
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
-    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1)
+    return F.normalize(
+        torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64),
+        dim=-1,
+    )
 
 
 def test_a_query_equal_to_a_key_adds_alpha_and_an_orthogonal_one_its_share() -> None:
     eye = torch.eye(3, dtype=torch.float64)
-    head = CacheHead(eye[:2], torch.zeros(2, 3, dtype=torch.float64), alpha=1.17, beta=1.0, scale=100.0)
+    head = CacheHead(
+        eye[:2], torch.zeros(2, 3, dtype=torch.float64), alpha=1.17, beta=1.0, scale=100.0
+    )
     assert head(eye[:1])[0].tolist() == pytest.approx([1.17, 1.17 * math.exp(-1)])
     assert 1.17 * math.exp(-1) == pytest.approx(0.430419, abs=1e-6)
 
@@ -39,11 +44,15 @@ def test_keys_of_a_class_add_up_and_a_class_without_keys_has_its_text_only() -> 
     text = torch.zeros(4, 2)
     keys = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     head = CacheHead(keys, text, owners=torch.tensor([1, 1, 2]), alpha=2.0, beta=1.0, scale=1.0)
-    assert head(torch.tensor([[1.0, 0.0]]))[0].tolist() == pytest.approx([0, 4, 2 * math.exp(-1), 0])
+    assert head(torch.tensor([[1.0, 0.0]]))[0].tolist() == pytest.approx(
+        [0, 4, 2 * math.exp(-1), 0]
+    )
 
 
 @pytest.mark.parametrize("alpha,beta,scale", [(2.5, 5.0, 1.0), (6.0, 3.0, 10.0)])
-def test_the_gradient_of_cross_entropy_reaches_every_row(alpha: float, beta: float, scale: float) -> None:
+def test_the_gradient_of_cross_entropy_reaches_every_row(
+    alpha: float, beta: float, scale: float
+) -> None:
     """dCE/dv_j = (p_j - [j = y]) alpha beta phi(f . v_j) f, for one sample."""
     f, text, keys = unit(1, 6), unit(5, 6, seed=1), unit(5, 6, seed=2)
     head, y = CacheHead(keys, text, alpha=alpha, beta=beta, scale=scale), torch.tensor([3])
@@ -58,7 +67,11 @@ def test_the_gradient_of_cross_entropy_reaches_every_row(alpha: float, beta: flo
 
 def test_the_true_class_is_likely_where_its_text_margin_is_large() -> None:
     """1 - p_y <= (N - 1) exp(-margin), for the text term alone."""
-    text, f, y = unit(6, 4), unit(200, 4, seed=1), torch.randint(6, (200,), generator=torch.Generator().manual_seed(0))
+    text, f, y = (
+        unit(6, 4),
+        unit(200, 4, seed=1),
+        torch.randint(6, (200,), generator=torch.Generator().manual_seed(0)),
+    )
     scores = TextHead(text, 1.0)(f)
     own = scores.gather(1, y[:, None])[:, 0]
     margin = own - scores.scatter(1, y[:, None], -torch.inf).max(1).values
@@ -68,7 +81,9 @@ def test_the_true_class_is_likely_where_its_text_margin_is_large() -> None:
 
 def test_a_residual_starts_where_it_is_told_and_rows_have_length_one() -> None:
     start, text = 3 * unit(4, 6), unit(4, 6, seed=1)
-    head = CacheHead(torch.zeros_like(start), text, start=start, alpha=1.0, beta=1.0, scale=1.0, unit=True)
+    head = CacheHead(
+        torch.zeros_like(start), text, start=start, alpha=1.0, beta=1.0, scale=1.0, unit=True
+    )
     assert torch.allclose(head.rows, start / 3)
     plain = CacheHead(torch.zeros_like(start), text, start=start, alpha=1.0, beta=1.0, scale=1.0)
     assert torch.equal(plain.rows, start)

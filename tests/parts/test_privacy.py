@@ -28,7 +28,9 @@ class Client:
         return torch_rng(0, 1, 2, purpose)
 
 
-ROWS = torch.tensor([[3.0, 4.0, 0.0], [0.3, 0.0, 0.4]]).repeat_interleave(20_000, 1)  # of lengths 5 and 0.5, times 141
+ROWS = torch.tensor([[3.0, 4.0, 0.0], [0.3, 0.0, 0.4]]).repeat_interleave(
+    20_000, 1
+)  # of lengths 5 and 0.5, times 141
 CLIENT: Local = Client()  # type: ignore[assignment]
 
 
@@ -94,14 +96,21 @@ def test_a_run_states_epsilon_for_each_client(tmp_path) -> None:
 
 
 def test_no_promise_is_told_where_there_is_none(tmp_path) -> None:
-    made = fedloom.run("fedavg", model="linear", rounds=1, limit_train=2, limit_test=2, out=tmp_path / "R")
-    assert made.summary["privacy"] is None and "<h2>Privacy" not in (tmp_path / "R/report.html").read_text()
+    made = fedloom.run(
+        "fedavg", model="linear", rounds=1, limit_train=2, limit_test=2, out=tmp_path / "R"
+    )
+    assert (
+        made.summary["privacy"] is None
+        and "<h2>Privacy" not in (tmp_path / "R/report.html").read_text()
+    )
 
 
 def test_without_the_accountant_a_promise_is_refused_before_training(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(FedloomError, match=r"pip install 'fedloom\[privacy\]'"):
-        fedloom.run("fedpcl", model="linear", rounds=1, perturb="dp", limit_train=2, out=tmp_path / "R")
+        fedloom.run(
+            "fedpcl", model="linear", rounds=1, perturb="dp", limit_train=2, out=tmp_path / "R"
+        )
     assert not (tmp_path / "R").exists()
 
 
@@ -110,7 +119,9 @@ def test_methods_send_perturbed_prototypes_and_keep_their_own(cls, name) -> None
     from fedloom.data.catalogue import Source, load
     from fedloom.data.federation import federate
 
-    federation = federate(load("digits4", Source(flatten=True, size=8, limit_train=4)), "domains", clients=4)
+    federation = federate(
+        load("digits4", Source(flatten=True, size=8, limit_train=4)), "domains", clients=4
+    )
     sent, kept = {}, {}
     for kind in ("none", "laplace"):
         method = cls(perturb=kind, shrink=0.0)

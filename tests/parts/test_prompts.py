@@ -28,7 +28,9 @@ def rows(prompts: str | Sequence[str], data: str = "things") -> Tensor:
 
 
 def test_each_data_set_has_its_template() -> None:
-    assert sentences(["rose"], "auto", "flowers102", "{}") == [["a photo of a rose, a type of flower."]]
+    assert sentences(["rose"], "auto", "flowers102", "{}") == [
+        ["a photo of a rose, a type of flower."]
+    ]
     assert sentences(["rose"], "auto", "/any/where/dtd", "{}") == [["rose texture."]]
     assert sentences(NAMES, "auto", "things", "{}") == [["hard-leaved pocket orchid"], ["rose"]]
     assert len(sentences(["rose"], "ensemble", "dtd", "{}")[0]) == 1 + len(ENSEMBLE) == 8
@@ -42,14 +44,20 @@ def test_templates_in_any_order_and_number_give_the_same_row() -> None:
 
 
 def test_each_vector_is_scaled_before_and_after_the_mean() -> None:
-    lengths = TextEncoder("lengths", 2, lambda t: torch.tensor([[9.0, 0.0] if "long" in s else [0.0, 1.0] for s in t]))
+    lengths = TextEncoder(
+        "lengths", 2, lambda t: torch.tensor([[9.0, 0.0] if "long" in s else [0.0, 1.0] for s in t])
+    )
     found = embedded(lengths, [["long rose", "rose"]])
     assert found[0].tolist() == pytest.approx([0.5**0.5, 0.5**0.5])
 
 
 def test_descriptions_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "told.json"
-    file.write_text(json.dumps({"Rose": ["It has thorns.", "It smells."], "hard-leaved pocket orchid": ["Small."]}))
+    file.write_text(
+        json.dumps(
+            {"Rose": ["It has thorns.", "It smells."], "hard-leaved pocket orchid": ["Small."]}
+        )
+    )
     said = sentences(NAMES, str(file), "flowers102", "{}")
     assert said[1] == ["a photo of a rose, a type of flower.", "It has thorns.", "It smells."]
     file.write_text(json.dumps({"rose": ["It has thorns."]}))
@@ -78,7 +86,9 @@ def test_a_federation_without_an_encoder_is_told_what_to_do() -> None:
 
 def test_a_text_encoder_of_another_width_is_refused_and_hashes_fit_any() -> None:
     site = checks.place(make("fedpact"))
-    with pytest.raises(FedloomError, match="hash gives 512 numbers, the image features of checks have 64"):
+    with pytest.raises(
+        FedloomError, match="hash gives 512 numbers, the image features of checks have 64"
+    ):
         text_head(site, "hash:512", "auto")
     found, scale = text_head(site, "hash", "auto")
     assert found.shape == (4, 64) and scale == 100.0

@@ -17,7 +17,9 @@ def loss(tau: float, include: bool, z: torch.Tensor | None = None) -> torch.Tens
     return prototype_loss(z, torch.tensor([0]), THREE[None].to(z.dtype), ALL, tau, include)
 
 
-@pytest.mark.parametrize(("tau", "excluded", "included"), [(1.0, -0.686738, 0.407606), (0.07, -14.285714, 6.2e-7)])
+@pytest.mark.parametrize(
+    ("tau", "excluded", "included"), [(1.0, -0.686738, 0.407606), (0.07, -14.285714, 6.2e-7)]
+)
 def test_by_hand(tau: float, excluded: float, included: float) -> None:
     assert loss(tau, False).item() == pytest.approx(excluded, abs=1e-6)
     assert loss(tau, True).item() == pytest.approx(included, rel=1e-2 if tau < 1 else 1e-6)
@@ -45,25 +47,37 @@ def test_a_class_nobody_owns_is_left_out() -> None:
     z, y = F.normalize(torch.randn(4, 2), dim=1), torch.tensor([0, 1, 0, 1])
     known = torch.tensor([True, True, False])
     torch.testing.assert_close(
-        prototype_loss(z, y, THREE[None], known, 0.5), prototype_loss(z, y, THREE[None, :2], known[:2], 0.5)
+        prototype_loss(z, y, THREE[None], known, 0.5),
+        prototype_loss(z, y, THREE[None, :2], known[:2], 0.5),
     )
     alone = torch.tensor([True, False, False])  # nothing to be pushed from
-    assert prototype_loss(z, torch.zeros(4, dtype=torch.int64), THREE[None], alone, 0.5).item() == 0.0
+    assert (
+        prototype_loss(z, torch.zeros(4, dtype=torch.int64), THREE[None], alone, 0.5).item() == 0.0
+    )
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"), [("literal", (0.375, 0.125)), ("weighted", (0.75, 0.25)), ("mean", (0.5, 0.5))]
+    ("how", "expected"),
+    [("literal", (0.375, 0.125)), ("weighted", (0.75, 0.25)), ("mean", (0.5, 0.5))],
 )
 def test_pooling_by_hand(how: str, expected: tuple[float, float]) -> None:
-    prototypes = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[9.0, 9.0]]])  # the third client has no sample
+    prototypes = torch.tensor(
+        [[[1.0, 0.0]], [[0.0, 1.0]], [[9.0, 9.0]]]
+    )  # the third client has no sample
     made, known = pooled(prototypes, torch.tensor([[30.0], [10.0], [0.0]]), how)
     assert tuple(made[0].tolist()) == expected and known.tolist() == [True]
     equal = torch.tensor([[5.0], [5.0], [0.0]])
-    torch.testing.assert_close(pooled(prototypes, equal, "weighted")[0], pooled(prototypes, equal, "mean")[0])
+    torch.testing.assert_close(
+        pooled(prototypes, equal, "weighted")[0], pooled(prototypes, equal, "mean")[0]
+    )
 
 
 def test_padding_is_idempotent_and_keeps_what_is_owned() -> None:
-    prototypes, counts, common = torch.randn(2, 3, 4), torch.tensor([[1, 0, 2], [0, 0, 5]]), torch.randn(3, 4)
+    prototypes, counts, common = (
+        torch.randn(2, 3, 4),
+        torch.tensor([[1, 0, 2], [0, 0, 5]]),
+        torch.randn(3, 4),
+    )
     once = padded(prototypes, counts, common)
     assert torch.equal(padded(once, counts, common), once)
     assert torch.equal(once[0, 0], prototypes[0, 0]) and torch.equal(once[1, 1], common[1])
@@ -75,7 +89,10 @@ def test_padding_is_idempotent_and_keeps_what_is_owned() -> None:
 
 def test_the_published_codes_loss_one_sample_at_a_time() -> None:
     rng = torch.Generator().manual_seed(0)
-    z, sets = F.normalize(torch.randn(4, 3, generator=rng), dim=1), torch.randn(2, 2, 3, generator=rng)
+    z, sets = (
+        F.normalize(torch.randn(4, 3, generator=rng), dim=1),
+        torch.randn(2, 2, 3, generator=rng),
+    )
     y, tau = torch.tensor([0, 1, 1, 0]), 0.3
     both, labels, expected = torch.cat([z, z]), torch.cat([y, y]), 0.0
     for client in sets:
@@ -83,7 +100,11 @@ def test_the_published_codes_loss_one_sample_at_a_time() -> None:
             logits = both @ client[labels[i]] / tau
             others = [r for r in range(8) if r != i]
             friends = [r for r in others if labels[r] == labels[i]]
-            expected -= sum((logits[q] - logits[others].logsumexp(0)).item() for q in friends) / len(friends) / 8
+            expected -= (
+                sum((logits[q] - logits[others].logsumexp(0)).item() for q in friends)
+                / len(friends)
+                / 8
+            )
     assert anchored_supcon(z, y, sets, tau).item() == pytest.approx(expected, rel=1e-5)
 
 

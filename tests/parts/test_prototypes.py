@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from fedloom.core.errors import FedloomError
-from fedloom.parts.prototypes import class_means, distance_to_own, distances, nearest, nearest_other, squared_gap, table
+from fedloom.parts.prototypes import (
+    class_means,
+    distance_to_own,
+    distances,
+    nearest,
+    nearest_other,
+    squared_gap,
+    table,
+)
 
 
 def test_class_means() -> None:
@@ -24,7 +32,9 @@ def test_table_goes_by_class_number_not_by_order_of_arrival() -> None:
 def test_distance_is_per_element_and_unknown_classes_add_nothing() -> None:
     """Differences (1, 3) of class 0: (1 + 9) / 2 = 5, halved because the other sample's class has no prototype."""
     features = torch.tensor([[1.0, 3.0], [5.0, 5.0]], requires_grad=True)
-    loss = distance_to_own(features, torch.tensor([0, 1]), torch.zeros(2, 2), torch.tensor([True, False]))
+    loss = distance_to_own(
+        features, torch.tensor([0, 1]), torch.zeros(2, 2), torch.tensor([True, False])
+    )
     loss.backward()
     assert loss.item() == pytest.approx(2.5)
     assert features.grad.tolist() == [[0.5, 1.5], [0.0, 0.0]]
@@ -32,7 +42,9 @@ def test_distance_is_per_element_and_unknown_classes_add_nothing() -> None:
 
 def test_nearest() -> None:
     scores = nearest(
-        torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 3.0], [3.0, 4.0]]), torch.tensor([1, 1, 0]).bool()
+        torch.tensor([[3.0, 4.0]]),
+        torch.tensor([[0.0, 0.0], [3.0, 3.0], [3.0, 4.0]]),
+        torch.tensor([1, 1, 0]).bool(),
     )
     assert scores.tolist() == [[pytest.approx(-5.0), pytest.approx(-1.0), -torch.inf]]
 

@@ -10,7 +10,9 @@ from fedloom.parts.sharpness import uphill, uphill_adaptive
 def test_the_norm_is_over_all_tensors_together() -> None:
     g = Tree({"a.weight": torch.tensor([3.0]), "a.bias": torch.tensor([4.0])})
     up = uphill(g, 0.5)
-    assert [up["a.weight"].item(), up["a.bias"].item()] == pytest.approx([0.3, 0.4])  # per tensor: 0.5 and 0.5
+    assert [up["a.weight"].item(), up["a.bias"].item()] == pytest.approx(
+        [0.3, 0.4]
+    )  # per tensor: 0.5 and 0.5
 
 
 def test_no_gradient_no_step() -> None:

@@ -12,7 +12,10 @@ numbers = st.floats(-10, 10, allow_nan=False, width=32)
 
 
 def test_projection_by_hand() -> None:
-    assert project(torch.tensor([2.0, 0.9])).tolist() == [1.0, 0.0]  # an off-by-one in the prefix sum gives 1.05
+    assert project(torch.tensor([2.0, 0.9])).tolist() == [
+        1.0,
+        0.0,
+    ]  # an off-by-one in the prefix sum gives 1.05
     assert project(torch.tensor([0.6, 0.8])).tolist() == pytest.approx([0.4, 0.6])
     assert project(torch.tensor([0.2, 0.8])).tolist() == pytest.approx([0.2, 0.8])
     assert project(torch.tensor([7.0])).tolist() == [1.0]
@@ -38,8 +41,12 @@ def optimal(gram: Tensor, weights: Tensor) -> bool:
 def test_least_norm_by_hand() -> None:
     assert least_norm(torch.eye(2)).tolist() == pytest.approx([0.5, 0.5])  # orthonormal directions
     assert least_norm(torch.tensor([[4.0, 0.0], [0.0, 1.0]])).tolist() == pytest.approx([0.2, 0.8])
-    assert least_norm(torch.tensor([[1.0, -1.0], [-1.0, 1.0]])).tolist() == pytest.approx([0.5, 0.5])  # opposite
-    assert least_norm(torch.tensor([[1.0, 2.0], [2.0, 4.0]])).tolist() == pytest.approx([1.0, 0.0])  # a corner
+    assert least_norm(torch.tensor([[1.0, -1.0], [-1.0, 1.0]])).tolist() == pytest.approx(
+        [0.5, 0.5]
+    )  # opposite
+    assert least_norm(torch.tensor([[1.0, 2.0], [2.0, 4.0]])).tolist() == pytest.approx(
+        [1.0, 0.0]
+    )  # a corner
     assert least_norm(torch.ones(1, 1)).tolist() == [1.0]
 
 

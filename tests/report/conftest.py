@@ -18,7 +18,9 @@ import pytest
 from fedloom.report import RunData
 
 # Screenshots are kept here, below the ignored folder of runs, for whoever wants to look at them.
-SHOTS = Path(os.environ.get("FEDLOOM_SHOTS", Path(__file__).resolve().parents[2] / "runs" / "screenshots"))
+SHOTS = Path(
+    os.environ.get("FEDLOOM_SHOTS", Path(__file__).resolve().parents[2] / "runs" / "screenshots")
+)
 
 
 class Browser:
@@ -81,18 +83,26 @@ class Browser:
 
     def _note(self, event: str, told: dict[str, Any]) -> None:
         if event == "Runtime.consoleAPICalled":
-            self.logged.append(f"{told['type']}: {[a.get('value', a.get('description')) for a in told['args']]}")
+            self.logged.append(
+                f"{told['type']}: {[a.get('value', a.get('description')) for a in told['args']]}"
+            )
         elif event == "Runtime.exceptionThrown":
             details = told["exceptionDetails"]
-            self.logged.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")
+            self.logged.append(
+                f"exception: {details.get('exception', {}).get('description', details['text'])}"
+            )
         elif event == "Log.entryAdded":
             self.logged.append(f"{told['entry']['level']}: {told['entry']['text']}")
-        elif event == "Network.requestWillBeSent" and not told["request"]["url"].startswith(("data:", "blob:")):
+        elif event == "Network.requestWillBeSent" and not told["request"]["url"].startswith(
+            ("data:", "blob:")
+        ):
             self.asked.append(told["request"]["url"])
         elif event == "Page.loadEventFired":
             self._loaded = True
 
-    def open(self, address: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def open(
+        self, address: str, *, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> None:
         """Open a page and wait until it is loaded and at rest."""
         phone = width < 600
         self.call(
@@ -121,7 +131,9 @@ class Browser:
 
     def js(self, expression: str) -> Any:
         """The value of an expression in the page."""
-        got = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        got = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in got, got["exceptionDetails"]
         return got["result"].get("value")
 
@@ -173,7 +185,11 @@ def made(
     for turn in range(1, rounds + 1):
         level = mean * turn / rounds
         stats = {"accuracy_mean": level, "accuracy_std": spread, "worst_client": min(known)}
-        stats |= {"domains": dict.fromkeys(domains, level), "domain_std": mean / 10, "sigma_client": mean / 20}
+        stats |= {
+            "domains": dict.fromkeys(domains, level),
+            "domain_std": mean / 10,
+            "sigma_client": mean / 20,
+        }
         metrics.append(
             {
                 "round": turn,
@@ -204,10 +220,23 @@ def made(
         **changes,
     }
     owned = [domains[j % len(domains)] if domains else None for j in range(len(accuracies))]
-    clients = [{"domain": d, "train": 30, "counts": [j + 1, 1234 + seed]} for j, d in enumerate(owned)]
-    federation = {"data": "toy", "partition": "dirichlet", "classes": ["cat", "dog"], "domains": domains}
+    clients = [
+        {"domain": d, "train": 30, "counts": [j + 1, 1234 + seed]} for j, d in enumerate(owned)
+    ]
+    federation = {
+        "data": "toy",
+        "partition": "dirichlet",
+        "classes": ["cat", "dog"],
+        "domains": domains,
+    }
     federation["clients"] = clients
-    config = {"method": method, "data": "toy", "seed": seed, "schedule": {"rounds": rounds}, "hyper": hyper or {}}
+    config = {
+        "method": method,
+        "data": "toy",
+        "seed": seed,
+        "schedule": {"rounds": rounds},
+        "hyper": hyper or {},
+    }
     return RunData(method, config, metrics, summary if finished else {}, federation, timing=timing)
 
 

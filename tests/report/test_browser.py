@@ -22,8 +22,19 @@ def interactive(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def address(comparison, tmp_path: Path, interactive: bool) -> str:
     """A page on disk, with a name that needs care."""
-    board = {"tests": [{"a": "fedbn", "b": "fedavg", "p_holm": 0.01, "sentence": "fedbn is better than fedavg."}]}
-    views = {"Extra": [Panel("extra", "A <b>view</b>", "made up", comparison[0].picture or _picture())]}
+    board = {
+        "tests": [
+            {
+                "a": "fedbn",
+                "b": "fedavg",
+                "p_holm": 0.01,
+                "sentence": "fedbn is better than fedavg.",
+            }
+        ]
+    }
+    views = {
+        "Extra": [Panel("extra", "A <b>view</b>", "made up", comparison[0].picture or _picture())]
+    }
     path = tmp_path / "a page.html"
     path.write_text(render(comparison, "Tests & more", board, interactive=interactive, views=views))
     assert path.stat().st_size < 8_000_000
@@ -47,7 +58,9 @@ def show_all(browser) -> None:
         browser.js(f"{figure}.closest('.tab')?.querySelector('label').click()")
         browser.js(f"{figure}.scrollIntoView({{behavior: 'instant'}})")
         # what is drawn of it: a picture, an SVG, or Plotly's
-        browser.until(lambda: browser.js(f"!!{figure}.querySelector('img, .scroll > svg, .live .xy')"))  # noqa: B023
+        browser.until(
+            lambda: browser.js(f"!!{figure}.querySelector('img, .scroll > svg, .live .xy')")
+        )  # noqa: B023
 
 
 @pytest.mark.parametrize(
@@ -62,11 +75,15 @@ def test_it_opens_without_error_or_request_and_draws_every_figure(
     assert figures == 17
     show_all(browser)
     if interactive:
-        assert browser.js("document.querySelectorAll('.plot.drawn').length") == figures - 1  # one is a picture
+        assert (
+            browser.js("document.querySelectorAll('.plot.drawn').length") == figures - 1
+        )  # one is a picture
     else:
         assert browser.js("document.querySelectorAll('figure svg').length") == figures - 1
     # every figure has marks of its own, not just a frame
-    assert browser.js(f"[...document.querySelectorAll('figure')].map(f => {MARKS}).every(n => n >= 3)"), name
+    assert browser.js(
+        f"[...document.querySelectorAll('figure')].map(f => {MARKS}).every(n => n >= 3)"
+    ), name
     assert browser.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
     # the page itself never scrolls sideways, whatever is in it
     assert browser.js("document.documentElement.scrollWidth <= innerWidth")
@@ -74,7 +91,10 @@ def test_it_opens_without_error_or_request_and_draws_every_figure(
     assert background == ("rgb(18, 22, 27)" if dark else "rgb(255, 255, 255)")
     browser.js("scrollTo({top: 0, behavior: 'instant'})")
     browser.rest()
-    assert browser.shot(f"{name}-{'plotly' if interactive else 'still'}", whole=True).stat().st_size > 20_000
+    assert (
+        browser.shot(f"{name}-{'plotly' if interactive else 'still'}", whole=True).stat().st_size
+        > 20_000
+    )
     assert browser.logged == []
     assert browser.asked == [address]
 
@@ -82,24 +102,35 @@ def test_it_opens_without_error_or_request_and_draws_every_figure(
 def test_sorting_a_column_works(browser, address: str) -> None:
     browser.open(address)
     order = "[...document.querySelectorAll('#board tbody tr')].map(r => r.cells[0].dataset.v)"
-    labels = "[...document.querySelectorAll('#board [data-column]')].map(b => b.firstChild.textContent)"
+    labels = (
+        "[...document.querySelectorAll('#board [data-column]')].map(b => b.firstChild.textContent)"
+    )
     assert browser.js(order) == ["fedbn", "fedavg", "local"]
     place = browser.js(labels).index("Worst client")
     press = f"document.querySelectorAll('#board [data-column]')[{place}].click()"
     browser.js(press)
     assert browser.js(order) == ["fedbn", "fedavg", "local"]
-    assert browser.js("document.querySelector('#board [aria-sort]').getAttribute('aria-sort')") == "descending"
+    assert (
+        browser.js("document.querySelector('#board [aria-sort]').getAttribute('aria-sort')")
+        == "descending"
+    )
     browser.js(press)
     assert browser.js(order) == ["local", "fedavg", "fedbn"]
     browser.js("document.querySelector('#board [data-column=\"0\"]').click()")
     assert browser.js(order) == ["fedavg", "fedbn", "local"]
     up = browser.js(labels).index("Mean gain")
     browser.js(f"document.querySelectorAll('#board [data-column]')[{up}].click()")
-    assert browser.js(order) == ["fedbn", "fedavg", "local"]  # local has no gain: last, whichever way
+    assert browser.js(order) == [
+        "fedbn",
+        "fedavg",
+        "local",
+    ]  # local has no gain: last, whichever way
     assert browser.logged == []
 
 
-def test_the_legend_hides_a_method_and_the_theme_can_be_changed(browser, address: str, interactive: bool) -> None:
+def test_the_legend_hides_a_method_and_the_theme_can_be_changed(
+    browser, address: str, interactive: bool
+) -> None:
     browser.open(address)
     browser.js("document.querySelector('.legend label').click()")
     browser.rest()
@@ -123,4 +154,9 @@ def test_a_configuration_can_be_copied_or_is_selected(browser, address: str) -> 
     browser.open(address)
     browser.js("document.querySelectorAll('#settings details').forEach(d => d.open = true)")
     browser.js("document.querySelector('.code button').click()")
-    browser.until(lambda: browser.js("document.querySelector('.code button').textContent") in ("copied", "selected"))
+    browser.until(
+        lambda: (
+            browser.js("document.querySelector('.code button').textContent")
+            in ("copied", "selected")
+        )
+    )

@@ -53,7 +53,12 @@ class Balance(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not {"style", "script"} & set(self.stack):
             self.text.append(data)
-        if {"th", "td"} & set(self.stack) and self.board and self.rows and "small" not in self.stack:
+        if (
+            {"th", "td"} & set(self.stack)
+            and self.board
+            and self.rows
+            and "small" not in self.stack
+        ):
             text, mark = self.rows[-1][-1]
             self.rows[-1][-1] = (text + data, mark)
 
@@ -66,13 +71,29 @@ def test_it_is_balanced_self_contained_and_shows_every_section(comparison) -> No
     text = render(comparison, "A & B")
     seen = Balance(text)
     said = "".join(seen.text)
-    for heading in ("A & B", "Leaderboard", "Curves", "Domains", "Fairness", "Clients", "Data", "Costs", "Settings"):
+    for heading in (
+        "A & B",
+        "Leaderboard",
+        "Curves",
+        "Domains",
+        "Fairness",
+        "Clients",
+        "Data",
+        "Costs",
+        "Settings",
+    ):
         assert heading in said
     assert not re.search(r"https?://|\bsrc=|url\(|@import|<link", text)
     # 3 personal curves, before and after; domains, two scatters, the ranking; gains, two maps; 3 partitions; traffic
     assert seen.tags.count("figcaption") == seen.tags.count("figure") == 5 + 1 + 3 + 3 + 3 + 1
     assert text.count("<svg") == seen.tags.count("figure")
-    for note in ("headline accuracy", "before / after local training", "std over seeds (ddof 1)", "ddof 0", "flatters"):
+    for note in (
+        "headline accuracy",
+        "before / after local training",
+        "std over seeds (ddof 1)",
+        "ddof 0",
+        "flatters",
+    ):
         assert note in said
 
 
@@ -81,7 +102,10 @@ def test_names_are_escaped_everywhere(make: Make, monkeypatch: pytest.MonkeyPatc
     run = make("mine", [0.5, 0.6], domains=[evil, "b"])
     run.federation["classes"] = [evil, evil]
     run.config.update({"data": evil, evil: evil})
-    board = {"rows": [{"method": "mine", "failed": [{"seed": 1, "error": evil}]}], "settings": {evil: evil}}
+    board = {
+        "rows": [{"method": "mine", "failed": [{"seed": 1, "error": evil}]}],
+        "settings": {evil: evil},
+    }
     runs = [run, make("local", [0.4, 0.4], domains=[evil, "b"])]
     assert Balance(render(runs, evil, board)).tags.count("script") == 1
     monkeypatch.setattr(page, "plotly_library", lambda: "var Plotly = '</script>';")
@@ -97,19 +121,30 @@ def test_seeds_are_put_together(comparison) -> None:
     personal = seen.column("Personal")
     assert list(personal) == ["fedbn", "fedavg", "local"]
     # fedbn: 80, 79, 78; fedavg: 70, 71, 72; local, over three known clients: 60, 61.3, 62.7
-    assert personal == {"fedbn": ("79.0± 1.0", "best"), "fedavg": ("71.0± 1.0", ""), "local": ("61.3± 1.3", "")}
+    assert personal == {
+        "fedbn": ("79.0± 1.0", "best"),
+        "fedavg": ("71.0± 1.0", ""),
+        "local": ("61.3± 1.3", ""),
+    }
     assert "3 seeds, before local training" in "".join(seen.text)
     assert seen.column("Up") == {"fedbn": ("1", "best"), "fedavg": ("2", ""), "local": ("0", "")}
     assert seen.column("Domain std")["local"] == ("6.1± 0.1", "best")
-    assert {mark for _, mark in seen.column("Time").values()} == {""}  # never marked: it depends on the load
-    assert {mark for _, mark in seen.column("best\u00a0on test").values()} == {""}  # picked on test data
+    assert {mark for _, mark in seen.column("Time").values()} == {
+        ""
+    }  # never marked: it depends on the load
+    assert {mark for _, mark in seen.column("best\u00a0on test").values()} == {
+        ""
+    }  # picked on test data
     assert "Common" not in [text for text, _ in seen.rows[0]]  # no run has one
 
 
 def test_a_single_seed_is_never_marked(make: Make) -> None:
     text = render([make("a", [0.9]), make("b", [0.5])], "t")
     assert {mark for row in Balance(text).rows for _, mark in row} == {""}
-    assert "One seed only, which proves nothing" in text and "±" not in Balance(text).column("Personal")["a"][0]
+    assert (
+        "One seed only, which proves nothing" in text
+        and "±" not in Balance(text).column("Personal")["a"][0]
+    )
 
 
 def test_different_seeds_are_not_compared(make: Make) -> None:
@@ -128,13 +163,35 @@ def test_one_lucky_seed_does_not_win(make: Make) -> None:
 
 def test_tests_decide_what_is_said_and_framed(comparison) -> None:
     tests = [
-        {"a": "fedbn", "b": "fedavg", "p": 0.2, "p_holm": 0.4, "sentence": "No significant difference, they say."},
-        {"a": "fedbn", "b": "local", "p": 0.001, "p_holm": 0.002, "sentence": "fedbn is better than local."},
-        {"a": "fedavg", "b": "local", "p": 0.5, "p_holm": 0.5, "sentence": "fedavg and local are alike."},
+        {
+            "a": "fedbn",
+            "b": "fedavg",
+            "p": 0.2,
+            "p_holm": 0.4,
+            "sentence": "No significant difference, they say.",
+        },
+        {
+            "a": "fedbn",
+            "b": "local",
+            "p": 0.001,
+            "p_holm": 0.002,
+            "sentence": "fedbn is better than local.",
+        },
+        {
+            "a": "fedavg",
+            "b": "local",
+            "p": 0.5,
+            "p_holm": 0.5,
+            "sentence": "fedavg and local are alike.",
+        },
     ]
     text = render(comparison, "t", {"tests": tests})
     personal = Balance(text).column("Personal")
-    assert {m: mark for m, (_, mark) in personal.items()} == {"fedbn": "best", "fedavg": "tie", "local": ""}
+    assert {m: mark for m, (_, mark) in personal.items()} == {
+        "fedbn": "best",
+        "fedavg": "tie",
+        "local": "",
+    }
     assert "Is fedbn really ahead?" in text and "not significantly different" in text
     assert text.index("No significant difference, they say.") < text.index("All other pairs")
     assert text.index("All other pairs") < text.index("fedavg and local are alike.")
@@ -142,12 +199,23 @@ def test_tests_decide_what_is_said_and_framed(comparison) -> None:
 
 
 def test_a_boards_own_figures_are_used_unless_it_is_older_than_the_runs(comparison) -> None:
-    row = {"method": "fedavg", "seeds": [0, 1, 2], "personal": 0.75, "personal_std": 0.02, "rounds_to_target": 7}
+    row = {
+        "method": "fedavg",
+        "seeds": [0, 1, 2],
+        "personal": 0.75,
+        "personal_std": 0.02,
+        "rounds_to_target": 7,
+    }
     seen = Balance(render(comparison, "t", {"rows": [row]}))
     assert seen.column("Personal")["fedavg"] == ("75.0± 2.0", "")
-    assert seen.column("To target")["fedavg"][0] == "7" and seen.column("To target")["local"][0] == "\u2013"
+    assert (
+        seen.column("To target")["fedavg"][0] == "7"
+        and seen.column("To target")["local"][0] == "\u2013"
+    )
     lucky = Balance(render(comparison, "t", {"rows": [{**row, "target_reached": 1}]}))
-    with pytest.raises(ValueError, match="To target"):  # one seed of three is no mean over seeds: nothing to show
+    with pytest.raises(
+        ValueError, match="To target"
+    ):  # one seed of three is no mean over seeds: nothing to show
         lucky.column("To target")
     stale = Balance(render(comparison, "t", {"rows": [{**row, "seeds": [0]}]}))
     assert stale.column("Personal")["fedavg"][0] == "71.0± 1.0"
@@ -167,23 +235,39 @@ def test_what_failed_is_named_not_dropped(comparison, failed: Any, said: str) ->
     rows = [{"method": "fedavg", "failed": failed}, {"method": "wrecked", "failed": failed}]
     text = render(comparison, "t", {"rows": rows, "title": "x"})
     seen = Balance(text)
-    assert "wrecked" in seen.column("Personal") and text.count(said) == 4  # in the leaderboard and among the runs
+    assert (
+        "wrecked" in seen.column("Personal") and text.count(said) == 4
+    )  # in the leaderboard and among the runs
 
 
 def test_fine_tuned_fedavg_is_drawn_from_the_runs_of_fedavg(comparison) -> None:
     note = "from the runs of fedavg"
-    row = {"method": "fedavg-tuned", "seeds": [0, 1, 2], "personal": 0.355, "personal_std": 0.005, "note": note}
+    row = {
+        "method": "fedavg-tuned",
+        "seeds": [0, 1, 2],
+        "personal": 0.355,
+        "personal_std": 0.005,
+        "note": note,
+    }
     text = render(comparison, "t", {"rows": [row]})
     assert Balance(text).column("Personal")["fedavg-tuned"] == ("35.5± 0.5", "")
     assert note in text and "3 seeds, after local training" in text
     # after local training the made-up clients have half of their accuracy: 62 and 50 points
-    assert "fedavg-tuned, client 0, seed 0: \u221219.0 points" in text and "fedavg-tuned: 35.5 ± 0.5 %" in text
+    assert (
+        "fedavg-tuned, client 0, seed 0: \u221219.0 points" in text
+        and "fedavg-tuned: 35.5 ± 0.5 %" in text
+    )
     assert "fedavg-tuned" not in render(comparison, "t")
 
 
 def test_settings_tell_runs_of_one_method_apart(make: Make) -> None:
-    runs = [make("fedprox", [0.5], s, hyper={"mu": mu, "nu": 1}) for mu in (0.1, 1.0) for s in (0, 1)]
-    assert set(Balance(render(runs, "t")).column("Personal")) == {"fedprox (mu=0.1)", "fedprox (mu=1.0)"}
+    runs = [
+        make("fedprox", [0.5], s, hyper={"mu": mu, "nu": 1}) for mu in (0.1, 1.0) for s in (0, 1)
+    ]
+    assert set(Balance(render(runs, "t")).column("Personal")) == {
+        "fedprox (mu=0.1)",
+        "fedprox (mu=1.0)",
+    }
     moved = [make("fedprox", [0.5], s) for s in (0, 1)]
     moved[1].config["execution"] = {"workers": 8}  # where it ran does not matter
     assert set(Balance(render(moved, "t")).column("Personal")) == {"fedprox"}
@@ -196,7 +280,9 @@ def test_gains_are_per_client_against_local_of_the_same_seed(comparison) -> None
     assert "fedavg, client 0, seed 0: +12.0 points" in text and "fedavg, client 3, seed" not in text
     # the map is the mean over seeds
     assert "fedavg, client 0 (photo): +8.0" in text and "fedavg, client 3 (sketch): \u2013" in text
-    assert "Gain over training alone" not in render([r for r in comparison if r.method != "local"], "t")
+    assert "Gain over training alone" not in render(
+        [r for r in comparison if r.method != "local"], "t"
+    )
 
 
 def test_clients_without_domains_are_not_averaged_over_partitions(make: Make) -> None:
@@ -219,7 +305,10 @@ def test_an_unfinished_run_is_shown_as_such_and_a_finished_seed_goes_first(make:
     under_way.config["schedule"] = {"rounds": 9}
     text = render([under_way], "t")
     assert "unfinished, round 2 of 9" in text and Balance(text).column("Personal")["m"][0] == "70.0"
-    both = [make("m", [0.5, 0.5], 0), replace(under_way, config={**under_way.config, "schedule": {"rounds": 2}})]
+    both = [
+        make("m", [0.5, 0.5], 0),
+        replace(under_way, config={**under_way.config, "schedule": {"rounds": 2}}),
+    ]
     text = render(both, "t")
     assert Balance(text).column("Personal")["m"][0] == "50.0" and "1 more under way" in text
 
@@ -227,7 +316,11 @@ def test_an_unfinished_run_is_shown_as_such_and_a_finished_seed_goes_first(make:
 def test_curves_have_bands_and_three_horizontal_axes(comparison) -> None:
     text = render(comparison, "t")
     # two rounds of 2 + 2 MB and of 1.5 seconds
-    for tip in ("fedavg: 71.0 ± 1.0 %", "fedavg: 71.0 ± 1.0 %, 8.0 MB", "fedavg: 71.0 ± 1.0 %, 3.0 s"):
+    for tip in (
+        "fedavg: 71.0 ± 1.0 %",
+        "fedavg: 71.0 ± 1.0 %, 8.0 MB",
+        "fedavg: 71.0 ± 1.0 %, 3.0 s",
+    ):
         assert tip in text
     assert "the band is the std over seeds" in text
     assert "the band is" not in render(comparison[:3], "t")
@@ -237,7 +330,9 @@ def test_curves_have_bands_and_three_horizontal_axes(comparison) -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0, None])
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_edge_cases_render(make: Make, clients: int, level: float | None, rounds: int) -> None:
-    runs = [make(m, [level] * clients, s, rounds=rounds, up=0) for m in ("local", "x") for s in (0, 1)]
+    runs = [
+        make(m, [level] * clients, s, rounds=rounds, up=0) for m in ("local", "x") for s in (0, 1)
+    ]
     text = render(runs, "t")
     Balance(text)
     assert "nan" not in re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL).lower()
@@ -258,8 +353,23 @@ def test_nulls_anywhere_in_numbers_render(make: Make) -> None:
         return None if isinstance(data, float) else data
 
     run = make("m", [0.5, 0.6])
-    Balance(render([RunData("m", {}, blank(copy.deepcopy(run.metrics)), blank(run.summary), run.federation)], "t"))
-    bare = RunData("m", {}, [{"round": 1, "personal": None, "clients": None}], {"personal": None}, {"clients": None})
+    Balance(
+        render(
+            [
+                RunData(
+                    "m", {}, blank(copy.deepcopy(run.metrics)), blank(run.summary), run.federation
+                )
+            ],
+            "t",
+        )
+    )
+    bare = RunData(
+        "m",
+        {},
+        [{"round": 1, "personal": None, "clients": None}],
+        {"personal": None},
+        {"clients": None},
+    )
     assert "No evaluated round yet" in render([bare], "t")
 
 
@@ -279,9 +389,18 @@ def test_no_metrics_says_so() -> None:
 
 
 def test_configuration_is_valid_toml_or_the_given_text(make: Make) -> None:
-    config = {"rounds": 3, "on": True, "rate": 0.1, "none": None, "list": [1, 'a"b'], "t": {"x y": "z", "u": {"v": 1}}}
+    config = {
+        "rounds": 3,
+        "on": True,
+        "rate": 0.1,
+        "none": None,
+        "list": [1, 'a"b'],
+        "t": {"x y": "z", "u": {"v": 1}},
+    }
     assert tomllib.loads(config_text(config)) == {k: v for k, v in config.items() if k != "none"}
-    assert "<pre>a = 1 # mine &lt;</pre>" in render([RunData("m", {"toml": "a = 1 # mine <"}, [], {}, {})], "t")
+    assert "<pre>a = 1 # mine &lt;</pre>" in render(
+        [RunData("m", {"toml": "a = 1 # mine <"}, [], {}, {})], "t"
+    )
     assert "fedloom 0.1.0\ntorch 2.13" in render([make("m", [0.5])], "t")
 
 
@@ -300,7 +419,9 @@ def test_with_plotly_the_page_holds_figures_as_data_and_stays_small(
     text = render(runs, "t", interactive=True)
     assert len(text) < 8_000_000
     assert "<svg" not in text
-    kept = json.loads(text.split("<script type=application/json id=figures>")[1].split("</script>")[0])
+    kept = json.loads(
+        text.split("<script type=application/json id=figures>")[1].split("</script>")[0]
+    )
     assert len(kept) == text.count('class="scroll plot"') == text.count("<figure>") >= 15
     assert all(figure["data"] and figure["layout"] for figure in kept.values())
     monkeypatch.setattr(page, "plotly_library", lambda: None)

@@ -14,7 +14,12 @@ GREEN = (0, 230, 118)  # outlines
 
 
 def made(
-    counts: list[list[int]], of: list[int], *, x: Tensor | None = None, domains: int = 2, shape: tuple[int, ...] = (3,)
+    counts: list[list[int]],
+    of: list[int],
+    *,
+    x: Tensor | None = None,
+    domains: int = 2,
+    shape: tuple[int, ...] = (3,),
 ) -> Federation:
     """Client k has `counts[k][c]` samples of class c, all of domain `of[k]`."""
     labels = [[c for c, n in enumerate(row) for _ in range(n)] for row in counts]
@@ -24,12 +29,17 @@ def made(
         name="made",
         x=torch.zeros(n, *shape) if x is None else x,
         y=torch.tensor([c for row in labels for c in row], dtype=torch.int64),
-        domain=torch.tensor([of[k] for k, row in enumerate(labels) for _ in row], dtype=torch.int64),
+        domain=torch.tensor(
+            [of[k] for k, row in enumerate(labels) for _ in row], dtype=torch.int64
+        ),
         test=torch.zeros(n, dtype=torch.bool),
         classes=tuple(f"class {c}" for c in range(len(counts[0]))),
         domains=tuple(f"domain {d}" for d in range(domains)),
     )
-    clients = [Client(np.arange(ends[k], ends[k + 1]), NONE, NONE, data.domains[of[k]]) for k in range(len(counts))]
+    clients = [
+        Client(np.arange(ends[k], ends[k + 1]), NONE, NONE, data.domains[of[k]])
+        for k in range(len(counts))
+    ]
     return Federation(data, tuple(clients), "by hand", "A description of this partition.")
 
 
@@ -106,7 +116,9 @@ def test_contact_sheet_shows_each_domain_in_its_row(channels: int) -> None:
     x = torch.zeros(60, channels, 10, 8, dtype=torch.uint8)
     x[:40], x[40:] = 90, 160
     image = contact_sheet(made([[20, 20], [10, 10]], [0, 1], x=x).data, per_domain=7)
-    assert area(image, (90, 90, 90)) == area(image, (160, 160, 160)) == 7 * 20 * 16  # twice as large
+    assert (
+        area(image, (90, 90, 90)) == area(image, (160, 160, 160)) == 7 * 20 * 16
+    )  # twice as large
     rows = [np.flatnonzero((np.asarray(image) == v).all(2).any(1)) for v in (90, 160)]
     assert rows[0].max() < rows[1].min() and len(rows[0]) == 20
     assert area(image, pictures.DOMAINS[0]) == 5 * 20
@@ -120,7 +132,9 @@ def test_contact_sheet_keeps_colours_upright_and_classes_take_turns() -> None:
     first = next(c for c in range(pixels.shape[1]) if tuple(pixels[0, c]) == (250, 0, 0))
     seen = [pixels[0, first + i * 11].tolist() for i in range(6)]
     assert seen == [[250, 0, 0], [0, 250, 0], [0, 0, 250]] * 2
-    assert (pixels[8:12, first : first + 8] == 30).all() and (pixels[:8, first : first + 8, 0] == 250).all()
+    assert (pixels[8:12, first : first + 8] == 30).all() and (
+        pixels[:8, first : first + 8, 0] == 250
+    ).all()
 
 
 def test_contact_sheet_shrinks_and_wraps_large_images() -> None:
@@ -138,7 +152,9 @@ def test_contact_sheet_prefers_training_samples_and_outlines_maps() -> None:
     zero = torch.zeros(3, dtype=torch.int64)
     data = Dataset("maps", x, y, zero, test, ("ground", "thing"), ("one",))
     image = contact_sheet(data)
-    assert area(image, GREEN) == 2 * (4 * 20 - 4)  # the frame of a square, twice: the test sample is left out
+    assert area(image, GREEN) == 2 * (
+        4 * 20 - 4
+    )  # the frame of a square, twice: the test sample is left out
     federation = Federation(data, (Client(np.array([0, 2]), NONE, NONE),))
     assert picture(federation).height > image.height + 200
 
@@ -164,7 +180,11 @@ def test_picture_stacks_what_applies() -> None:
     for part in (heatmap(vectors), histogram(vectors)):
         window = np.asarray(plain)[:, 28 : 28 + part.width]
         pixels = np.asarray(part)
-        tops = [y for y in range(len(window) - part.height + 1) if np.array_equal(window[y : y + part.height], pixels)]
+        tops = [
+            y
+            for y in range(len(window) - part.height + 1)
+            if np.array_equal(window[y : y + part.height], pixels)
+        ]
         assert len(tops) == 1
 
 
@@ -180,6 +200,14 @@ def test_a_picture_is_always_the_same_and_can_be_saved(tmp_path: object) -> None
 def test_short_numbers_and_steps() -> None:
     numbers = (0, 999, 1000, 1234, 35_400, 2_000_000)
     assert [pictures._short(n) for n in numbers] == ["0", "999", "1k", "1.2k", "35k", "2M"]
-    assert [pictures._step(20, cell) for cell in (25, 10, 9, 3, 2, 1, 0.5)] == [1, 2, 5, 10, 10, 20, 50]
+    assert [pictures._step(20, cell) for cell in (25, 10, 9, 3, 2, 1, 0.5)] == [
+        1,
+        2,
+        5,
+        10,
+        10,
+        20,
+        50,
+    ]
     assert pictures._shorten("a name much too long", 60, 12).endswith("...")
     assert pictures._length(pictures._shorten("a name much too long", 60, 12), 12) <= 60

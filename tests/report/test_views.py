@@ -31,11 +31,15 @@ QUIET = Console(file=io.StringIO())
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("runs")
-    return [fedloom.run(m, "digits4", out=folder / m, **SMALL) for m in ("local", "fedavg", "fedper")]
+    return [
+        fedloom.run(m, "digits4", out=folder / m, **SMALL) for m in ("local", "fedavg", "fedper")
+    ]
 
 
 def test_singular_values_are_those_of_the_covariance() -> None:
-    features = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 6)) * [3, 2, 1, 1, 0.1, 0])
+    features = torch.from_numpy(
+        np.random.default_rng(0).normal(size=(50, 6)) * [3, 2, 1, 1, 0.1, 0]
+    )
     wanted = np.linalg.svd(np.cov(features.numpy().T), compute_uv=False)
     assert singular(features).numpy() == pytest.approx(wanted, abs=1e-9)
 
@@ -73,7 +77,14 @@ def test_grad_cam_of_decoupled_parts() -> None:
         conv.weight.fill_(1.0)
         head.weight.copy_(torch.tensor([[1.0], [-1.0]]))
     network = split(nn.Sequential(nn.Sequential(conv), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head))
-    options = {"hidden": 1, "depth": 2, "sigma": 0.1, "noise": "gumbel", "random": False, "use": "whole"}
+    options = {
+        "hidden": 1,
+        "depth": 2,
+        "sigma": 0.1,
+        "noise": "gumbel",
+        "random": False,
+        "use": "whole",
+    }
     assert part_maps(network, torch.ones(1, 1, 4, 8), torch.tensor([0])) == {}
     with_corrections(network, (), 2, **options)
     (point,) = corrections(network)
@@ -82,9 +93,13 @@ def test_grad_cam_of_decoupled_parts() -> None:
     assert list(maps) == ["f", "f+", "f-", "f*", "f~"]
     left, right = ({n: round(float(m[0, 0, at]), 4) for n, m in maps.items()} for at in (0, 7))
     assert left == {"f": 0.5, "f+": 0.5, "f-": 0, "f*": 0, "f~": 0.5}
-    assert right == {"f": 0.5, "f+": 0, "f-": 0.5, "f*": 1, "f~": 1}, "f- of 1 and a correction of 1"
+    assert right == {"f": 0.5, "f+": 0, "f-": 0.5, "f*": 1, "f~": 1}, (
+        "f- of 1 and a correction of 1"
+    )
     seen = class_maps(network, torch.ones(1, 1, 4, 8), torch.tensor([0]))
-    assert (round(float(seen[0, 0, 0]), 4), float(seen[0, 0, 7])) == (0.5, 1), "of f~, not of the corrector's layer"
+    assert (round(float(seen[0, 0, 0]), 4), float(seen[0, 0, 7])) == (0.5, 1), (
+        "of f~, not of the corrector's layer"
+    )
 
 
 class _Sides(nn.Module):
@@ -103,10 +118,14 @@ def test_decoupled_features_have_a_panel(tmp_path: Path) -> None:
 
 
 def test_prompts_by_domain_have_a_panel(tmp_path: Path) -> None:
-    made = fedloom.run("fedgcr", "digits4", out=tmp_path / "fedgcr", limit_train=20, limit_test=20, **SMALL)
+    made = fedloom.run(
+        "fedgcr", "digits4", out=tmp_path / "fedgcr", limit_train=20, limit_test=20, **SMALL
+    )
     (panel,) = look([made], QUIET)["Type-specific prompts of test samples (t-SNE)"]
     assert isinstance(panel.figure, Chart)
-    assert sorted(m.name for m in panel.figure.marks) == sorted({c["domain"] for c in made.federation["clients"]})
+    assert sorted(m.name for m in panel.figure.marks) == sorted(
+        {c["domain"] for c in made.federation["clients"]}
+    )
     assert len({m.ink for m in panel.figure.marks}) == 4 and all(m.x for m in panel.figure.marks)
 
 
@@ -118,28 +137,42 @@ def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:
         scores = one.predictor(1)(x)
         assert torch.allclose(one.site.model.head(features), scores, atol=1e-5)
         accuracy = float((scores.argmax(1) == labels).float().mean())
-        assert accuracy == pytest.approx(runs[0].clients[1], abs=1e-6)  # the very model that was evaluated
+        assert accuracy == pytest.approx(
+            runs[0].clients[1], abs=1e-6
+        )  # the very model that was evaluated
         mine, theirs = (one.features(k, "test", 10_000)[0] for k in (1, 2))
         assert mine.shape == theirs.shape and not torch.allclose(mine, theirs)
         assert len(one.features(1, "train", 7)[0]) == 7
 
 
-def test_look_gives_panels_for_every_method_and_changes_nothing(runs: list[Run], monkeypatch) -> None:
+def test_look_gives_panels_for_every_method_and_changes_nothing(
+    runs: list[Run], monkeypatch
+) -> None:
     monkeypatch.setattr("fedloom.report.views.POINTS", 120)
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for r in runs for p in _files(r)}
     views = look(runs, QUIET)
-    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for r in runs for p in _files(r)} == before and len(before) > 6
+    assert {
+        p: (p.read_bytes(), p.stat().st_mtime_ns) for r in runs for p in _files(r)
+    } == before and len(before) > 6
     assert [len(found) for found in views.values()] == [3, 3, 3, 1]
     embedding, spectrum, similarity, cam = (found[0] for found in views.values())
     assert isinstance(embedding.figure, Chart) and isinstance(spectrum.figure, Chart)
     stars = [m for m in embedding.figure.marks if m.symbol == "star"]
     assert len(stars) == 10  # one for each class
-    assert len({m.symbol for m in embedding.figure.marks if m.x and m.symbol != "star"}) == 4  # one for each domain
+    assert (
+        len({m.symbol for m in embedding.figure.marks if m.x and m.symbol != "star"}) == 4
+    )  # one for each domain
     assert len([m for m in spectrum.figure.marks if m.kind == "line"]) == 4  # one for each client
-    assert all(m.y[0] == 0 and list(m.y) == sorted(m.y, reverse=True) for m in spectrum.figure.marks)
+    assert all(
+        m.y[0] == 0 and list(m.y) == sorted(m.y, reverse=True) for m in spectrum.figure.marks
+    )
     assert isinstance(similarity.figure, Heat)
     cells = np.array(similarity.figure.cells, dtype=float)
-    assert cells.shape == (4, 4) and cells.diagonal() == pytest.approx(1, abs=1e-5) and cells == pytest.approx(cells.T)
+    assert (
+        cells.shape == (4, 4)
+        and cells.diagonal() == pytest.approx(1, abs=1e-5)
+        and cells == pytest.approx(cells.T)
+    )
     assert isinstance(cam.figure, bytes)
     assert Image.open(io.BytesIO(cam.figure)).width > 12 * 80
     text = render([r.data() for r in runs], "t", views=views)
@@ -155,7 +188,9 @@ def test_what_cannot_be_looked_at_is_said(runs: list[Run], tmp_path: Path) -> No
     with pytest.raises(FedloomError, match="none of these is finished"):
         look([unfinished], QUIET)
     federation = _federation(runs[1])
-    given = fedloom.run("fedavg", federation, seed=0, out=tmp_path / "given", rounds=1, width=4, features=16)
+    given = fedloom.run(
+        "fedavg", federation, seed=0, out=tmp_path / "given", rounds=1, width=4, features=16
+    )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert look([given], QUIET) == {}

@@ -49,7 +49,11 @@ def test_randomness_without_a_key_is_caught() -> None:
     @method("faulty")
     class Random(FedAvg):
         def train(self, down: Payload, state: Payload, local: Local):
-            return local.fit(gradient=lambda s: s.g.map(lambda t: t + 0.01 * torch.randn(t.shape, generator=generator)))
+            return local.fit(
+                gradient=lambda s: s.g.map(
+                    lambda t: t + 0.01 * torch.randn(t.shape, generator=generator)
+                )
+            )
 
     assert failures(Random()) >= {"deterministic", "order"}
 
@@ -114,7 +118,9 @@ def test_sending_private_tensors_is_caught() -> None:
 
         def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
             names = list(server.tree("model"))
-            return super().aggregate(server, ((k, Payload(model=up.tree("model").only(names))) for k, up in uploads))
+            return super().aggregate(
+                server, ((k, Payload(model=up.tree("model").only(names))) for k, up in uploads)
+            )
 
     assert failures(Leaks()) == {"roles"}
 
@@ -143,7 +149,9 @@ def test_assuming_every_class_is_caught() -> None:
     class AllClasses(FedAvg):
         def train(self, down: Payload, state: Payload, local: Local):
             weight = 1 / local.counts.float()  # infinite where a client lacks a class
-            return local.fit(lambda b: (b.logits.logsumexp(1) * weight.mean()).mean() * 0 + b.logits.mean())
+            return local.fit(
+                lambda b: (b.logits.logsumexp(1) * weight.mean()).mean() * 0 + b.logits.mean()
+            )
 
     assert "hard_clients" in failures(AllClasses())
 

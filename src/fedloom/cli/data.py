@@ -98,16 +98,26 @@ def show(
     console.print(table, highlight=False)
     if partition:
         table = Table(
-            "client", "domain", "train", "validation", "test", "training samples per class", box=box.SIMPLE_HEAD
+            "client",
+            "domain",
+            "train",
+            "validation",
+            "test",
+            "training samples per class",
+            box=box.SIMPLE_HEAD,
         )
         for k, c in enumerate(facts["clients"]):
             sizes = [str(c[part]) for part in ("train", "validation", "test")]
-            table.add_row(str(k), escape(c["domain"] or "several"), *sizes, " ".join(map(str, c["counts"])))
+            table.add_row(
+                str(k), escape(c["domain"] or "several"), *sizes, " ".join(map(str, c["counts"]))
+            )
         console.print(table)
 
 
 @app.command()
-def check(path: Name, set_: Set = None, data_root: Root = None, on_bad_file: BadFile = None) -> None:
+def check(
+    path: Name, set_: Set = None, data_root: Root = None, on_bad_file: BadFile = None
+) -> None:
     """Read a data set completely and say whether it can be used; what is wrong is named."""
     from ..data.catalogue import load
     from ..engine.config import build, parse_set
@@ -170,7 +180,9 @@ def _deal(
     from ..engine.run import deal
 
     given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
-    config = build(given, parse_set(set_ or []) | _given(data_root=data_root, on_bad_file=on_bad_file))
+    config = build(
+        given, parse_set(set_ or []) | _given(data_root=data_root, on_bad_file=on_bad_file)
+    )
     with _reading() as progress:
         return deal(config, progress)
 

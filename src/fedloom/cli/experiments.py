@@ -51,12 +51,14 @@ def compare(
     seeds: Seeds = "0",
     target: Annotated[
         float | None,
-        typer.Option(help="Personal accuracy in percent to which costs are counted. Default: what local reaches."),
+        typer.Option(
+            help="Personal accuracy in percent to which costs are counted. Default: what local reaches."
+        ),
     ] = None,
     set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")] = Path(
-        "runs/compare"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the runs, the leaderboard and the report.")
+    ] = Path("runs/compare"),
     precision: Precision = None,
     executor: Executor = None,
     workers: Workers = None,
@@ -90,11 +92,16 @@ def compare(
     changes |= _given(rounds=rounds, precision=precision, data_root=data_root)
     wanted = with_references(methods)
     configs = plan(
-        wanted, numbers, _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients), changes
+        wanted,
+        numbers,
+        _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients),
+        changes,
     )
     title = f"{', '.join(wanted)} on {configs[0].data}, {configs[0].partition}"
     with _watch(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
-        board = carry_out(configs, out, watch, title, None if target is None else target / 100, _logs(log))
+        board = carry_out(
+            configs, out, watch, title, None if target is None else target / 100, _logs(log)
+        )
     if as_json:
         print(json.dumps(board, indent=1))
     elif not quiet:
@@ -107,7 +114,9 @@ def _seeds(text: str) -> list[int]:
     try:
         return list(dict.fromkeys(int(s) for s in text.split(",")))
     except ValueError:
-        raise FedloomError(f"--seeds wants whole numbers separated by commas, got {text!r}.") from None
+        raise FedloomError(
+            f"--seeds wants whole numbers separated by commas, got {text!r}."
+        ) from None
 
 
 # heading, column, factor, decimals, whether its spread over seeds is shown
@@ -137,16 +146,26 @@ def _show(board: Mapping[str, Any], out: Path) -> None:
     rows, many = board["rows"], len(board["settings"]["seeds"]) > 1
     # A long name is folded; a figure cut short would be a wrong figure.
     name = Column("method", overflow="fold")
-    table = Table(name, box=box.SIMPLE_HEAD, title=board["title"], show_edge=False, pad_edge=False, padding=0)
+    table = Table(
+        name, box=box.SIMPLE_HEAD, title=board["title"], show_edge=False, pad_edge=False, padding=0
+    )
     for heading, *_ in SHOWN:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row["method"], *(cell(row, c, f, d, spread, gap="") for _, c, f, d, spread in SHOWN))
+        table.add_row(
+            row["method"], *(cell(row, c, f, d, spread, gap="") for _, c, f, d, spread in SHOWN)
+        )
     console.print(table)
-    console.print(LEGEND + " ±: std over seeds; all other figures are means over seeds." * many, highlight=False)
+    console.print(
+        LEGEND + " ±: std over seeds; all other figures are means over seeds." * many,
+        highlight=False,
+    )
     _paragraph("", [f"{r['method']}: {r['note']}" for r in rows if r["note"]])
     _paragraph("", sentences(board))
-    _paragraph("failed", [f"{r['method']}, seed {f['seed']}: {f['error']}" for r in rows for f in r["failed"]])
+    _paragraph(
+        "failed",
+        [f"{r['method']}, seed {f['seed']}: {f['error']}" for r in rows for f in r["failed"]],
+    )
     console.print(f"\nreport: {(out / 'report.html').resolve()}", soft_wrap=True, highlight=False)
 
 
@@ -158,10 +177,15 @@ def _paragraph(name: str, lines: Sequence[str]) -> None:
 
 
 def sweep(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="The method whose settings are searched.")],
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="The method whose settings are searched.")
+    ],
     grid: Annotated[
         list[str],
-        typer.Option(help="A setting and its values, `key=v1,v2`; several grids are crossed.", metavar="KEY=V1,V2"),
+        typer.Option(
+            help="A setting and its values, `key=v1,v2`; several grids are crossed.",
+            metavar="KEY=V1,V2",
+        ),
     ],
     data: Data = None,
     partition: Partition = None,
@@ -171,7 +195,9 @@ def sweep(
     rounds: Rounds = None,
     seeds: Seeds = "0",
     set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the heat maps.")] = Path("runs/sweep"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the runs, the table and the heat maps.")
+    ] = Path("runs/sweep"),
     precision: Precision = None,
     executor: Executor = None,
     workers: Workers = None,
@@ -211,7 +237,9 @@ def sweep(
             said = [str(v) for v in row["values"].values()]
             table.add_row(*said, shown(row, "validation"), shown(row, "test"), remark(board, row))
         console.print(table)
-        console.print("In percent. Chosen on validation data; test accuracy decides nothing.", highlight=False)
+        console.print(
+            "In percent. Chosen on validation data; test accuracy decides nothing.", highlight=False
+        )
         console.print(f"table: {(out / 'sweep.md').resolve()}", soft_wrap=True, highlight=False)
     if any(row["failed"] for row in board["rows"]):
         raise typer.Exit(1)
@@ -219,18 +247,29 @@ def sweep(
 
 def reproduce(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1` or `fedpcl-table2`.")
+        str | None,
+        typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1` or `fedpcl-table2`."),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the tables, with their expected time.")] = False,
-    scale: Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")] = "mini",
-    only: Annotated[str | None, typer.Option(help="Run these methods only, separated by commas.")] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the tables, with their expected time.")
+    ] = False,
+    scale: Annotated[
+        str, typer.Option(help="mini (for two cores) or full (the paper's setting).")
+    ] = "mini",
+    only: Annotated[
+        str | None, typer.Option(help="Run these methods only, separated by commas.")
+    ] = None,
     settings: Annotated[
-        str | None, typer.Option(help="Run these settings only: parts of their names, separated by commas.")
+        str | None,
+        typer.Option(help="Run these settings only: parts of their names, separated by commas."),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`.")
+        str | None,
+        typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder. Default: runs/reproduce/TABLE-SCALE.")
+    ] = None,
     precision: Precision = None,
     executor: Executor = None,
     workers: Workers = None,
@@ -290,7 +329,11 @@ def _estimate(table: Recipe, only: str | None, settings: str | None, data_root: 
 
     chosen = [row for row in table.rows if not only or table.method(row) in only.split(",")]
     there = at_hand(table, "mini", data_root)
-    wanted = [n for n in there if not settings or any(part.lower() in n.lower() for part in settings.split(","))]
+    wanted = [
+        n
+        for n in there
+        if not settings or any(part.lower() in n.lower() for part in settings.split(","))
+    ]
     minutes = table.minutes * len(chosen) * len(wanted) / max(1, len(there))
     return "about a minute" if minutes < 1.5 else f"about {minutes:.0f} minutes"
 
@@ -323,7 +366,11 @@ def _show_table(board: Mapping[str, Any]) -> None:
             if row["ours"]:
                 shown.add_row(row["row"], "ours", *(f.split("(")[0] for f in texts(block, row)))
             if set(row["paper"]) != {"-"}:  # the paper does not have this row
-                shown.add_row("" if row["ours"] else row["row"], "paper", *(f.split("(")[0] for f in row["paper"]))
+                shown.add_row(
+                    "" if row["ours"] else row["row"],
+                    "paper",
+                    *(f.split("(")[0] for f in row["paper"]),
+                )
         console.print(shown)
         missing: dict[str, list[str]] = {}
         for row in block["rows"]:
@@ -331,7 +378,9 @@ def _show_table(board: Mapping[str, Any]) -> None:
                 missing.setdefault(row["remark"], []).append(row["row"])
         _paragraph("", [f"{', '.join(rows)}: {why}" for why, rows in missing.items()])
         if block["data"]:
-            _paragraph("", [f"Ours: {block['data']}.", *(f"Differs: {d}." for d in block["differs"])])
+            _paragraph(
+                "", [f"Ours: {block['data']}.", *(f"Differs: {d}." for d in block["differs"])]
+            )
     seeds = "spreads over seeds are in the files" if len(board["seeds"]) > 1 else "one seed"
     console.print(f"\nIn percent; {seeds}.", highlight=False)
 

@@ -20,7 +20,10 @@ cache_app = typer.Typer(help="Features kept on disk.", no_args_is_help=True)
 pretrain_app = typer.Typer(help="Train an encoder of one's own.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Root = Annotated[str | None, typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA.")]
+Root = Annotated[
+    str | None,
+    typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA."),
+]
 
 
 def register(app: typer.Typer, bench: typer.Typer) -> None:
@@ -39,7 +42,9 @@ def encoders(as_json: AsJson = False) -> None:
 
     rows: list[dict[str, Any]] = []
     for kind, registry in (("image", IMAGE), ("text", TEXT), ("dual", DUAL)):
-        for name in (n for n in registry.names() if n != "checks"):  # that one is for `fedloom check` alone
+        for name in (
+            n for n in registry.names() if n != "checks"
+        ):  # that one is for `fedloom check` alone
             note = ""
             if not name.endswith(":"):
                 try:
@@ -47,14 +52,23 @@ def encoders(as_json: AsJson = False) -> None:
                 except FedloomError as error:
                     note = str(error)
             shown = f"{name}{'DIM' if name == 'hash:' else 'PATH'}" if name.endswith(":") else name
-            rows.append({"kind": kind, "name": shown, "about": registry.about[name], "missing": note or None})
+            rows.append(
+                {
+                    "kind": kind,
+                    "name": shown,
+                    "about": registry.about[name],
+                    "missing": note or None,
+                }
+            )
     if as_json:
         print(json.dumps(rows, indent=1))
         return
     table = Table("encodes", "name", "what it is", box=box.SIMPLE_HEAD)
     for row in rows:
         note = f" ({row['missing']})" if row["missing"] else ""
-        table.add_row({"dual": "both"}.get(row["kind"], row["kind"]), row["name"], escape(row["about"] + note))
+        table.add_row(
+            {"dual": "both"}.get(row["kind"], row["kind"]), row["name"], escape(row["about"] + note)
+        )
     console.print(table)
 
 
@@ -63,7 +77,11 @@ def encode(
     encoder: Annotated[str, typer.Option(help="Image encoders, commas between them.")],
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="How the data are read, and `views=4`, `augment=[...]`.", metavar="KEY=VALUE"),
+        typer.Option(
+            "--set",
+            help="How the data are read, and `views=4`, `augment=[...]`.",
+            metavar="KEY=VALUE",
+        ),
     ] = None,
     data_root: Root = None,
     as_json: AsJson = False,
@@ -91,11 +109,15 @@ def encode(
         def progress(done: int, total: int) -> None:
             nonlocal tenths
             bar.update(task, completed=done, total=total)
-            if not (console.is_terminal or as_json) and tenths < done * 10 // total < 10:  # a log has no bar
+            if (
+                not (console.is_terminal or as_json) and tenths < done * 10 // total < 10
+            ):  # a log has no bar
                 tenths = done * 10 // total
                 console.print(f"encoding {done}/{total}", highlight=False)
 
-        encoded = compute(found, made, views=config.views, augment=config.training.augment, progress=progress)
+        encoded = compute(
+            found, made, views=config.views, augment=config.training.augment, progress=progress
+        )
     facts = {
         "data": found.name,
         "encoders": {e.name: e.hash for e in made},
@@ -126,15 +148,26 @@ def cache_list(as_json: AsJson = False) -> None:
         print(json.dumps([asdict(e) for e in entries], indent=1))
         return
     table = Table(
-        Column("encoder", overflow="fold"), "data", "view", "samples", "width", "MB", "made", box=box.SIMPLE_HEAD
+        Column("encoder", overflow="fold"),
+        "data",
+        "view",
+        "samples",
+        "width",
+        "MB",
+        "made",
+        box=box.SIMPLE_HEAD,
     )
     for e in entries:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.made))
-        table.add_row(e.encoder, e.data, e.view or "-", str(e.rows), str(e.dim), f"{e.bytes / 1e6:.1f}", made)
+        table.add_row(
+            e.encoder, e.data, e.view or "-", str(e.rows), str(e.dim), f"{e.bytes / 1e6:.1f}", made
+        )
     if entries:
         console.print(table)
     total = sum(e.bytes for e in entries) / 1e6
-    console.print(f"{len(entries)} entries, {total:.1f} MB in {cache.folder}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(entries)} entries, {total:.1f} MB in {cache.folder}", highlight=False, soft_wrap=True
+    )
 
 
 @cache_app.command("clear")
@@ -148,7 +181,9 @@ def cache_clear(
     if encoder and encoder not in (known := {e.encoder for e in cache.entries()}):
         raise unknown("encoder in the cache", encoder, known)
     gone = cache.clear(encoder)
-    console.print(f"removed {len(gone)} entries, {sum(e.bytes for e in gone) / 1e6:.1f} MB.", highlight=False)
+    console.print(
+        f"removed {len(gone)} entries, {sum(e.bytes for e in gone) / 1e6:.1f} MB.", highlight=False
+    )
 
 
 @pretrain_app.callback()
@@ -159,14 +194,19 @@ def _pretrain() -> None:
 @pretrain_app.command("vit")
 def pretrain_vit(
     images: Annotated[
-        str, typer.Option(help="A folder of folders by class, a folder of images without labels, or a data set's name.")
+        str,
+        typer.Option(
+            help="A folder of folders by class, a folder of images without labels, or a data set's name."
+        ),
     ],
     out: Annotated[str, typer.Option(help="Folder for the network; use it as hf:FOLDER.")],
     teacher: Annotated[str, typer.Option(help="The encoder to learn from.")] = "efficientnet-lite0",
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="size, patch, width, layers, heads, epochs, batch, lr, seed ...", metavar="KEY=VALUE"
+            "--set",
+            help="size, patch, width, layers, heads, epochs, batch, lr, seed ...",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     data_root: Root = None,
@@ -204,7 +244,11 @@ def pretrain_vit(
     if as_json:
         print(json.dumps(figures, indent=1))
         return
-    told = [f"{name} {figures[name]:.3f}" for name in ("cosine", "accuracy") if figures[name] is not None]
+    told = [
+        f"{name} {figures[name]:.3f}"
+        for name in ("cosine", "accuracy")
+        if figures[name] is not None
+    ]
     console.print(
         f"{out}: {figures['steps']} steps{', found ready' if figures['reused'] else ''}; on held-out images "
         f"{', '.join(told) or 'nothing, for there are none'}.",
@@ -222,8 +266,12 @@ def bench_encoders(
         ),
     ] = "all",
     data: Annotated[str, typer.Option(help="Data sets, commas between them.")] = "",
-    encoder: Annotated[str, typer.Option(help="Image encoders for probes and cache, commas between them.")] = "",
-    limit: Annotated[int | None, typer.Option(help="Probe with so many images per class, domain and part.")] = None,
+    encoder: Annotated[
+        str, typer.Option(help="Image encoders for probes and cache, commas between them.")
+    ] = "",
+    limit: Annotated[
+        int | None, typer.Option(help="Probe with so many images per class, domain and part.")
+    ] = None,
     data_root: Root = None,
     as_json: AsJson = False,
 ) -> None:
@@ -235,7 +283,9 @@ def bench_encoders(
             [d for d in data.split(",") if d],
             [e for e in encoder.split(",") if e],
             root=data_root,
-            say=(lambda text: None) if as_json else lambda text: console.print(text, highlight=False, soft_wrap=True),
+            say=(lambda text: None)
+            if as_json
+            else lambda text: console.print(text, highlight=False, soft_wrap=True),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             limit=limit,
         )

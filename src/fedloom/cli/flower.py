@@ -9,7 +9,9 @@ import typer
 
 from .options import Clients, Data, EncoderOption, Model, Partition, Rounds, Set, console, given
 
-app = typer.Typer(help="Any method on a Flower federation, simulated or real.", no_args_is_help=True)
+app = typer.Typer(
+    help="Any method on a Flower federation, simulated or real.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -24,12 +26,16 @@ def init(
     encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Everything random comes from it. Default: 0.")
+    ] = None,
     set_: Set = None,
     federation: Annotated[
         list[str] | None,
         typer.Option(
-            "--federation", help="A setting of the federation, `key=value`: `timeout=60`.", metavar="KEY=VALUE"
+            "--federation",
+            help="A setting of the federation, `key=value`: `timeout=60`.",
+            metavar="KEY=VALUE",
         ),
     ] = None,
 ) -> None:
@@ -49,10 +55,15 @@ def init(
     from ..executors.flower.settings import Settings
 
     start: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
-    start |= given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
+    start |= given(
+        data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed
+    )
     config = build(start, parse_set(set_ or []) | given(rounds=rounds))
     # The server process that Flower starts has a working folder of its own.
-    own = {"out": str((Path.cwd() / "runs" / folder.resolve().name).resolve()), **parse_set(federation or [])}
+    own = {
+        "out": str((Path.cwd() / "runs" / folder.resolve().name).resolve()),
+        **parse_set(federation or []),
+    }
     if strange := [key for key in own if key not in Settings.model_fields]:
         raise unknown("setting of the federation", strange[0], Settings.model_fields)
     try:
@@ -67,7 +78,10 @@ def certs(
     folder: Annotated[Path, typer.Argument(help="Where to write; it must be empty or not exist.")],
     sites: Annotated[int, typer.Option(help="How many sites get a key.", min=1)] = 3,
     host: Annotated[
-        list[str] | None, typer.Option(help="Name or address of the server, as often as needed. Default: this machine.")
+        list[str] | None,
+        typer.Option(
+            help="Name or address of the server, as often as needed. Default: this machine."
+        ),
     ] = None,
 ) -> None:
     """Make a certificate authority, a server certificate and node keys, to try a federation with TLS. For tests."""

@@ -69,7 +69,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version)
+    ] = False,
 ) -> None:
     pass
 
@@ -98,10 +100,13 @@ def run_(
     encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random comes from it. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Everything random comes from it. Default: 0.")
+    ] = None,
     set_: Set = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED-HASH.")
+        Path | None,
+        typer.Option(help="Run folder. Default: runs/METHOD-DATA-PARTITION-sSEED-HASH."),
     ] = None,
     precision: Precision = None,
     executor: Executor = None,
@@ -109,7 +114,9 @@ def run_(
     data_root: Root = None,
     on_bad_file: BadFile = None,
     log: Log = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew even if the folder holds a run.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -135,17 +142,24 @@ def run_(
     from ..loggers import logging_to
 
     given: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
-    given |= _given(data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed)
+    given |= _given(
+        data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed
+    )
     changes = parse_set(set_ or [])
     changes |= execution(executor or changes.get("executor"), workers)
-    changes |= _given(rounds=rounds, precision=precision, data_root=data_root, on_bad_file=on_bad_file)
+    changes |= _given(
+        rounds=rounds, precision=precision, data_root=data_root, on_bad_file=on_bad_file
+    )
     config = build(given, changes)
     # The hash keeps runs apart that differ in other settings only.
     name = f"{Path(config.method).stem}-{Path(config.data).stem}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
     folder = out or Path("runs") / name
     names = log.split(",") if log else []
     again = f"fedloom resume {folder}"
-    with _watch(config.schedule.rounds, quiet or as_json, again) as watch, logging_to(names, config, folder) as loggers:
+    with (
+        _watch(config.schedule.rounds, quiet or as_json, again) as watch,
+        logging_to(names, config, folder) as loggers,
+    ):
         watch.begin(config.method)
         done = execute(config, out=folder, callbacks=[watch, *loggers], fresh=fresh)
     _show(done, quiet, as_json)
@@ -154,7 +168,9 @@ def run_(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
-    rounds: Annotated[int | None, typer.Option(help="Make the run longer: this many rounds in all.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Make the run longer: this many rounds in all.")
+    ] = None,
     executor: Executor = None,
     workers: Workers = None,
     quiet: Quiet = False,
@@ -168,20 +184,29 @@ def resume(
     config = there.config
     how = execution(executor, workers)
     if there.timing and not there.finished and not quiet and not as_json:
-        console.print(f"{config.method}: rounds up to {there.timing[-1]['round']} were recorded", highlight=False)
-    with _watch(rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}") as watch:
+        console.print(
+            f"{config.method}: rounds up to {there.timing[-1]['round']} were recorded",
+            highlight=False,
+        )
+    with _watch(
+        rounds or config.schedule.rounds, quiet or as_json, f"fedloom resume {folder}"
+    ) as watch:
         watch.begin(config.method)
         done = go_on(folder, rounds=rounds, callbacks=[watch], **how)
     _show(done, quiet, as_json)
 
 
-Onnx = Annotated[bool, typer.Option("--onnx", help="Also as ONNX, checked with onnxruntime (extra `onnx`).")]
+Onnx = Annotated[
+    bool, typer.Option("--onnx", help="Also as ONNX, checked with onnxruntime (extra `onnx`).")
+]
 
 
 @app.command()
 def personalise(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    data: Annotated[str, typer.Option(help="The newcomer's samples: a folder, or any other data set.")],
+    data: Annotated[
+        str, typer.Option(help="The newcomer's samples: a folder, or any other data set.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Write its model to this folder.")] = None,
     onnx: Onnx = False,
     quiet: Quiet = False,
@@ -243,7 +268,9 @@ def export(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method: its page, with its settings.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One method: its page, with its settings.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """The methods at hand, with their settings and defaults; with a name, all about one."""
@@ -252,17 +279,23 @@ def methods(
 
     def about(cls: type[Method]) -> str:
         said = sys.modules[cls.__module__].__doc__ or ""
-        return f"{about(cls.plugged[0]).strip()}\n\n+{cls.plugged[1]}: {said}" if cls.plugged else said
+        return (
+            f"{about(cls.plugged[0]).strip()}\n\n+{cls.plugged[1]}: {said}" if cls.plugged else said
+        )
 
     if name is not None and not as_json:
         # Lines that were full go on with the next one, so that the text fits a terminal of any width.
-        said = re.sub(r"(?m)^(\S.{94,})\n(?=\S)(?![A-Z][a-z ]+:)", r"\1 ", about(find(name)).strip())
+        said = re.sub(
+            r"(?m)^(\S.{94,})\n(?=\S)(?![A-Z][a-z ]+:)", r"\1 ", about(find(name)).strip()
+        )
         console.print(said, highlight=False, markup=False)
         if found := method_rows(name):
             console.print(_settings_table(found))
         if own := find(name).training:
             said = ", ".join(f"{key} = {value}" for key, value in own.items())
-            console.print(f"Local training as in its paper, unless told otherwise: {said}.", highlight=False)
+            console.print(
+                f"Local training as in its paper, unless told otherwise: {said}.", highlight=False
+            )
         return
     rows: list[dict[str, Any]] = [
         {
@@ -276,13 +309,17 @@ def methods(
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("method", "what it is", "gives", Column("settings", overflow="fold"), box=box.SIMPLE_HEAD)
+    table = Table(
+        "method", "what it is", "gives", Column("settings", overflow="fold"), box=box.SIMPLE_HEAD
+    )
     for row in rows:
         settings = ", ".join(f"{k}={shown(v)}" for k, v in row["settings"].items())
         table.add_row(row["name"], row["about"], f"{row['model']} model", settings)
     for plugin in plugins() if name is None else ():
         settings = ", ".join(f"{k}={v}" for k, v, _ in plugin_rows(plugin))
-        table.add_row(f"...+{plugin}", about(PLUGINS[plugin]).split("\n")[0], "as the method", settings)
+        table.add_row(
+            f"...+{plugin}", about(PLUGINS[plugin]).split("\n")[0], "as the method", settings
+        )
     console.print(table)
 
 
@@ -294,13 +331,19 @@ def models() -> None:
 
     table = Table("model", "options", "what it is", box=box.SIMPLE_HEAD)
     for name in known.names():
-        table.add_row(name, ", ".join(f"{k}={shown(v)}" for k, v in known.options(name).items()), known.doc(name))
+        table.add_row(
+            name,
+            ", ".join(f"{k}={shown(v)}" for k, v in known.options(name).items()),
+            known.doc(name),
+        )
     console.print(table)
 
 
 @app.command()
 def settings(
-    markdown: Annotated[bool, typer.Option("--markdown", help="The whole page, as in docs/settings.md.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The whole page, as in docs/settings.md.")
+    ] = False,
 ) -> None:
     """Every setting of a run that is not the method's, partition's or model's own: key, default, meaning."""
     from ..engine import settings as known
@@ -311,7 +354,9 @@ def settings(
     for section, (_, what) in known.SECTIONS.items():
         console.print(f"\n[bold]{section or 'run'}[/]: {what}", highlight=False)
         console.print(_settings_table(known.rows(section)))
-    console.print("Settings of a method: `fedloom methods NAME`; of partitions: `fedloom data list`; of models:")
+    console.print(
+        "Settings of a method: `fedloom methods NAME`; of partitions: `fedloom data list`; of models:"
+    )
     console.print("`fedloom models`. Each is given with `--set key=value`.")
 
 
@@ -333,16 +378,26 @@ def check(
     results = []
     for result in run_checks(method):
         outcome = "fail" if result.error else "pass" if result.applies else "n/a"
-        results.append({"check": result.name, "outcome": outcome, "why": result.error or result.about})
+        results.append(
+            {"check": result.name, "outcome": outcome, "why": result.error or result.about}
+        )
         if not as_json:
-            mark = {"fail": "[red]FAIL[/]", "pass": "[green]pass[/]", "n/a": "[dim]n/a [/]"}[outcome]
-            console.print(f"{mark}  {result.name}: {result.error or result.about}", highlight=False, soft_wrap=True)
+            mark = {"fail": "[red]FAIL[/]", "pass": "[green]pass[/]", "n/a": "[dim]n/a [/]"}[
+                outcome
+            ]
+            console.print(
+                f"{mark}  {result.name}: {result.error or result.about}",
+                highlight=False,
+                soft_wrap=True,
+            )
     failed = sum(r["outcome"] == "fail" for r in results)
     if as_json:
         print(json.dumps(results, indent=1))
     else:
         passed = sum(r["outcome"] == "pass" for r in results)
-        console.print(f"{passed} passed, {failed} failed, {len(results) - passed - failed} not for this method.")
+        console.print(
+            f"{passed} passed, {failed} failed, {len(results) - passed - failed} not for this method."
+        )
     if failed:
         raise typer.Exit(1)
 
@@ -350,7 +405,9 @@ def check(
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="Name of the new method, such as `fedmine`.")],
-    folder: Annotated[Path, typer.Option(help="Where to write, outside a checkout of fedloom.")] = Path("."),
+    folder: Annotated[
+        Path, typer.Option(help="Where to write, outside a checkout of fedloom.")
+    ] = Path("."),
 ) -> None:
     """Write a method file, its page and its golden test to start from."""
     from ..testing.scaffold import write
@@ -371,17 +428,32 @@ def new(
 def speed(
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Fewer samples and rounds, to see whether it runs: goals are for the full work."),
+        typer.Option(
+            "--quick",
+            help="Fewer samples and rounds, to see whether it runs: goals are for the full work.",
+        ),
     ] = False,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Race other libraries, installed from the package index, on four jobs.")
+        bool,
+        typer.Option(
+            "--peers", help="Race other libraries, installed from the package index, on four jobs."
+        ),
     ] = False,
-    jobs: Annotated[str, typer.Option(help="With --peers: which of the jobs a, b, c and d.")] = ALL_JOBS,
+    jobs: Annotated[
+        str, typer.Option(help="With --peers: which of the jobs a, b, c and d.")
+    ] = ALL_JOBS,
     only: Annotated[
-        str, typer.Option(help="With --peers: only contenders whose names begin so, separated by semicolons.")
+        str,
+        typer.Option(
+            help="With --peers: only contenders whose names begin so, separated by semicolons."
+        ),
     ] = "",
-    pfllib: Annotated[Path | None, typer.Option(help="With --peers: a checkout of PFLlib, to race it too.")] = None,
-    out: Annotated[Path, typer.Option(help="With --peers: folder for results and picture.")] = Path("runs/speed"),
+    pfllib: Annotated[
+        Path | None, typer.Option(help="With --peers: a checkout of PFLlib, to race it too.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="With --peers: folder for results and picture.")] = Path(
+        "runs/speed"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Measure the engine against a bare PyTorch loop, the pool against one process, and memory against the number of
@@ -390,7 +462,9 @@ def speed(
     if not peers and (jobs != ALL_JOBS or only or pfllib):
         raise FedloomError("--jobs, --only and --pfllib are for --peers.")
     if quick and not as_json:
-        console.print("--quick: goals are for the full work, here they mean nothing.", highlight=False)
+        console.print(
+            "--quick: goals are for the full work, here they mean nothing.", highlight=False
+        )
     if peers:
         benchmark("peers.cli").race(
             jobs.split(","), [name for name in only.split(";") if name], pfllib, quick, out, as_json
@@ -407,7 +481,9 @@ def speed(
 def growth(as_json: AsJson = False) -> None:
     """Measure how a round's time and memory grow with the number of clients: 10 to 10 000 with small images, 100 000
     with small vectors, 50 of them in each round."""
-    rows = benchmark("growth").measure(say=None if as_json else lambda text: console.print(text, highlight=False))
+    rows = benchmark("growth").measure(
+        say=None if as_json else lambda text: console.print(text, highlight=False)
+    )
     if as_json:
         print(json.dumps(rows, indent=1))
 
@@ -415,7 +491,9 @@ def growth(as_json: AsJson = False) -> None:
 @bench_app.command()
 def start(as_json: AsJson = False) -> None:
     """Measure how long the library takes to be there: `import fedloom` against `import torch`, and `fedloom --help`."""
-    figures = benchmark("start").measure(say=None if as_json else lambda text: console.print(text, highlight=False))
+    figures = benchmark("start").measure(
+        say=None if as_json else lambda text: console.print(text, highlight=False)
+    )
     if as_json:
         print(json.dumps(figures, indent=1))
 
@@ -430,7 +508,11 @@ def _watch(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
             yield watch
         except KeyboardInterrupt:
             said = f"`{again}`" if again else "the same command"
-            errors.print(f"stopped; {said} goes on from the last checkpoint.", highlight=False, soft_wrap=True)
+            errors.print(
+                f"stopped; {said} goes on from the last checkpoint.",
+                highlight=False,
+                soft_wrap=True,
+            )
             raise typer.Exit(130) from None
 
 
@@ -442,11 +524,15 @@ def _show(run: Run, quiet: bool, as_json: bool) -> None:
 
         rounds = run.summary["chosen_rounds"]
         held = (
-            f", best by validation in round {rounds['best_by_validation']}" if rounds.get("best_by_validation") else ""
+            f", best by validation in round {rounds['best_by_validation']}"
+            if rounds.get("best_by_validation")
+            else ""
         )
         said = accuracy_line(run.metrics[-1]) if run.metrics else "nothing evaluated"
         console.print(
-            f"{run.config.method}: {said} after round {run.summary['rounds']}{held}", highlight=False, soft_wrap=True
+            f"{run.config.method}: {said} after round {run.summary['rounds']}{held}",
+            highlight=False,
+            soft_wrap=True,
         )
         console.print(f"run: {run.folder}", highlight=False, soft_wrap=True)
         if run.reused:
@@ -457,7 +543,9 @@ def _show(run: Run, quiet: bool, as_json: bool) -> None:
 
 def main() -> None:
     """Entry point: errors that the user can mend are one sentence and a non-zero exit."""
-    warnings.showwarning = lambda message, *_, **__: errors.print(f"note: {message}", highlight=False, soft_wrap=True)
+    warnings.showwarning = lambda message, *_, **__: errors.print(
+        f"note: {message}", highlight=False, soft_wrap=True
+    )
     try:
         app()
     except FedloomError as error:

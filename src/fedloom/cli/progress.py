@@ -7,7 +7,14 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from ..engine.engine import Engine
 
@@ -40,7 +47,12 @@ class Watch:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
         if self.live:
             self._bar.stop()
 
@@ -61,7 +73,9 @@ class Watch:
     def encoding(self, done: int, total: int) -> None:
         """Show how far a frozen encoder has got."""
         if self.live:
-            self._bar.update(self._task, accuracy=f"encoding {done}/{total}" if done < total else "")
+            self._bar.update(
+                self._task, accuracy=f"encoding {done}/{total}" if done < total else ""
+            )
         elif not self.quiet and done * 10 // total > self._encoded * 10 // total:
             self.console.print(f"encoding {done}/{total}", highlight=False)
         self._encoded = done
@@ -75,7 +89,9 @@ class Watch:
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
-        self.console.print(f"{self.label}  {text}" if self.label else text, highlight=False, soft_wrap=True)
+        self.console.print(
+            f"{self.label}  {text}" if self.label else text, highlight=False, soft_wrap=True
+        )
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Show a round's accuracies."""

@@ -14,18 +14,25 @@ console = Console()
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Run folders, or folders that hold runs, as `compare` leaves."),
+        typer.Argument(
+            metavar="DIR...", help="Run folders, or folders that hold runs, as `compare` leaves."
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write. Default: report.html in DIR, or here if there are several.")
+        Path | None,
+        typer.Option(
+            help="The page to write. Default: report.html in DIR, or here if there are several."
+        ),
     ] = None,
     format: Annotated[
-        str, typer.Option(help="html, svg, png, tex: any of them, separated by commas.", metavar="LIST")
+        str,
+        typer.Option(help="html, svg, png, tex: any of them, separated by commas.", metavar="LIST"),
     ] = "html",
     views: Annotated[
         bool,
         typer.Option(
-            "--views", help="Also look into the models: t-SNE, spectra, similarities, Grad-CAM (takes minutes)."
+            "--views",
+            help="Also look into the models: t-SNE, spectra, similarities, Grad-CAM (takes minutes).",
         ),
     ] = False,
 ) -> None:
@@ -52,7 +59,9 @@ def report(
     wanted = formats(format)
     runs, board = load(folders)
     if not runs:
-        raise FedloomError(f"{', '.join(map(str, folders))}: no run is in there (a run has a config.toml).")
+        raise FedloomError(
+            f"{', '.join(map(str, folders))}: no run is in there (a run has a config.toml)."
+        )
     seen = None
     if views:
         from ..report.views import look
@@ -66,11 +75,15 @@ def report(
         console.print(f"report: {target.resolve()}", soft_wrap=True, highlight=False)
     if set(wanted) - {"html"}:
         written = export(page, target.parent / "figures", wanted)
-        console.print(f"{len(written)} files: {target.parent / 'figures'}", soft_wrap=True, highlight=False)
+        console.print(
+            f"{len(written)} files: {target.parent / 'figures'}", soft_wrap=True, highlight=False
+        )
 
 
 def dash(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder that holds runs.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run folder, or a folder that holds runs.")
+    ],
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8321,
 ) -> None:
     """Show a page that follows runs while they go on, to a browser on this machine only. Ctrl-C ends it."""

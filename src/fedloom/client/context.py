@@ -33,10 +33,14 @@ from .training import Training, part_of
 if TYPE_CHECKING:
     from ..core.method import Method
 
-Predictor = Callable[[Tensor], Tensor]  # all stored samples of a split at once -> one row of scores per sample
+Predictor = Callable[
+    [Tensor], Tensor
+]  # all stored samples of a split at once -> one row of scores per sample
 AHEAD = 64  # samples whose batches a chain is given together
 EVAL_BATCH = 512
-EVAL_VALUES = 512 * 3 * 32 * 32  # large images go in smaller batches, or their feature maps would fill the memory
+EVAL_VALUES = (
+    512 * 3 * 32 * 32
+)  # large images go in smaller batches, or their feature maps would fill the memory
 
 
 @dataclass(slots=True)
@@ -143,19 +147,31 @@ class Site:
         seed: int,
         strict: bool = False,
     ) -> None:
-        self.method, self.federation, self.training, self.seed, self.strict = method, federation, training, seed, strict
+        self.method, self.federation, self.training, self.seed, self.strict = (
+            method,
+            federation,
+            training,
+            seed,
+            strict,
+        )
         unhooked(model)
         self.given = model  # as it was given, for other workers to start from
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "extend"))
-            self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)  # has a body and a head
+            self.model: Any = method.extend(
+                copy.deepcopy(model), federation.data.classes
+            )  # has a body and a head
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
-            raise FedloomError("a model needs a body and a head; fedloom.models.split(network) makes them.")
+            raise FedloomError(
+                "a model needs a body and a head; fedloom.models.split(network) makes them."
+            )
         # Our networks are in channels-last order and want their images so: convolutions are up to 1.6 times as fast.
         last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
         self._order = torch.channels_last if last else torch.contiguous_format
         self.roles = method.roles(self.model)
-        self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the resident model
+        self.tensors: dict[str, Tensor] = (
+            self.model.state_dict()
+        )  # live views of the resident model
         self.first = Tree(self.tensors).map(_plain)
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
@@ -182,7 +198,9 @@ class Site:
         blank = torch.zeros_like(data.take(torch.arange(1)))
         features = self.outputs(blank).features
         if features.ndim != 2:
-            raise FedloomError(f"{self.method.name} needs one vector of features per sample, the model gives maps.")
+            raise FedloomError(
+                f"{self.method.name} needs one vector of features per sample, the model gives maps."
+            )
         return features.shape[1]
 
     @cached_property
@@ -234,10 +252,14 @@ class Site:
         return Network(self, head, inputs)
 
     @torch.no_grad()
-    def outputs(self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None) -> Outputs:
+    def outputs(
+        self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None
+    ) -> Outputs:
         """Features and logits of stored samples, in evaluation mode, in large batches."""
         for module in (self.model, head):
-            if module is not None and module.training:  # outside of `fit` all parts of a model are in one mode
+            if (
+                module is not None and module.training
+            ):  # outside of `fit` all parts of a model are in one mode
                 module.eval()
         head = head or self.model.head
         parts = []
@@ -262,8 +284,12 @@ class Site:
 
     def tests(self) -> tuple[Tensor, Tensor]:
         """The resident body's features of all clients' test samples, each sample once, and their labels."""
-        index = torch.from_numpy(np.unique(np.concatenate([c.test for c in self.federation.clients])))
-        return self.outputs(self.federation.data.take(index)).features, self.federation.data.y[index]
+        index = torch.from_numpy(
+            np.unique(np.concatenate([c.test for c in self.federation.clients]))
+        )
+        return self.outputs(self.federation.data.take(index)).features, self.federation.data.y[
+            index
+        ]
 
     def _trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
         """Named parameters that may be trained: not frozen and, if `only` is given, inside one of its modules."""
@@ -340,7 +366,10 @@ class Local:
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """The client's samples of that part as the model wants them, and their labels, in order, many at a time."""
-        data, index = self.site.federation.data, torch.from_numpy(getattr(self.site.federation.clients[self.id], part))
+        data, index = (
+            self.site.federation.data,
+            torch.from_numpy(getattr(self.site.federation.clients[self.id], part)),
+        )
         for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
             yield self.site.prepare(data.take(rows)), data.y[rows]
 
@@ -386,40 +415,80 @@ class Local:
         training = self.training.changed(**changes) if changes else self.training
         site, data = self.site, self.site.federation.data
         model = site.model if head is None else Headed(site.model.body, head)
-        only, watched, also = None if only is None else list(only), list(watch), list(site.method.watched(site.model))
+        only, watched, also = (
+            None if only is None else list(only),
+            list(watch),
+            list(site.method.watched(site.model)),
+        )
         if head is not None:
             if only is not None:
                 raise FedloomError("`head` is trained alone: it goes without `only`.")
             only = [head]
-        if site.ahead and (part := head or (site.model if only is None and site.stackable else None)):
-            special = pull or gradient or refs or inputs or watched or training.augment or training.clip or label
+        if site.ahead and (
+            part := head or (site.model if only is None and site.stackable else None)
+        ):
+            special = (
+                pull
+                or gradient
+                or refs
+                or inputs
+                or watched
+                or training.augment
+                or training.clip
+                or label
+            )
             special = special or not all(p.requires_grad for p in part.parameters())
-            plain = loss is cross_entropy and stream is None and not (special or self._fits or site.method.adds)
+            plain = (
+                loss is cross_entropy
+                and stream is None
+                and not (special or self._fits or site.method.adds)
+            )
             if plain and not also:
                 return self._handed(part, site.ahead(self, part, training), training)
-        own = None if head is None else [(n, p) for n, p in head.named_parameters() if p.requires_grad]
+        own = (
+            None
+            if head is None
+            else [(n, p) for n, p in head.named_parameters() if p.requires_grad]
+        )
         named = site._trainable(only) if own is None else own
         params = [p for _, p in named]
-        references = {name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())}
-        if pull and (missing := [n for n, _ in named if n not in pull[0] and site.roles.of[n] != "local"]):
+        references = {
+            name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())
+        }
+        if pull and (
+            missing := [n for n, _ in named if n not in pull[0] and site.roles.of[n] != "local"]
+        ):
             raise FedloomError(f"the pull's anchor has no tensor {missing[0]!r}, which is trained.")
         if only and not {id(m) for m in only} <= {id(m) for m in model.modules()}:
             raise FedloomError("`only` names a module that is not part of the model.")
-        anchor, mu = ([(p, pull[0][n]) for n, p in named if n in pull[0]], pull[1]) if pull else ([], 0.0)
+        anchor, mu = (
+            ([(p, pull[0][n]) for n, p in named if n in pull[0]], pull[1]) if pull else ([], 0.0)
+        )
         modules = [*watched, *also]
         index = torch.from_numpy(site.federation.clients[self.id].train)
         number = len(self._fits) if stream is None else stream
-        rng, shaken, further = (self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further"))
-        optimizer, lr = training.make(params, self.round) if params else None, training.step_size(self.round)
+        rng, shaken, further = (
+            self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further")
+        )
+        optimizer, lr = (
+            training.make(params, self.round) if params else None,
+            training.step_size(self.round),
+        )
         planned = _planned(len(index), training, self.work)
         sums: dict[str, Tensor] = {}
-        drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # batches of this step, and the noise they met
+        drawn: list[
+            tuple[Tensor, Tensor, Tensor]
+        ] = []  # batches of this step, and the noise they met
         seen = steps = 0
         if training.augment and data.y.ndim > 1:
-            raise FedloomError("augment would move images but not their masks; it is for classification.")
+            raise FedloomError(
+                "augment would move images but not their masks; it is for classification."
+            )
 
         def take(rows: Tensor) -> tuple[Tensor, Tensor]:
-            if training.augment and isinstance(data.x, Views):  # before a frozen encoder: augmented beforehand
+            if training.augment and isinstance(
+                data.x, Views
+            ):  # before a frozen encoder: augmented beforehand
                 return site.prepare(data.x.drawn(rows, shaken)), data.y[rows]
             x, y = data.take(rows), data.y.index_select(0, rows)
             return site.prepare(augment(x, training.augment, shaken) if training.augment else x), y
@@ -433,19 +502,35 @@ class Local:
             with _watched(modules, noted) if modules else _NOTHING:
                 features, logits = site.through(model.body, model.head, x)
             batch = Batch(
-                features, logits, x, y, _see(site, references, x) if references else {}, noted[: len(watched)]
+                features,
+                logits,
+                x,
+                y,
+                _see(site, references, x) if references else {},
+                noted[: len(watched)],
             )
             parts = loss(batch)
             parts = parts if isinstance(parts, dict) else {"loss": parts}
-            parts |= site.method.terms(replace(batch, seen=noted[len(watched) :]) if noted else batch, model)
+            parts |= site.method.terms(
+                replace(batch, seen=noted[len(watched) :]) if noted else batch, model
+            )
             if not parts:
                 raise FedloomError("the loss has no parts.")
-            return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(iter(parts.values())), parts
+            return torch.stack(list(parts.values())).sum() if len(parts) > 1 else next(
+                iter(parts.values())
+            ), parts
 
         def elsewhere(weights: Tree, number: int) -> Tree:
             now = torch.get_rng_state()
             while len(drawn) <= number:
-                drawn.append((*take(index[torch.randperm(len(index), generator=further)[: training.batch]]), now))
+                drawn.append(
+                    (
+                        *take(
+                            index[torch.randperm(len(index), generator=further)[: training.batch]]
+                        ),
+                        now,
+                    )
+                )
             x, y, noise = drawn[number]
             kept = [(t, t.clone()) for t in (*params, *(b for m in norms for b in m.buffers()))]
             with torch.no_grad():
@@ -462,16 +547,28 @@ class Local:
             return Tree((n, g) for (n, _), g in zip(named, found, strict=True))
 
         # Where nobody wants to see gradients, large ones need not be written out.
-        unseen = optimizer is not None and optimizer.plain and not (gradient or (anchor and mu) or training.clip)
-        chain = self._chain(model, params) if loss is cross_entropy and not (inputs or modules or references) else None
-        large = products(model, params if unseen and not chain and training.precision == "fp32" else ())
+        unseen = (
+            optimizer is not None
+            and optimizer.plain
+            and not (gradient or (anchor and mu) or training.clip)
+        )
+        chain = (
+            self._chain(model, params)
+            if loss is cross_entropy and not (inputs or modules or references)
+            else None
+        )
+        large = products(
+            model, params if unseen and not chain and training.precision == "fp32" else ()
+        )
 
         def rate(step: int) -> float:
             return lr * 0.5 * (1 + math.cos(math.pi * step / planned)) if training.cosine else lr
 
         def at_once(chain: Chain) -> Iterator[tuple[int, dict[str, Tensor]]]:
             batches = _batches(len(index), training, planned, rng)
-            while few := list(islice(batches, 1 if training.augment else max(1, AHEAD // training.batch))):
+            while few := list(
+                islice(batches, 1 if training.augment else max(1, AHEAD // training.batch))
+            ):
                 self.step, sizes = steps + 1, [len(rows) for rows in few]
                 x, y = take(index.index_select(0, torch.cat(few)))
                 means = chain.descend(x, y.split(sizes), [rate(steps + i) for i in range(len(few))])
@@ -505,7 +602,10 @@ class Local:
                     value = part.detach() * number
                     sums[name] = sums[name] + value if name in sums else value
                 seen, steps = seen + number, steps + 1
-        losses = {f"{label}/{name}" if label else name: float(value) / seen for name, value in sums.items()}
+        losses = {
+            f"{label}/{name}" if label else name: float(value) / seen
+            for name, value in sums.items()
+        }
         self._fits.append((seen, losses))
         return Fit(steps, lr, losses)
 
@@ -513,8 +613,16 @@ class Local:
         """The model as a chain of layers, if it is one whose cross-entropy is all that is trained."""
         site, trained = self.site, {id(p) for p in params}
         plain = site.training.precision == "fp32" and not (site.strict or site.method.adds)
-        found = layers(model.body, model.head, ndim=len(site.federation.data.x.shape)) if plain else None
-        return Chain(found, params) if found and any(id(p) in trained for m in found for p in m.parameters()) else None
+        found = (
+            layers(model.body, model.head, ndim=len(site.federation.data.x.shape))
+            if plain
+            else None
+        )
+        return (
+            Chain(found, params)
+            if found and any(id(p) in trained for m in found for p in m.parameters())
+            else None
+        )
 
     @torch.no_grad()
     def _handed(self, part: nn.Module, done: Any, training: Training) -> Fit:
@@ -540,11 +648,15 @@ class Local:
         norms = [
             m
             for name, m in site.model.named_modules()
-            if isinstance(m, _BatchNorm) and m.track_running_stats and f"{name}.running_mean" not in site._frozen
+            if isinstance(m, _BatchNorm)
+            and m.track_running_stats
+            and f"{name}.running_mean" not in site._frozen
         ]
         index = torch.from_numpy(site.federation.clients[self.id].train)
         size = eval_batch(data.x.shape)
-        chunks = [rows for rows in index.split(size) if len(rows) > 1]  # a single sample has no variance
+        chunks = [
+            rows for rows in index.split(size) if len(rows) > 1
+        ]  # a single sample has no variance
         if not norms or not chunks:
             return
         site.model.eval()
@@ -593,7 +705,12 @@ class Local:
         if hook:
             names = [n for n, _ in named]
             new = hook(
-                Step(Tree(zip(names, grads, strict=True)), Tree((n, p.detach()) for n, p in named), lr, elsewhere)
+                Step(
+                    Tree(zip(names, grads, strict=True)),
+                    Tree((n, p.detach()) for n, p in named),
+                    lr,
+                    elsewhere,
+                )
             )
             # Copied, because clipping and optimisers change gradients in place and the hook's tensors are its own.
             torch._foreach_copy_(grads, [new[n] for n in names])
@@ -622,7 +739,10 @@ def weighted(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, floa
 
 def _see(site: Site, references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
     with torch.no_grad():
-        return {name: Outputs(*site.through(model.body, model.head, x)) for name, model in references.items()}
+        return {
+            name: Outputs(*site.through(model.body, model.head, x))
+            for name, model in references.items()
+        }
 
 
 def _per_epoch(n: int, training: Training) -> int:
@@ -633,7 +753,11 @@ def _per_epoch(n: int, training: Training) -> int:
 
 def _planned(n: int, training: Training, work: float) -> int:
     """How many steps a client takes that manages that share of its work."""
-    return max(1, part_of(training.steps or training.epochs * _per_epoch(n, training), work)) if n else 0
+    return (
+        max(1, part_of(training.steps or training.epochs * _per_epoch(n, training), work))
+        if n
+        else 0
+    )
 
 
 def _batches(n: int, training: Training, left: int, rng: torch.Generator) -> Iterator[Tensor]:
@@ -675,7 +799,9 @@ def _watched(modules: Sequence[nn.Module], seen: list[Seen]) -> Iterator[None]:
         for handle in handles:
             handle.remove()
     if idle := [m for m in modules if id(m) not in found]:
-        raise FedloomError(f"a {type(idle[0]).__name__} that is watched takes no part in what the model computes.")
+        raise FedloomError(
+            f"a {type(idle[0]).__name__} that is watched takes no part in what the model computes."
+        )
     seen += [found[id(m)] for m in modules]
 
 
@@ -683,7 +809,11 @@ class _trained:
     """Training mode for the parts that train, for as long as the loop runs; hands out BatchNorm layers in them."""
 
     def __init__(
-        self, model: nn.Module, params: list[nn.Parameter], only: list[nn.Module] | None, frozen: set[str]
+        self,
+        model: nn.Module,
+        params: list[nn.Parameter],
+        only: list[nn.Module] | None,
+        frozen: set[str],
     ) -> None:
         self.model, self.only, self.frozen = model, only, frozen
         trained = {id(p) for p in params}

@@ -34,7 +34,9 @@ class Optimizer:
         places = [i for i, p in enumerate(self.params) if p.grad is not None]
         if places:
             with torch.no_grad():  # as a decorator it takes longer
-                self._move(places, [self.params[i] for i in places], [self.params[i].grad for i in places])  # type: ignore[misc]
+                self._move(
+                    places, [self.params[i] for i in places], [self.params[i].grad for i in places]
+                )  # type: ignore[misc]
 
     def narrowed(self, params: Iterable[Tensor], rows: int) -> Self:
         """The same optimiser for parameters that are the first `rows` rows of those it had."""
@@ -67,7 +69,12 @@ class SGD(Optimizer):
         nesterov: bool = False,
     ) -> None:
         super().__init__(params, lr)
-        self.momentum, self.dampening, self.decay, self.nesterov = momentum, dampening, weight_decay, nesterov
+        self.momentum, self.dampening, self.decay, self.nesterov = (
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov,
+        )
         self.plain = not (momentum or weight_decay)  # a step is w - lr * gradient
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
@@ -80,9 +87,15 @@ class SGD(Optimizer):
                 torch._foreach_mul_(moving, self.momentum)
                 known = [g for i, g in zip(places, grads, strict=True) if i in self._memory]
                 torch._foreach_add_(moving, known, alpha=1 - self.dampening)
-            self._memory |= {i: g.clone() for i, g in zip(places, grads, strict=True) if i not in self._memory}
+            self._memory |= {
+                i: g.clone() for i, g in zip(places, grads, strict=True) if i not in self._memory
+            }
             moved = [self._memory[i] for i in places]
-            grads = list(torch._foreach_add(grads, moved, alpha=self.momentum)) if self.nesterov else moved
+            grads = (
+                list(torch._foreach_add(grads, moved, alpha=self.momentum))
+                if self.nesterov
+                else moved
+            )
         torch._foreach_add_(params, grads, alpha=-self.lr)
 
 
@@ -96,8 +109,15 @@ class Adam(Optimizer):
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         for i, p in zip(places, params, strict=True):
             if i not in self._memory:
-                moments = [torch.zeros_like(p, memory_format=torch.preserve_format) for _ in range(2 + self.amsgrad)]
-                self._memory[i] = (*moments, *[None] * (not self.amsgrad), torch.zeros((), device=p.device))
+                moments = [
+                    torch.zeros_like(p, memory_format=torch.preserve_format)
+                    for _ in range(2 + self.amsgrad)
+                ]
+                self._memory[i] = (
+                    *moments,
+                    *[None] * (not self.amsgrad),
+                    torch.zeros((), device=p.device),
+                )
         first, second, largest, steps = zip(*(self._memory[i] for i in places), strict=True)
         adam(
             params, grads, list(first), list(second), list(largest) if self.amsgrad else [], list(steps),

@@ -65,7 +65,9 @@ class Training(BaseModel):
     amsgrad: bool = False  # Adam, AdamW: the variant of that name
     weight_decay: NotNegative = 0.0  # L2 penalty (SGD, Adam) or decoupled decay (AdamW)
     clip: Positive | None = None  # largest norm of the whole gradient
-    precision: Literal["fp32", "bf16"] = "fp32"  # of what networks compute; weights, losses and sums are fp32
+    precision: Literal["fp32", "bf16"] = (
+        "fp32"  # of what networks compute; weights, losses and sums are fp32
+    )
     augment: Changes = ()  # of training images, anew in every step
 
     @model_validator(mode="after")
@@ -93,7 +95,12 @@ class Training(BaseModel):
         lr, decay = self.step_size(round), self.weight_decay
         if self.optimizer == "sgd":
             return SGD(
-                params, lr, momentum=self.momentum, dampening=self.dampening, weight_decay=decay, nesterov=self.nesterov
+                params,
+                lr,
+                momentum=self.momentum,
+                dampening=self.dampening,
+                weight_decay=decay,
+                nesterov=self.nesterov,
             )
         return Adam(
             params, lr, self.amsgrad, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=decay,

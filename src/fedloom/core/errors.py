@@ -32,13 +32,18 @@ def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") 
     return FedloomError(f"unknown {kind} {str(name)!r}; {hint}")
 
 
-_TYPE = re.compile(r"(constrained-)?(float|int|str|bool)|(dict|list|tuple)\[.*")  # pydantic's names of alternatives
+_TYPE = re.compile(
+    r"(constrained-)?(float|int|str|bool)|(dict|list|tuple)\[.*"
+)  # pydantic's names of alternatives
 
 
 def explain(error: ValidationError) -> str:
     """A pydantic error as one sentence."""
     said = []
-    found = [(".".join(str(p) for p in e["loc"] if not _TYPE.fullmatch(str(p))), e) for e in error.errors()]
+    found = [
+        (".".join(str(p) for p in e["loc"] if not _TYPE.fullmatch(str(p))), e)
+        for e in error.errors()
+    ]
     # Of a setting that may be of several types, what is wrong with the type that fits is told, not that others do not.
     fits = {where for where, e in found if not e["type"].endswith(("_type", "_parsing"))}
     for where, e in found:
@@ -47,5 +52,7 @@ def explain(error: ValidationError) -> str:
         what = re.sub(r", unable to parse.*", "", e["msg"]).removeprefix("Value error, ")
         what = (what[0].lower() + what[1:]).replace("a valid tuple", "a list")
         # A rule between several settings names them itself; its input is all of them.
-        said.append(what if isinstance(e.get("input"), dict) else f"{where} = {e.get('input')!r}: {what}")
+        said.append(
+            what if isinstance(e.get("input"), dict) else f"{where} = {e.get('input')!r}: {what}"
+        )
     return "; ".join(dict.fromkeys(said)) + "."

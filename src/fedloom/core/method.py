@@ -26,7 +26,9 @@ from .payload import Payload
 from .roles import Roles
 
 Stage = Literal["before", "after"]
-Uploads = Iterable[tuple[int, Payload]]  # (client, upload), in a fixed order, each to be looked at once
+Uploads = Iterable[
+    tuple[int, Payload]
+]  # (client, upload), in a fixed order, each to be looked at once
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Update:
 
     upload: Payload  # goes to the server
     state: Payload = field(default_factory=Payload)  # stays with the client until its next round
-    trained: Payload = field(default_factory=Payload)  # what it holds now, in the form of a download
+    trained: Payload = field(
+        default_factory=Payload
+    )  # what it holds now, in the form of a download
 
 
 class Method:
@@ -45,23 +49,31 @@ class Method:
     """
 
     name: ClassVar[str] = ""
-    stage: ClassVar[Stage] = "before"  # which personal model the paper reports: before or after local training
+    stage: ClassVar[Stage] = (
+        "before"  # which personal model the paper reports: before or after local training
+    )
     personalised: ClassVar[bool] = True  # False: every client uses the common model
-    training: ClassVar[Mapping[str, Any]] = {}  # where the paper's local training differs from `Training`'s defaults
+    training: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # where the paper's local training differs from `Training`'s defaults
     # Named sets of settings, the method's own or of training; `paper` is the defaults: {"official": {"mu": 0.1}}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's
     neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None
     # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
     alone: ClassVar[Mapping[str, Any] | None] = {}
-    averages: ClassVar[bool] = False  # whether the server averages models and asks `weight` how much each counts
+    averages: ClassVar[bool] = (
+        False  # whether the server averages models and asks `weight` how much each counts
+    )
     # What samples must be: anything the model takes, or features of a dual encoder (and class names with a meaning).
     world: ClassVar[Literal["any", "dual"]] = "any"
     # The server's tensors with an entry per client; one that comes after training gets an entry of zeros. None: a
     # client that has sent nothing can be sent nothing of use.
     by_client: ClassVar[tuple[str, ...] | None] = ("sizes",)
     origin: ClassVar[str | None] = None  # the file a user's own method came from
-    plugged: ClassVar[tuple[type[Method], str] | None] = None  # of METHOD+PLUGIN: the class of METHOD, and PLUGIN
+    plugged: ClassVar[tuple[type[Method], str] | None] = (
+        None  # of METHOD+PLUGIN: the class of METHOD, and PLUGIN
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         """The network with what the method adds to it (a second head, a projection); by default nothing.
@@ -180,7 +192,9 @@ class Plugin(Method):
 
     def init(self, site: Site) -> Payload:
         if not site.roles.names("shared"):
-            raise FedloomError(f"{self.name}: its clients share no weights, so there is nothing to plug in to.")
+            raise FedloomError(
+                f"{self.name}: its clients share no weights, so there is nothing to plug in to."
+            )
         return super().init(site)
 
 
@@ -232,7 +246,9 @@ def plugins() -> tuple[str, ...]:
     return tuple(sorted(PLUGINS))
 
 
-_PLUGGED: dict[tuple[type[Method], str], type[Method]] = {}  # one class per combination, however often it is named
+_PLUGGED: dict[
+    tuple[type[Method], str], type[Method]
+] = {}  # one class per combination, however often it is named
 
 
 def plug(base: type[Method], name: str) -> type[Method]:
@@ -279,7 +295,11 @@ def names() -> tuple[str, ...]:
     package = importlib.import_module("fedloom.methods")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"fedloom.methods.{module.name}")
-    return tuple(sorted(n for n, cls in REGISTRY.items() if cls.origin is None and cls.__module__ != "__main__"))
+    return tuple(
+        sorted(
+            n for n, cls in REGISTRY.items() if cls.origin is None and cls.__module__ != "__main__"
+        )
+    )
 
 
 def find(spec: str) -> type[Method]:
@@ -292,7 +312,9 @@ def find(spec: str) -> type[Method]:
         return cls
     if spec.endswith(".py"):
         return _from_file(Path(spec))
-    if spec not in REGISTRY and importlib.util.find_spec(own := f"fedloom.methods.{spec.replace('-', '_')}"):
+    if spec not in REGISTRY and importlib.util.find_spec(
+        own := f"fedloom.methods.{spec.replace('-', '_')}"
+    ):
         importlib.import_module(own)  # not all of them: a worker starts in no time
     if spec not in REGISTRY:
         names()
@@ -328,7 +350,11 @@ def _from_file(path: Path) -> type[Method]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    new = [cls for n, cls in REGISTRY.items() if before.get(n) is not cls and cls.__module__ == spec.name]
+    new = [
+        cls
+        for n, cls in REGISTRY.items()
+        if before.get(n) is not cls and cls.__module__ == spec.name
+    ]
     if len(new) != 1:
         raise FedloomError(f"{path} must define exactly one @method, found {len(new)}.")
     new[0].origin = origin

@@ -46,13 +46,17 @@ class Payload(Mapping[str, Value]):
         content: dict[str, Value] = {}
         for name, value in {**(items or {}), **named}.items():
             if name == "__metadata__":
-                raise FedloomError("'__metadata__' is a name that the file format keeps for itself.")
+                raise FedloomError(
+                    "'__metadata__' is a name that the file format keeps for itself."
+                )
             if isinstance(value, (Tree, Payload)):
                 content.update({f"{name}/{n}": v for n, v in value.items()})
             elif isinstance(value, (Tensor, bool, int, float, str)):
                 content[name] = value
             else:
-                raise FedloomError(f"{name!r} is a {type(value).__name__}; a payload holds tensors and plain scalars.")
+                raise FedloomError(
+                    f"{name!r} is a {type(value).__name__}; a payload holds tensors and plain scalars."
+                )
         # Sorted, so that a payload that came over a wire is the same in every respect as the one that was sent.
         self._content, self._sealed = dict(sorted(content.items())), None
 
@@ -76,7 +80,9 @@ class Payload(Mapping[str, Value]):
     def _items(self) -> dict[str, Value]:
         if self._content is None:
             inside = self._sealed
-            self._content = (inside if isinstance(inside, Payload) else Payload.decode(inside or b""))._items
+            self._content = (
+                inside if isinstance(inside, Payload) else Payload.decode(inside or b"")
+            )._items
             self._sealed = None  # tensors may be written to from now on, and then would be others than in the bytes
         return self._content
 
@@ -102,7 +108,9 @@ class Payload(Mapping[str, Value]):
         """The tensors stored under `name/` (empty if there are none)."""
         start = f"{name}/"
         return Tree(
-            (n[len(start) :], v) for n, v in self._items.items() if n.startswith(start) and isinstance(v, Tensor)
+            (n[len(start) :], v)
+            for n, v in self._items.items()
+            if n.startswith(start) and isinstance(v, Tensor)
         )
 
     def tensor(self, name: str) -> Tensor:
@@ -118,7 +126,11 @@ class Payload(Mapping[str, Value]):
 
     def replace(self, **named: Any) -> Payload:
         """A payload in which these names (whole groups for trees) have new values; the rest is kept."""
-        old = {n: v for n, v in self._items.items() if not any(n == new or n.startswith(f"{new}/") for new in named)}
+        old = {
+            n: v
+            for n, v in self._items.items()
+            if not any(n == new or n.startswith(f"{new}/") for new in named)
+        }
         return Payload(old, **named)
 
     def copy(self) -> Payload:
@@ -167,7 +179,9 @@ class Payload(Mapping[str, Value]):
             ends = [entry["data_offsets"][1] for entry in told.values()]
             if start + max(ends, default=0) != len(memory):
                 raise ValueError(f"they should be {start + max(ends, default=0)}")
-            return Payload(content | {name: _tensor(memory, start, **entry) for name, entry in told.items()})
+            return Payload(
+                content | {name: _tensor(memory, start, **entry) for name, entry in told.items()}
+            )
         except Exception as error:
             raise FedloomError(f"these {len(data)} bytes are no payload: {error}") from error
 
@@ -182,7 +196,9 @@ class Payload(Mapping[str, Value]):
         return len(self._head(_layout(self._shapes())[0])) + tensors
 
     def _shapes(self) -> _Shapes:
-        return tuple((n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor))
+        return tuple(
+            (n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor)
+        )
 
     def _head(self, layout: str) -> bytes:
         """Length and header: the scalars, then where each tensor lies."""
@@ -194,7 +210,11 @@ class Payload(Mapping[str, Value]):
     @property
     def floats(self) -> int:
         """How many floating-point numbers its tensors hold: what papers count as communicated parameters."""
-        return sum(v.numel() for v in self._items.values() if isinstance(v, Tensor) and v.is_floating_point())
+        return sum(
+            v.numel()
+            for v in self._items.values()
+            if isinstance(v, Tensor) and v.is_floating_point()
+        )
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -219,12 +239,18 @@ def _layout(shapes: _Shapes) -> tuple[str, tuple[str, ...]]:
 def _raw(tensor: Tensor) -> memoryview:
     """A tensor's bytes, as they lie in memory if they lie in plain order."""
     plain = tensor.detach().cpu().contiguous()
-    flat = plain.as_strided((plain.numel(),), (1,))  # a single number may claim to be 0 apart from the next
+    flat = plain.as_strided(
+        (plain.numel(),), (1,)
+    )  # a single number may claim to be 0 apart from the next
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _tensor(memory: bytearray, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+def _tensor(
+    memory: bytearray, start: int, dtype: str, shape: list[int], data_offsets: list[int]
+) -> Tensor:
     count, kind = math.prod(shape), _DTYPES[dtype]
     if not count:
         return torch.empty(shape, dtype=kind)
-    return torch.frombuffer(memory, dtype=kind, count=count, offset=start + data_offsets[0]).view(shape)
+    return torch.frombuffer(memory, dtype=kind, count=count, offset=start + data_offsets[0]).view(
+        shape
+    )

@@ -38,7 +38,10 @@ class Roles:
     def also(self, model: nn.Module, *, local: Iterable[nn.Module | type[nn.Module]]) -> Roles:
         """These roles, with more modules `local`."""
         more = copy.copy(self)
-        more.of = {**self.of, **{n: r for n, r in Roles(model, local=local).of.items() if r == "local"}}
+        more.of = {
+            **self.of,
+            **{n: r for n, r in Roles(model, local=local).of.items() if r == "local"},
+        }
         return more
 
     def names(self, role: Role) -> list[str]:
@@ -54,6 +57,10 @@ def _claimed(model: nn.Module, claims: list[nn.Module | type[nn.Module]]) -> Ite
         for prefix, module in model.named_modules(remove_duplicate=False):
             if module is claim or (isinstance(claim, type) and isinstance(module, claim)):
                 found = True
-                yield from (n for n in model.state_dict() if not prefix or n.startswith(f"{prefix}."))
+                yield from (
+                    n for n in model.state_dict() if not prefix or n.startswith(f"{prefix}.")
+                )
         if not found and isinstance(claim, nn.Module):
-            raise FedloomError(f"a {type(claim).__name__} that is given a role is not part of the model.")
+            raise FedloomError(
+                f"a {type(claim).__name__} that is given a role is not part of the model."
+            )

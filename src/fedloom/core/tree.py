@@ -45,11 +45,15 @@ class Tree(Mapping[str, Tensor]):
         """`other`'s tensors in the order of mine; names and shapes must agree."""
         if self._items.keys() != other._items.keys():
             odd = sorted(self._items.keys() ^ other._items.keys())
-            raise FedloomError(f"trees have different names: {odd[0]!r} is in only one of them ({len(odd)} such).")
+            raise FedloomError(
+                f"trees have different names: {odd[0]!r} is in only one of them ({len(odd)} such)."
+            )
         tensors = [other._items[n] for n in self._items]
         for name, mine, theirs in zip(self._items, self._items.values(), tensors, strict=True):
             if mine.shape != theirs.shape:
-                raise FedloomError(f"tensor {name!r} has shape {tuple(theirs.shape)}, expected {tuple(mine.shape)}.")
+                raise FedloomError(
+                    f"tensor {name!r} has shape {tuple(theirs.shape)}, expected {tuple(mine.shape)}."
+                )
         return tensors
 
     def _new(self, tensors: Iterable[Tensor]) -> Tree:
@@ -82,7 +86,9 @@ class Tree(Mapping[str, Tensor]):
     def dot(self, other: Tree) -> Tensor:
         """The inner product over all tensors together."""
         self._like(other)  # the check
-        products = [(self[n] * other[n]).sum() for n in sorted(self)]  # sorted: rounding must not depend on the order
+        products = [
+            (self[n] * other[n]).sum() for n in sorted(self)
+        ]  # sorted: rounding must not depend on the order
         return torch.stack(products).sum() if products else torch.zeros(())
 
     def norm(self) -> Tensor:
@@ -96,7 +102,10 @@ class Tree(Mapping[str, Tensor]):
         """
         shares: list[Any] = self._like(share) if isinstance(share, Tree) else [share] * len(self)
         pairs = zip(self._list(), self._like(other), shares, strict=True)
-        return self._new(torch.lerp(a, b, s) if a.is_floating_point() else torch.maximum(a, b) for a, b, s in pairs)
+        return self._new(
+            torch.lerp(a, b, s) if a.is_floating_point() else torch.maximum(a, b)
+            for a, b, s in pairs
+        )
 
     # -- structure ----------------------------------------------------------------------------------------------
     def map(self, fn: Callable[[Tensor], Tensor]) -> Tree:
@@ -129,7 +138,9 @@ class Tree(Mapping[str, Tensor]):
 
     def equal(self, other: Tree) -> bool:
         """Whether names and values agree exactly."""
-        return self.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in self.items())
+        return self.keys() == other.keys() and all(
+            torch.equal(t, other[n]) for n, t in self.items()
+        )
 
 
 class Mean:
@@ -147,7 +158,9 @@ class Mean:
         """Count `tree` with `weight` (not negative; a weight of 0 counts for nothing)."""
         weight = float(weight)
         if not 0 <= weight < float("inf"):
-            raise FedloomError(f"an aggregation weight must not be negative or NaN or infinite, got {weight}.")
+            raise FedloomError(
+                f"an aggregation weight must not be negative or NaN or infinite, got {weight}."
+            )
         if weight == 0:
             return
         if self._mean is None:

@@ -48,11 +48,15 @@ class Source(BaseModel):
     flatten: bool = False  # images as plain vectors
     only_domains: Names | None = None  # these domains, in this order
     only_classes: Names | None = None  # these classes, in this order
-    limit_train: Count | None = None  # so many training samples of each class and domain, the first ones
+    limit_train: Count | None = (
+        None  # so many training samples of each class and domain, the first ones
+    )
     limit_test: Count | None = None  # the same for the test part
     length: Count = 200  # words of a text
     words: Count | None = None  # size of the vocabulary; None: every word of the training texts
-    hashed: bool = False  # words by hash, so that clients need no common list (then `words` says how many)
+    hashed: bool = (
+        False  # words by hash, so that clients need no common list (then `words` says how many)
+    )
     nonsense: Literal["digits", "alphanumeric"] | None = None  # class names without a meaning
     label_noise: Share = 0.0  # share of wrong training labels
     image_noise: Literal["gaussian", "laplace", "exponential"] | None = None  # on training samples
@@ -71,18 +75,29 @@ class Known:
 
 
 KNOWN: dict[str, Known] = {
-    "digits5": Known("digits5", "image", "five digit domains (chars74k_font stands in for SynthDigits), 32 px"),
+    "digits5": Known(
+        "digits5", "image", "five digit domains (chars74k_font stands in for SynthDigits), 32 px"
+    ),
     "pacs": Known("pacs", "image", "PACS: photo, art painting, cartoon, sketch; 7 classes, 128 px"),
     "office31": Known("office31", "image", "Office-31: amazon, dslr, webcam; 31 classes, 128 px"),
-    "office10": Known("office31", "image", "the ten Office-Caltech classes of Office-31 (no Caltech images)", OFFICE10),
-    "office_caltech_surf": Known("office_caltech10_surf.npz", "vector", "Office-Caltech as 800-d SURF histograms"),
+    "office10": Known(
+        "office31",
+        "image",
+        "the ten Office-Caltech classes of Office-31 (no Caltech images)",
+        OFFICE10,
+    ),
+    "office_caltech_surf": Known(
+        "office_caltech10_surf.npz", "vector", "Office-Caltech as 800-d SURF histograms"
+    ),
     "fashion_mnist": Known("fashion_mnist.npz", "image", "Fashion-MNIST, 28 px grey"),
     "cifar10": Known("cifar10.npz", "image", "CIFAR-10, 32 px"),
     "flowers102": Known("flowers102", "image", "Flowers-102, few-shot, 96 px"),
     "dtd": Known("dtd", "image", "describable textures, few-shot, 96 px"),
     "oxford_pets": Known("oxford_pets", "image", "Oxford pets, few-shot, 96 px"),
     "ag_news": Known("ag_news", "text", "AG News: four topics, texts"),
-    "amazon_reviews": Known("amazon_reviews.npz", "sparse", "sentiment in four product domains, 5000-d bags of words"),
+    "amazon_reviews": Known(
+        "amazon_reviews.npz", "sparse", "sentiment in four product domains, 5000-d bags of words"
+    ),
     "amazon_reviews_text": Known("amazon_reviews_raw.csv.gz", "text", "the same task as texts"),
     "ph2": Known("ph2_lesion_seg.npz", "segmentation", "PH2: skin lesions with masks, 96 px"),
 }
@@ -91,7 +106,8 @@ KNOWN: dict[str, Known] = {
 def cache_folder() -> Path:
     """Where made and decoded data are kept: `FEDLOOM_CACHE`, or `fedloom` in the user's cache folder."""
     base = (
-        os.environ.get("FEDLOOM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
+        os.environ.get("FEDLOOM_CACHE")
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedloom"
     )
     return Path(base)
 
@@ -160,7 +176,9 @@ def load(
     if source.label_noise:
         data = stress.label_noise(data, source.label_noise, seed)
     if source.image_noise:
-        data = stress.image_noise(data, source.image_noise, source.noise_coefficient, source.noise_scale, seed)
+        data = stress.image_noise(
+            data, source.image_noise, source.noise_coefficient, source.noise_scale, seed
+        )
     if source.nonsense:
         data = stress.nonsense(data, source.nonsense, seed)
     if source.flatten:
@@ -184,15 +202,23 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
             )  # fmt: skip
         if os.sep in name:
             hint = str(unknown("", Path(name).name, names())).partition("; ")[2]
-            raise FedloomError(f"no such file or folder: {name}; if a data set known by its name was meant, {hint}")
+            raise FedloomError(
+                f"no such file or folder: {name}; if a data set known by its name was meant, {hint}"
+            )
         raise unknown("data set or path", name, names())
     if path.suffix == ".npz" and path.is_file():
         sparse = npz_kind(path) == "sparse"
-        return read_sparse_npz(path, name=name) if sparse else read_npz(path, name=name, size=source.size)
+        return (
+            read_sparse_npz(path, name=name)
+            if sparse
+            else read_npz(path, name=name, size=source.size)
+        )
     if is_pfllib(path):
         return read_pfllib(path, name=name)
     if _is_table(path):
-        return read_csv(path, name=name, length=source.length, vocabulary=source.words, hashed=source.hashed)
+        return read_csv(
+            path, name=name, length=source.length, vocabulary=source.words, hashed=source.hashed
+        )
     if any(path.glob("*.npz")):
         return read_npz_folder(path, name=name, size=source.size)
     if is_hf(path):
@@ -202,7 +228,12 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
             f"{path}: is no file of a known kind (.npz, .csv, .csv.gz, .parquet, .arrow); images lie in folders."
         )
     return read_folder(
-        path, size=source.size, on_bad_file=source.on_bad_file, name=name, cache=cache_folder(), progress=progress
+        path,
+        size=source.size,
+        on_bad_file=source.on_bad_file,
+        name=name,
+        cache=cache_folder(),
+        progress=progress,
     )
 
 
@@ -251,7 +282,9 @@ def keep_first(data: Dataset, train: int | None = None, test: int | None = None)
     return _rows(data, place < limit)
 
 
-def _renumber(numbers: torch.Tensor, names: tuple[str, ...], wanted: tuple[str, ...], what: str) -> torch.Tensor:
+def _renumber(
+    numbers: torch.Tensor, names: tuple[str, ...], wanted: tuple[str, ...], what: str
+) -> torch.Tensor:
     """Numbers into `names` as numbers into `wanted`; -1 for those left out."""
     for i, name in enumerate(wanted):
         if name not in names:
@@ -296,4 +329,7 @@ def _digits4() -> Dataset:
     )
 
 
-ABOUT = {"digits4": (_digits4.__doc__ or "").rstrip("."), **{name: known.about for name, known in KNOWN.items()}}
+ABOUT = {
+    "digits4": (_digits4.__doc__ or "").rstrip("."),
+    **{name: known.about for name, known in KNOWN.items()},
+}

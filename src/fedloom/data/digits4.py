@@ -31,9 +31,13 @@ DOMAINS: tuple[str, ...] = ("handwritten", "photo", "printed", "street")
 RECIPE_VERSION = 2  # raise it whenever pixels or labels change, or old caches pass for new ones
 
 _PER_CLASS = {"train": 120, "test": 30}
-_TEST_SOURCES = 35  # per class; the rarest class has 174 sources, so 139 remain for its 120 training images
+_TEST_SOURCES = (
+    35  # per class; the rarest class has 174 sources, so 139 remain for its 120 training images
+)
 _SIDE = 32
-_FINE = 2 * _SIDE  # digits are drawn at twice the size and averaged down, which keeps thin strokes whole
+_FINE = (
+    2 * _SIDE
+)  # digits are drawn at twice the size and averaged down, which keeps thin strokes whole
 
 
 def _rng(*seed: int) -> Rng:
@@ -47,18 +51,28 @@ def _uniform(rng: Rng, low: float, high: float, *shape: int) -> Floats:
 def split_sources(labels: npt.NDArray[Any]) -> dict[str, list[Ints]]:
     """Split the handwritten sources, once for all domains: per class the indices for `train` and for `test`."""
     rng = _rng(4, 0)
-    shuffled = [rng.permutation(np.flatnonzero(labels == digit)).astype(np.int64) for digit in range(10)]
-    return {"train": [s[_TEST_SOURCES:] for s in shuffled], "test": [s[:_TEST_SOURCES] for s in shuffled]}
+    shuffled = [
+        rng.permutation(np.flatnonzero(labels == digit)).astype(np.int64) for digit in range(10)
+    ]
+    return {
+        "train": [s[_TEST_SOURCES:] for s in shuffled],
+        "test": [s[:_TEST_SOURCES] for s in shuffled],
+    }
 
 
 def _handwriting() -> tuple[Floats, Ints]:
     """Return the enlarged handwritten masks and their labels, in the order of `load_digits`."""
-    from sklearn.datasets import load_digits  # here: with SciPy behind it, it takes a second to import
+    from sklearn.datasets import (
+        load_digits,
+    )  # here: with SciPy behind it, it takes a second to import
 
     digits = load_digits()
     # The ink touches the 8x8 frame; without a margin the enlargement would end in a hard edge there.
     small = np.pad(digits.images / 16, ((0, 0), (1, 1), (1, 1))).astype(np.float32)
-    large = [np.asarray(Image.fromarray(mask).resize((_FINE, _FINE), Image.Resampling.BICUBIC)) for mask in small]
+    large = [
+        np.asarray(Image.fromarray(mask).resize((_FINE, _FINE), Image.Resampling.BICUBIC))
+        for mask in small
+    ]
     # Bicubic ink is grey throughout; a steeper ramp brings back the white core of a pen stroke.
     return np.clip((np.stack(large) - 0.2) / 0.6, 0, 1), digits.target.astype(np.int64)
 
@@ -125,7 +139,10 @@ def _patches(rng: Rng, n: int, split: str) -> Floats:
             if (k % 4 == 1) == (split == "test"):
                 tile = Image.fromarray(photograph[top : top + 142, left : left + 128])
                 # Reduced after the cut, not before, so that no pixel mixes two tiles.
-                regions += [np.asarray(tile.reduce(by), dtype=np.float32) / np.float32(255) for by in (1, 2, 3)]
+                regions += [
+                    np.asarray(tile.reduce(by), dtype=np.float32) / np.float32(255)
+                    for by in (1, 2, 3)
+                ]
 
     def cut() -> Floats:
         region = regions[rng.integers(len(regions))]
@@ -133,7 +150,10 @@ def _patches(rng: Rng, n: int, split: str) -> Floats:
         return region[top : top + _SIDE, left : left + _SIDE][:, :: rng.choice((-1, 1))]
 
     # Much of the two photographs is smooth shadow, on which a digit looks like plain handwriting: prefer the rest.
-    best = [max((cut() for _ in range(3)), key=lambda patch: float(patch.mean() + 2 * patch.std())) for _ in range(n)]
+    best = [
+        max((cut() for _ in range(3)), key=lambda patch: float(patch.mean() + 2 * patch.std()))
+        for _ in range(n)
+    ]
     return np.stack(best).transpose(0, 3, 1, 2)
 
 
@@ -150,7 +170,9 @@ def _blur(images: Floats, sigma: Floats) -> Floats:
     taps = (taps / taps.sum(axis=0))[..., None, None, None]
     for _ in range(2):
         wide = np.pad(images, ((0, 0), (0, 0), (0, 0), (2, 2)), mode="edge")
-        images = np.sum([tap * wide[..., k : k + _SIDE] for k, tap in enumerate(taps)], axis=0).swapaxes(2, 3)
+        images = np.sum(
+            [tap * wide[..., k : k + _SIDE] for k, tap in enumerate(taps)], axis=0
+        ).swapaxes(2, 3)
     return images
 
 
@@ -161,16 +183,42 @@ def _handwritten(rng: Rng, masks: Floats) -> Floats:
 
 def _printed(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
     n = len(labels)
-    pose = _pose(rng, n, (0.5, 0.95), aspect=0.15, turn=0.15, slant=0.35, x=0.2, y=0.2, tilt_x=0.3, tilt_y=0.3)
+    pose = _pose(
+        rng,
+        n,
+        (0.5, 0.95),
+        aspect=0.15,
+        turn=0.15,
+        slant=0.35,
+        x=0.2,
+        y=0.2,
+        tilt_x=0.3,
+        tilt_y=0.3,
+    )
     ink = _warp(glyphs[rng.integers(3, size=n), labels], pose)[:, None]
-    paper = _uniform(rng, 0.8, 1.0, n, 1, 1, 1) + _uniform(rng, -0.04, 0.04, n, 3, 1, 1) + _shade(rng, n, 0.12)
+    paper = (
+        _uniform(rng, 0.8, 1.0, n, 1, 1, 1)
+        + _uniform(rng, -0.04, 0.04, n, 3, 1, 1)
+        + _shade(rng, n, 0.12)
+    )
     image = paper + ink * (_uniform(rng, 0.0, 0.35, n, 1, 1, 1) - paper)
     return image + 0.025 * rng.standard_normal((n, 1, _SIDE, _SIDE), dtype=np.float32)
 
 
 def _street(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
     n = len(labels)
-    pose = _pose(rng, n, (0.85, 1.25), aspect=0.15, turn=0.15, slant=0.2, x=0.15, y=0.12, tilt_x=0.2, tilt_y=0.1)
+    pose = _pose(
+        rng,
+        n,
+        (0.85, 1.25),
+        aspect=0.15,
+        turn=0.15,
+        slant=0.2,
+        x=0.15,
+        y=0.12,
+        tilt_x=0.2,
+        tilt_y=0.1,
+    )
     style = rng.integers(2, len(glyphs), size=n)
     mask = _warp(glyphs[style, labels], pose)
     for side in (-1, 1):
@@ -181,10 +229,16 @@ def _street(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
     wall = _uniform(rng, 0.2, 0.8, n, 1, 1, 1) + _uniform(rng, -0.2, 0.2, n, 3, 1, 1)
     # Lighter than a dark wall, darker than a light one; between them either, for there is room both ways.
     lighter = wall.mean(axis=1, keepdims=True) < _uniform(rng, 0.35, 0.65, n, 1, 1, 1)
-    contrast = _uniform(rng, 0.2, 0.65, n, 1, 1, 1) * np.where(lighter, np.float32(1), np.float32(-1))
+    contrast = _uniform(rng, 0.2, 0.65, n, 1, 1, 1) * np.where(
+        lighter, np.float32(1), np.float32(-1)
+    )
     paint = np.clip(wall + contrast + _uniform(rng, -0.2, 0.2, n, 3, 1, 1), 0, 1)
-    image = _blur(wall + mask[:, None] * (paint - wall) + _shade(rng, n, 0.5), _uniform(rng, 0.5, 1.3, n))
-    return image + _uniform(rng, 0.01, 0.07, n, 1, 1, 1) * rng.standard_normal(image.shape, dtype=np.float32)
+    image = _blur(
+        wall + mask[:, None] * (paint - wall) + _shade(rng, n, 0.5), _uniform(rng, 0.5, 1.3, n)
+    )
+    return image + _uniform(rng, 0.01, 0.07, n, 1, 1, 1) * rng.standard_normal(
+        image.shape, dtype=np.float32
+    )
 
 
 def generate() -> dict[str, npt.NDArray[Any]]:
@@ -203,7 +257,9 @@ def generate() -> dict[str, npt.NDArray[Any]]:
             source = np.full(len(labels), -1, dtype=np.int64)
             if domain in ("handwritten", "photo"):
                 for digit in range(10):
-                    source[labels == digit] = rng.choice(sources[split][digit], per_class, replace=False)
+                    source[labels == digit] = rng.choice(
+                        sources[split][digit], per_class, replace=False
+                    )
                 image = _handwritten(rng, masks[source])
                 if domain == "photo":
                     image = np.abs(_patches(rng, len(labels), split) - image)
@@ -223,7 +279,12 @@ def cache_name() -> str:
 def _read(file: Path) -> dict[str, npt.NDArray[Any]]:
     with np.load(file, allow_pickle=False) as stored:
         data = {key: stored[key] for key in stored.files}
-    if set(data) != {f"{d}_{part}_{split}" for d in DOMAINS for part in ("x", "y", "source") for split in _PER_CLASS}:
+    if set(data) != {
+        f"{d}_{part}_{split}"
+        for d in DOMAINS
+        for part in ("x", "y", "source")
+        for split in _PER_CLASS
+    }:
         raise ValueError("it does not hold the arrays of digits4")
     return data
 
@@ -235,8 +296,12 @@ def load(cache: Path) -> dict[str, npt.NDArray[Any]]:
         return _read(file)
     except FileNotFoundError:
         pass
-    except Exception as error:  # a damaged archive raises whatever its first bad byte leads to, not one known type
-        warnings.warn(f"The digits4 cache {file} cannot be read ({error}); it is made again.", stacklevel=2)
+    except (
+        Exception
+    ) as error:  # a damaged archive raises whatever its first bad byte leads to, not one known type
+        warnings.warn(
+            f"The digits4 cache {file} cannot be read ({error}); it is made again.", stacklevel=2
+        )
     data: dict[str, Any] = generate()
     cache.mkdir(parents=True, exist_ok=True)
     # Each writer has a file of its own and puts it in place whole: no reader and no second writer meets half a file.

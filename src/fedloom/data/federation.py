@@ -47,18 +47,26 @@ class Dataset:
     test: Tensor  # N booleans: belongs to the official test part
     classes: tuple[str, ...]
     domains: tuple[str, ...]
-    mean: tuple[float, ...] = (0.5,)  # images are fed to models as (x / 255 - mean) / std, per channel or for all
+    mean: tuple[float, ...] = (
+        0.5,
+    )  # images are fed to models as (x / 255 - mean) / std, per channel or for all
     std: tuple[float, ...] = (0.5,)
     vocabulary: int | None = None  # for token data: number of different tokens
     owner: Tensor | None = None  # for data that come with their clients: N client numbers, from 0
-    encoder: str | None = None  # names of the frozen encoders that made the samples, commas between them
+    encoder: str | None = (
+        None  # names of the frozen encoders that made the samples, commas between them
+    )
 
     def __post_init__(self) -> None:
         n = len(self.y)
         if not (len(self.x) == len(self.domain) == len(self.test) == n):
-            raise FedloomError(f"{self.name}: x, y, domain and test must have one entry per sample.")
+            raise FedloomError(
+                f"{self.name}: x, y, domain and test must have one entry per sample."
+            )
         if n and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
-            raise FedloomError(f"{self.name}: labels must lie between 0 and {len(self.classes) - 1}.")
+            raise FedloomError(
+                f"{self.name}: labels must lie between 0 and {len(self.classes) - 1}."
+            )
 
     @property
     def pool(self) -> Pool:
@@ -102,7 +110,9 @@ class Dataset:
         """
         if not isinstance(self.x, Tensor):
             return self.x[rows]
-        if self.x.ndim == 4 and not self.x.is_contiguous():  # pixel by pixel, not channel by channel
+        if (
+            self.x.ndim == 4 and not self.x.is_contiguous()
+        ):  # pixel by pixel, not channel by channel
             return self.x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
         return self.x.index_select(0, rows)
 
@@ -153,7 +163,9 @@ class Federation:
         labels = self.data.y[torch.from_numpy(self.clients[k].train)]
         return torch.bincount(labels.flatten(), minlength=len(self.data.classes))
 
-    def encode(self, encoder: str | Encoder | Sequence[str | Encoder], **options: Any) -> Federation:
+    def encode(
+        self, encoder: str | Encoder | Sequence[str | Encoder], **options: Any
+    ) -> Federation:
         """The same federation with features in place of images, computed once and cached on disk.
 
         Several encoders, as a list or as names separated by commas, are put side by side. `options` are those of
@@ -172,7 +184,11 @@ class Federation:
     def describe(self) -> dict[str, Any]:
         """Sizes, domains and class counts of every client, as plain values."""
         clients = [
-            {"domain": c.domain, **{s: len(getattr(c, s)) for s in SPLITS}, "counts": self.counts(k).tolist()}
+            {
+                "domain": c.domain,
+                **{s: len(getattr(c, s)) for s in SPLITS},
+                "counts": self.counts(k).tolist(),
+            }
             for k, c in enumerate(self.clients)
         ]
         return {
@@ -209,9 +225,14 @@ def federate(
     pool = data.pool
     if split == "merged":
         pool = replace(pool, test=np.zeros_like(pool.test))
-    shares, description = partition(how, pool, clients, numpy_rng(seed, "partition", how), **options)
+    shares, description = partition(
+        how, pool, clients, numpy_rng(seed, "partition", how), **options
+    )
     if split == "merged":
-        shares = [_cut(share, merged_share, numpy_rng(seed, "merged", k)) for k, share in enumerate(shares)]
+        shares = [
+            _cut(share, merged_share, numpy_rng(seed, "merged", k))
+            for k, share in enumerate(shares)
+        ]
         description += f" Train and test were merged; {merged_share:.0%} of each client's samples are for training."
     made = []
     for k, share in enumerate(shares):

@@ -65,7 +65,11 @@ def label_noise(data: Dataset, share: float, seed: int = 0) -> Dataset:
 
 
 def image_noise(
-    data: Dataset, kind: Noise = "gaussian", coefficient: float = 0.1, scale: float = 0.05, seed: int = 0
+    data: Dataset,
+    kind: Noise = "gaussian",
+    coefficient: float = 0.1,
+    scale: float = 0.05,
+    seed: int = 0,
 ) -> Dataset:
     """The training inputs as `(1 - coefficient) x + noise`, with x from 0 to 1 for images, which are clipped.
 
@@ -75,9 +79,15 @@ def image_noise(
     if kind not in NOISES:
         raise unknown("kind of noise", kind, NOISES)
     if not 0 <= coefficient <= 1 or scale < 0:
-        raise FedloomError(f"noise needs a coefficient from 0 to 1 and a scale of 0 or more: {coefficient}, {scale}.")
-    if not isinstance(data.x, Tensor) or not (data.x.dtype == torch.uint8 or data.x.is_floating_point()):
-        raise FedloomError(f"{data.name}: only images and dense vectors of floats can be made noisy.")
+        raise FedloomError(
+            f"noise needs a coefficient from 0 to 1 and a scale of 0 or more: {coefficient}, {scale}."
+        )
+    if not isinstance(data.x, Tensor) or not (
+        data.x.dtype == torch.uint8 or data.x.is_floating_point()
+    ):
+        raise FedloomError(
+            f"{data.name}: only images and dense vectors of floats can be made noisy."
+        )
     g = torch_rng(seed, "image noise", kind)
     x = data.x.clone()
     for rows in (~data.test).nonzero().view(-1).split(_CHUNK):

@@ -45,10 +45,15 @@ def rotate(x: Tensor, g: torch.Generator, degrees: float = 30) -> Tensor:
     _, _, height, width = x.shape
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     # The grid's coordinates run from -1 to 1 along either side: the ratio keeps squares square.
-    turn = torch.stack([cos, -sin * (height / width), zero, sin * (width / height), cos, zero], 1).view(-1, 2, 3)
+    turn = torch.stack(
+        [cos, -sin * (height / width), zero, sin * (width / height), cos, zero], 1
+    ).view(-1, 2, 3)
     floats = x if x.dtype == torch.float64 else x.to(torch.float32)
     grid = F.affine_grid(turn.to(floats.dtype), list(x.shape), align_corners=False)
-    return _back(F.grid_sample(floats, grid, mode="bilinear", padding_mode="zeros", align_corners=False), x.dtype)
+    return _back(
+        F.grid_sample(floats, grid, mode="bilinear", padding_mode="zeros", align_corners=False),
+        x.dtype,
+    )
 
 
 def resize(x: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -66,11 +71,17 @@ def to_rgb(x: Tensor) -> Tensor:
     """The images with three channels: grey ones are repeated, coloured ones stay as they are."""
     _images(x)
     if x.shape[1] not in (1, 3):
-        raise FedloomError(f"only images of 1 or 3 channels can become RGB, these have {x.shape[1]}.")
+        raise FedloomError(
+            f"only images of 1 or 3 channels can become RGB, these have {x.shape[1]}."
+        )
     return x if x.shape[1] == 3 else x.repeat(1, 3, 1, 1)
 
 
-AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {"crop": crop, "flip": flip, "rotate": rotate}
+AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "crop": crop,
+    "flip": flip,
+    "rotate": rotate,
+}
 
 
 def augment(x: Tensor, names: Sequence[str], g: torch.Generator) -> Tensor:

@@ -61,14 +61,18 @@ class WithPixels:
     Prompt methods want both: the image, to be encoded anew with prompts, and what the encoder makes of it without.
     """
 
-    def __init__(self, images: Tensor, features: Tensor, preprocess: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, images: Tensor, features: Tensor, preprocess: Callable[[Tensor], Tensor]
+    ) -> None:
         self.images, self.features, self.preprocess = images, features, preprocess
         pixels = preprocess(images[:1])
         self.pixels = tuple(pixels.shape[1:])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self.features), self.pixels[0] * self.pixels[1] * self.pixels[2] + self.features.shape[1]
+        return len(self.features), self.pixels[0] * self.pixels[1] * self.pixels[
+            2
+        ] + self.features.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -82,7 +86,9 @@ class WithPixels:
         return len(self.features)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.cat([self.preprocess(self.images[rows]).flatten(1), self.features[rows]], dim=1)
+        return torch.cat(
+            [self.preprocess(self.images[rows]).flatten(1), self.features[rows]], dim=1
+        )
 
     def share_memory_(self) -> WithPixels:
         """Move images and features to shared memory."""

@@ -55,12 +55,22 @@ class Preprocess:
         x = to_rgb(images)
         height, width = x.shape[2:]
         scale = None if self.edge is None else self.edge / min(height, width)
-        target = (self.size, self.size) if scale is None else (round(height * scale), round(width * scale))
+        target = (
+            (self.size, self.size)
+            if scale is None
+            else (round(height * scale), round(width * scale))
+        )
         if target != (height, width):
-            smooth = {"mode": "nearest"} if self.resample == "nearest" else {"mode": self.resample, "antialias": True}
+            smooth = (
+                {"mode": "nearest"}
+                if self.resample == "nearest"
+                else {"mode": self.resample, "antialias": True}
+            )
             x = F.interpolate(x, target, **smooth)
         if min(target) < self.size:
-            raise FedloomError(f"images of {width}x{height} pixels leave no {self.size}x{self.size} centre to cut out.")
+            raise FedloomError(
+                f"images of {width}x{height} pixels leave no {self.size}x{self.size} centre to cut out."
+            )
         top, left = (target[0] - self.size) // 2, (target[1] - self.size) // 2
         x = x[:, :, top : top + self.size, left : left + self.size]
         return x
@@ -98,7 +108,9 @@ class Encoder:
             found.update(self.base.hash.encode())
         for file in self.files:
             found.update(digest(file).encode())
-        for name, tensor in self.module.state_dict().items() if not (self.files or self.settings) else ():
+        for name, tensor in (
+            self.module.state_dict().items() if not (self.files or self.settings) else ()
+        ):
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             found.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
         return found.hexdigest()[:32]
@@ -169,7 +181,9 @@ class Registry:
             return self._makers[name]()
         if colon and f"{prefix}:" in self._makers:
             if not rest:
-                raise FedloomError(f"{self.kind} {name!r} needs something after the colon: {self.about[name]}.")
+                raise FedloomError(
+                    f"{self.kind} {name!r} needs something after the colon: {self.about[name]}."
+                )
             return self._makers[f"{prefix}:"](rest)
         raise unknown(self.kind, name, self._makers)
 
@@ -191,12 +205,15 @@ def compare_tensors(where: str, wanted: Iterable[str], found: Iterable[str]) -> 
     """Refuse weights that lack tensors or bring others, naming them."""
     wanted, found = set(wanted), set(found)
     said = [
-        f"{verb} {', '.join(sorted(names)[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        f"{verb} {', '.join(sorted(names)[:3])}"
+        + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         for verb, names in (("lack", wanted - found), ("bring", found - wanted))
         if names
     ]
     if said:
-        raise FedloomError(f"the weights in {where} do not fit the network: they {' and '.join(said)}.")
+        raise FedloomError(
+            f"the weights in {where} do not fit the network: they {' and '.join(said)}."
+        )
 
 
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:

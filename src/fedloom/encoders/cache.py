@@ -55,7 +55,9 @@ def content(x: Tensor) -> str:
         return known
     flat = x.contiguous().flatten().view(torch.uint8).numpy()
     parts = [flat[i : i + HASHED] for i in range(0, len(flat), HASHED)]
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:  # hashing does not hold the interpreter's lock
+    with ThreadPoolExecutor(
+        min(4, os.cpu_count() or 1)
+    ) as threads:  # hashing does not hold the interpreter's lock
         found = b"".join(threads.map(lambda part: sha256(part).digest(), parts))
     made = sha256(f"{x.dtype} {tuple(x.shape)}".encode() + found).hexdigest()
     note_hash(x, made)
@@ -90,9 +92,13 @@ class Cache:
                         self._fill(key, shape, compute, about, progress)
                         found = self._open(key, shape)
             except OSError as error:
-                raise FedloomError(f"cannot write features to {self.folder}: {error.strerror or error}.") from error
+                raise FedloomError(
+                    f"cannot write features to {self.folder}: {error.strerror or error}."
+                ) from error
         if found is None:
-            raise FedloomError(f"the features {self.folder / key}.npy were removed while they were in use.")
+            raise FedloomError(
+                f"the features {self.folder / key}.npy were removed while they were in use."
+            )
         return found
 
     def entries(self) -> list[Entry]:
@@ -162,7 +168,10 @@ class Cache:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, EOFError) as why:
-            warnings.warn(f"the features {self._array(key)} are damaged ({why}) and are made anew.", stacklevel=4)
+            warnings.warn(
+                f"the features {self._array(key)} are damaged ({why}) and are made anew.",
+                stacklevel=4,
+            )
             return None
         return torch.from_numpy(x)
 
@@ -184,12 +193,16 @@ class Cache:
                 file.write(header)
                 file.flush()
             done = (os.fstat(file.fileno()).st_size - len(header)) // (4 * dim)
-            done = min(done, rows) // CHUNK * CHUNK  # whole chunks only: the same batches, the same bits
+            done = (
+                min(done, rows) // CHUNK * CHUNK
+            )  # whole chunks only: the same batches, the same bits
             file.truncate(len(header) + done * 4 * dim)
             for first in range(done, rows, CHUNK):
                 chunk = compute(first, min(first + CHUNK, rows)).to(torch.float32)
                 if not torch.isfinite(chunk).all():
-                    raise FedloomError(f"encoder {about['encoder']} gave numbers that are not finite.")
+                    raise FedloomError(
+                        f"encoder {about['encoder']} gave numbers that are not finite."
+                    )
                 file.write(chunk.contiguous().numpy().tobytes())
                 file.flush()
                 os.fsync(file.fileno())
@@ -207,7 +220,9 @@ _TOLD = ("encoder", "data", "rows", "dim", "view", "made")
 def _header(shape: tuple[int, int]) -> bytes:
     """What a `.npy` file of that many floats begins with."""
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
     return file.getvalue()
 
 

@@ -37,7 +37,9 @@ def features(
     View 0 is of the images as they are; other views are of images put through the augmentations, by a key of the
     view's number. `images_hash` is `cache.content(images)`, if it is known already.
     """
-    encoder.preprocess(images[:1])  # refuses what is not images before anything is hashed or written
+    encoder.preprocess(
+        images[:1]
+    )  # refuses what is not images before anything is hashed or written
     shaken = f"{'+'.join(augment)} {view}" if view else ""
     images_hash = images_hash or content(images)
     parts = (str(RECIPE), images_hash, repr(encoder.preprocess), encoder.hash, shaken)
@@ -91,7 +93,9 @@ def encode(
             f"need several views to choose from: got views={views}, augment={list(augment)}."
         )
     if pixels and (views > 1 or len(encoders) > 1):
-        raise FedloomError("pixels can be kept beside the features of one encoder and one view only.")
+        raise FedloomError(
+            "pixels can be kept beside the features of one encoder and one view only."
+        )
     images, known = data.x, content(data.x)
     work = len(encoders) * views * len(images)
     found: list[list[Tensor]] = []

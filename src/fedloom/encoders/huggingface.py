@@ -16,7 +16,16 @@ from torch import Tensor, nn
 from ..core.errors import FedloomError
 from .base import Encoder, Preprocess, missing
 
-HEADS = ("classifier", "cls_classifier", "distillation_classifier", "pooler", "head", "decoder", "lm_head", "cls")
+HEADS = (
+    "classifier",
+    "cls_classifier",
+    "distillation_classifier",
+    "pooler",
+    "head",
+    "decoder",
+    "lm_head",
+    "cls",
+)
 RESAMPLE = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
@@ -80,7 +89,9 @@ class Vision(nn.Module):
         is what calling the module gives, so that pass can be taken from the feature cache.
         """
         if not self._has_class_token:
-            raise FedloomError(f"a {type(self.model).__name__} has no class token; prompts need a ViT that has one.")
+            raise FedloomError(
+                f"a {type(self.model).__name__} has no class token; prompts need a ViT that has one."
+            )
         self._check(pixels)
         n, width = len(pixels), self.width
         extra = torch.empty(0, width) if extra is None else extra
@@ -92,7 +103,9 @@ class Vision(nn.Module):
             )
         # A hook rather than the model's inner loop, so that any ViT will do, whatever its layers are called.
         append = self.model.embeddings.register_forward_hook(  # type: ignore[union-attr]
-            lambda _module, _inputs, embedded: torch.cat([embedded, extra.to(embedded.dtype)], dim=1)
+            lambda _module, _inputs, embedded: torch.cat(
+                [embedded, extra.to(embedded.dtype)], dim=1
+            )
         )
         try:
             output = self.model(pixels)
@@ -106,10 +119,18 @@ class Vision(nn.Module):
 
     def _class_token(self, output: Any) -> Tensor:
         # CLIP normalises the class token after the last layer, and only there.
-        return output.pooler_output if hasattr(self.model, "post_layernorm") else output.last_hidden_state[:, 0]
+        return (
+            output.pooler_output
+            if hasattr(self.model, "post_layernorm")
+            else output.last_hidden_state[:, 0]
+        )
 
     def _check(self, pixels: Tensor) -> None:
-        if pixels.ndim != 4 or pixels.shape[1] != 3 or (self.size and pixels.shape[2:] != (self.size, self.size)):
+        if (
+            pixels.ndim != 4
+            or pixels.shape[1] != 3
+            or (self.size and pixels.shape[2:] != (self.size, self.size))
+        ):
             side = self.size or "height"
             raise FedloomError(
                 f"this {type(self.model).__name__} takes images of shape (samples, 3, {side}, {self.size or 'width'}), "
@@ -125,9 +146,15 @@ def vision(path: str | Path, name: str | None = None) -> Encoder:
     tower = config.get("vision_config", config)
     dim = tower.get("hidden_size") or (tower.get("hidden_sizes") or [None])[-1]
     if not isinstance(dim, int):
-        raise FedloomError(f"{folder / 'config.json'} does not say how wide the model's features are.")
+        raise FedloomError(
+            f"{folder / 'config.json'} does not say how wide the model's features are."
+        )
     wanted = tower.get("image_size")
-    if isinstance(wanted, int) and wanted != size.size and config.get("model_type") not in _ANY_SIZE:
+    if (
+        isinstance(wanted, int)
+        and wanted != size.size
+        and config.get("model_type") not in _ANY_SIZE
+    ):
         raise FedloomError(
             f"{folder}: the model takes {wanted}x{wanted} images, its preprocessor makes {size.size}x{size.size} ones."
         )
@@ -146,7 +173,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The model's `config.json`."""
     found = _json(folder, "config.json")
     if "model_type" not in found:
-        raise FedloomError(f"{folder} is no Hugging Face model: its config.json names no model_type.")
+        raise FedloomError(
+            f"{folder} is no Hugging Face model: its config.json names no model_type."
+        )
     return found
 
 
@@ -174,13 +203,19 @@ def preprocess(folder: Path) -> Preprocess:
     if not size:
         raise FedloomError(f"{folder}: its preprocessor does not say what size images should have.")
     if told.get("resample", 2) not in RESAMPLE:
-        raise FedloomError(f"{folder}: resampling {told['resample']} is not supported; known: {RESAMPLE}.")
-    if abs(told.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6 or not told.get("do_rescale", True):
+        raise FedloomError(
+            f"{folder}: resampling {told['resample']} is not supported; known: {RESAMPLE}."
+        )
+    if abs(told.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6 or not told.get(
+        "do_rescale", True
+    ):
         raise FedloomError(f"{folder}: pixels must be rescaled from 0..255 to 0..1.")
     plain = not told.get("do_normalize", True)
     mean, std = ([0.0] * 3, [1.0] * 3) if plain else (told.get("image_mean"), told.get("image_std"))
     if not (isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) == 3):
-        raise FedloomError(f"{folder}: its preprocessor names no mean and standard deviation of three channels.")
+        raise FedloomError(
+            f"{folder}: its preprocessor names no mean and standard deviation of three channels."
+        )
     return Preprocess(size, tuple(mean), tuple(std), RESAMPLE[told.get("resample", 2)], edge)  # type: ignore[arg-type]
 
 
@@ -193,7 +228,9 @@ def load_model(folder: Path, **options: Any) -> Any:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
             kind = transformers.AutoModel._model_mapping[type(config)]
             if "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
-                options["add_pooling_layer"] = False  # a pooling layer is seldom in the weights, and never used here
+                options["add_pooling_layer"] = (
+                    False  # a pooling layer is seldom in the weights, and never used here
+                )
             # ignore_mismatched_sizes: so that such tensors are reported, and refused below, with their names.
             model, report = kind.from_pretrained(
                 folder,
@@ -207,20 +244,34 @@ def load_model(folder: Path, **options: Any) -> Any:
             )
         except FedloomError:
             raise
-        except Exception as error:  # transformers raises many kinds; whatever it is, the folder is what is wrong
-            raise FedloomError(f"{folder} cannot be loaded as a model: {str(error).strip().splitlines()[0]}") from error
+        except (
+            Exception
+        ) as error:  # transformers raises many kinds; whatever it is, the folder is what is wrong
+            raise FedloomError(
+                f"{folder} cannot be loaded as a model: {str(error).strip().splitlines()[0]}"
+            ) from error
     refuse(folder, report)
     return model.eval().requires_grad_(False)
 
 
 def refuse(folder: Path, report: dict[str, Any]) -> None:
     """An error if weights did not fit; a task's head in the weights of a bare model is no fault."""
-    extra = [n for n in report["unexpected_keys"] if n.split(".")[0] not in HEADS and not n.endswith("position_ids")]
+    extra = [
+        n
+        for n in report["unexpected_keys"]
+        if n.split(".")[0] not in HEADS and not n.endswith("position_ids")
+    ]
     odd = [str(entry[0]) for entry in report["mismatched_keys"]]
-    for verb, names in (("lack", report["missing_keys"]), ("bring unknown", extra), ("have ill-shaped", odd)):
+    for verb, names in (
+        ("lack", report["missing_keys"]),
+        ("bring unknown", extra),
+        ("have ill-shaped", odd),
+    ):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise FedloomError(f"the weights in {folder} {verb} tensors: {', '.join(sorted(names)[:3])}{more}.")
+            raise FedloomError(
+                f"the weights in {folder} {verb} tensors: {', '.join(sorted(names)[:3])}{more}."
+            )
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -230,11 +281,15 @@ def load_tokenizer(folder: Path) -> Any:
         try:
             return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:
-            raise FedloomError(f"{folder} holds no tokeniser: {str(error).strip().splitlines()[0]}") from error
+            raise FedloomError(
+                f"{folder} holds no tokeniser: {str(error).strip().splitlines()[0]}"
+            ) from error
 
 
 @torch.no_grad()
-def sentences(folder: Path, model: Any, tokenizer: Any, texts: Sequence[str], pooling: str = "mean") -> Tensor:
+def sentences(
+    folder: Path, model: Any, tokenizer: Any, texts: Sequence[str], pooling: str = "mean"
+) -> Tensor:
     """One vector per text: the mean over its tokens, or the first token."""
     inputs = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
     last: Tensor = model(**inputs).last_hidden_state
@@ -274,7 +329,9 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     except FileNotFoundError:
         if not folder.exists():
             raise FedloomError(f"{folder}: no such folder.") from None
-        raise FedloomError(f"{folder} is no Hugging Face model of this kind: it has no {name}.") from None
+        raise FedloomError(
+            f"{folder} is no Hugging Face model of this kind: it has no {name}."
+        ) from None
     except (OSError, ValueError):
         raise FedloomError(f"{folder / name} cannot be read.") from None
     if not isinstance(found, dict):
@@ -285,7 +342,11 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 def _side(size: Any) -> int | None:
     """The side of a square, from the ways in which preprocessors write it."""
     if isinstance(size, dict):
-        sides = {size.get("height"), size.get("width")} if "height" in size else {size.get("shortest_edge")}
+        sides = (
+            {size.get("height"), size.get("width")}
+            if "height" in size
+            else {size.get("shortest_edge")}
+        )
         if len(sides) != 1:
             raise FedloomError(f"only square images are supported, this preprocessor wants {size}.")
         size = sides.pop()

@@ -93,7 +93,13 @@ def image(name: str) -> Encoder:
 
 def images(names: str | Encoder | Sequence[str | Encoder]) -> list[Encoder]:
     """Several image encoders: a list, or names separated by commas."""
-    parts = names.split(",") if isinstance(names, str) else [names] if isinstance(names, Encoder) else names
+    parts = (
+        names.split(",")
+        if isinstance(names, str)
+        else [names]
+        if isinstance(names, Encoder)
+        else names
+    )
     return [image(part.strip()) if isinstance(part, str) else part for part in parts]
 
 

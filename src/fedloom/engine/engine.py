@@ -57,7 +57,9 @@ class Engine:
     round: int = 0
     server: Payload = field(default_factory=Payload)
     _waited: float = 0.0  # seconds of this round that the server spent waiting for uploads
-    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})  # since the first round
+    bytes: dict[str, int] = field(
+        default_factory=lambda: {"up": 0, "down": 0}
+    )  # since the first round
     # Seconds of this round by who worked; with worker processes the server waits while clients work.
     spent: dict[str, float] = field(default_factory=dict)
 
@@ -96,7 +98,13 @@ class Engine:
         number = self.round + 1
         cohort, lost, work = self.schedule.cohort(number, self.site)
         return _Turn(
-            number, self.server.replace(round=number), cohort, cohort, lost, work, self.schedule.evaluates(number)
+            number,
+            self.server.replace(round=number),
+            cohort,
+            cohort,
+            lost,
+            work,
+            self.schedule.evaluates(number),
         )
 
     def _ahead(self) -> _Turn | None:
@@ -105,7 +113,9 @@ class Engine:
         if not self.executor.eager or self.round == self.schedule.rounds:
             return None
         turn = self._turn()
-        return turn if self.server.tensor("known")[turn.cohort].all() else None  # a newcomer says hello first
+        return (
+            turn if self.server.tensor("known")[turn.cohort].all() else None
+        )  # a newcomer says hello first
 
     def _timed(self, uploads: Iterator[tuple[int, Payload]]) -> Iterator[tuple[int, Payload]]:
         """The same, noting how long the server waits for them: the rest of `aggregate` is the server's own work."""
@@ -126,7 +136,9 @@ class Engine:
         hellos = {r.clients[0]: self._received(turn, r) for r in results}
         if hellos:
             known[list(hellos)] = True
-            self.server = turn.server = self.site.method.join(self.server, hellos).replace(known=known)
+            self.server = turn.server = self.site.method.join(self.server, hellos).replace(
+                known=known
+            )
         turn.present = [k for k in turn.cohort if known[k]]
 
     def _tasks(self, turn: _Turn) -> Iterator[Task]:
@@ -135,9 +147,19 @@ class Engine:
             down = self.site.method.download(turn.server, k)
             turn.bytes["down"] += down.nbytes
             turn.floats["down"].append(down.floats)
-            if k not in turn.lost:  # a client that is lost took the download and is not heard of again
+            if (
+                k not in turn.lost
+            ):  # a client that is lost took the download and is not heard of again
                 splits = SCORED if turn.due else ()
-                yield Task("client", turn.round, (k,), down, self.store.get(k), splits, turn.work.get(k, 1.0))
+                yield Task(
+                    "client",
+                    turn.round,
+                    (k,),
+                    down,
+                    self.store.get(k),
+                    splits,
+                    turn.work.get(k, 1.0),
+                )
 
     def _work(self, turn: _Turn, arrived: _Arrivals) -> Iterator[tuple[int, Payload]]:
         """Have clients work, hand on their uploads one by one in a fixed order."""
@@ -149,7 +171,9 @@ class Engine:
             arrived.add(k, result, len(self.site.federation.clients[k].train))
             for callback in self.callbacks:
                 if hasattr(callback, "after_client"):
-                    callback.after_client(self, int(arrived.trained.sum()), len(turn.present) - len(turn.lost))
+                    callback.after_client(
+                        self, int(arrived.trained.sum()), len(turn.present) - len(turn.lost)
+                    )
             yield k, upload
         arrived.complete = True
 
@@ -170,7 +194,10 @@ class Engine:
                     "a smaller lr or clip=1 often helps, --executor debug shows where it arose."
                 )
             expected = self.server.get(name)
-            if isinstance(expected, Tensor) and (expected.shape, expected.dtype) != (value.shape, value.dtype):
+            if isinstance(expected, Tensor) and (expected.shape, expected.dtype) != (
+                value.shape,
+                value.dtype,
+            ):
                 raise FedloomError(
                     f"round {self.round}: client {k} uploaded {name!r} as {tuple(value.shape)} ({value.dtype}), "
                     f"the server has {tuple(expected.shape)} ({expected.dtype})."
@@ -178,13 +205,16 @@ class Engine:
         return upload
 
     # -- evaluation ---------------------------------------------------------------------------------------------
-    def _evaluate(self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None = None) -> dict[str, Any]:
+    def _evaluate(
+        self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None = None
+    ) -> dict[str, Any]:
         """One line of metrics. Nothing that a client or the server remembers is changed."""
         site, method = self.site, self.site.method
         scores = self._scores(arrived, begun)
         # A client that did not train this round has, after training, what it has before it.
         scores["after"] = {
-            s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s]) for s in SCORED
+            s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s])
+            for s in SCORED
         }
         domains = [c.domain for c in site.federation.clients]
         record: dict[str, Any] = {
@@ -194,12 +224,18 @@ class Engine:
             "loss": arrived.losses(),
             "bytes": dict(turn.bytes),
             "bytes_total": dict(self.bytes),
-            "floats": {way: float(np.mean(counts)) if counts else 0.0 for way, counts in turn.floats.items()},
+            "floats": {
+                way: float(np.mean(counts)) if counts else 0.0
+                for way, counts in turn.floats.items()
+            },
         }
         if (groups := method.groups(self.server)) is not None:
             record["clustering"] = clustering_accuracy(groups, domains)
         figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
-        held = {stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean") for stage, s in scores.items()}
+        held = {
+            stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean")
+            for stage, s in scores.items()
+        }
         if site.federation.data.kind == "segmentation":
             for stage, s in scores.items():
                 figures[stage] |= overlap(s["test"][:, 2:].reshape(-1, site.classes, site.classes))
@@ -224,14 +260,24 @@ class Engine:
         apart = method.personalised or remote or not has
         open_ = np.flatnonzero(~arrived.settled).tolist() if apart else []
         before = (
-            Task("before", self.round, (k,), method.download(self.server, k), self.store.get(k), SCORED) for k in open_
+            Task(
+                "before",
+                self.round,
+                (k,),
+                method.download(self.server, k),
+                self.store.get(k),
+                SCORED,
+            )
+            for k in open_
         )
         results = self.executor.run(chain(common, before, self._tasks(begun) if begun else ()))
         found = self._collect(islice(results, len(common)))
         scores = {"common": {s: found[s][same[s]] for s in SCORED}} if same else {}
         if apart:
             found = self._collect(islice(results, len(open_)))
-            scores["before"] = {s: np.where(arrived.settled[:, None], arrived.scores[s], found[s]) for s in SCORED}
+            scores["before"] = {
+                s: np.where(arrived.settled[:, None], arrived.scores[s], found[s]) for s in SCORED
+            }
         else:
             scores["before"] = scores["common"]
         if has and remote and not method.personalised:
@@ -249,13 +295,20 @@ class Engine:
         for split in SCORED:
             first: dict[bytes, int] = {}
             same[split] = [
-                first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(self.site.federation.clients)
+                first.setdefault(getattr(c, split).tobytes(), k)
+                for k, c in enumerate(self.site.federation.clients)
             ]
             chosen = np.unique(same[split])
             sizes = np.array([len(getattr(self.site.federation.clients[k], split)) for k in chosen])
             blocks = (np.cumsum(sizes) - sizes) // BLOCK
-            for clients in np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1) if sizes.any() else ():
-                tasks.append(Task("common", self.round, tuple(clients.tolist()), self.server, splits=(split,)))
+            for clients in (
+                np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1) if sizes.any() else ()
+            ):
+                tasks.append(
+                    Task(
+                        "common", self.round, tuple(clients.tolist()), self.server, splits=(split,)
+                    )
+                )
         return tasks, same
 
     def _table(self) -> dict[str, np.ndarray]:
@@ -298,7 +351,9 @@ class _Arrivals:
 
     def __post_init__(self) -> None:
         self.trained = np.zeros(len(self.scores["test"]), dtype=bool)
-        self.settled = self.trained.copy()  # whose scores after training are those before the next training too
+        self.settled = (
+            self.trained.copy()
+        )  # whose scores after training are those before the next training too
         self._losses: list[tuple[int, dict[str, float]]] = []
 
     def add(self, k: int, result: Result, size: int) -> None:
@@ -313,4 +368,6 @@ class _Arrivals:
 
     def finish(self, name: str) -> None:
         if not self.complete:
-            raise FedloomError(f"{name}.aggregate must look at every upload; it stopped before the last one.")
+            raise FedloomError(
+                f"{name}.aggregate must look at every upload; it stopped before the last one."
+            )

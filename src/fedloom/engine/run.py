@@ -46,7 +46,14 @@ except ImportError:  # not a POSIX system: run folders are not guarded there
     fcntl = None  # type: ignore[assignment]
 
 # What a run leaves in its folder, beside config.toml and checkpoint/.
-FILES = ("metrics.jsonl", "timing.jsonl", "summary.json", "federation.json", "partition.png", "report.html")
+FILES = (
+    "metrics.jsonl",
+    "timing.jsonl",
+    "summary.json",
+    "federation.json",
+    "partition.png",
+    "report.html",
+)
 SLOW = 0.2  # seconds from which on writing a checkpoint is worth sparing ...
 ROOM = 512 << 20  # ... unless client states of so many bytes wait in memory
 
@@ -58,7 +65,9 @@ class Run:
     config: Config
     folder: Path | None = None
     federation: dict[str, Any] = field(default_factory=dict)
-    metrics: list[dict[str, Any]] = field(default_factory=list)  # the same on every machine and executor
+    metrics: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # the same on every machine and executor
     timing: list[dict[str, Any]] = field(default_factory=list)  # not the same
     summary: dict[str, Any] = field(default_factory=dict)
     reused: bool = False  # the folder held this run, finished: nothing was computed
@@ -93,7 +102,9 @@ class Run:
     @property
     def clients(self) -> list[float | None]:
         """Each client's last headline accuracy."""
-        return self.metrics[-1]["clients"][self.summary.get("stage", "before")] if self.metrics else []
+        return (
+            self.metrics[-1]["clients"][self.summary.get("stage", "before")] if self.metrics else []
+        )
 
     def data(self, name: str | None = None) -> RunData:
         """The run as the report wants it."""
@@ -101,7 +112,13 @@ class Run:
         shown = self.folder / "partition.png" if self.folder else None
         picture = shown.read_bytes() if shown and shown.exists() else None
         return RunData(
-            name or self.config.method, config, self.metrics, self.summary, self.federation, picture, self.timing
+            name or self.config.method,
+            config,
+            self.metrics,
+            self.summary,
+            self.federation,
+            picture,
+            self.timing,
         )
 
 
@@ -111,13 +128,20 @@ class Recorder:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._clock = time.monotonic()
-        self._saved, self._took = -math.inf, 0.0  # when the last checkpoint was written, and how long that took
+        self._saved, self._took = (
+            -math.inf,
+            0.0,
+        )  # when the last checkpoint was written, and how long that took
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> bool:
         """Record a round; True if the run should stop here."""
         now = time.monotonic()
         memory = round(peak_memory_mb(engine.executor.processes), 1)
-        entry: dict[str, Any] = {"round": engine.round, "seconds": round(now - self._clock, 4), "peak_rss_mb": memory}
+        entry: dict[str, Any] = {
+            "round": engine.round,
+            "seconds": round(now - self._clock, 4),
+            "peak_rss_mb": memory,
+        }
         entry["spent"] = {who: round(seconds, 4) for who, seconds in engine.spent.items()}
         self._clock = now
         self._append("timing", entry)
@@ -229,13 +253,21 @@ def execute(
             made.reused = True
             return made
     if config.partition == "given" and federation is None:
-        raise FedloomError("this run was made from Python with its own federation: the same script goes on with it.")
+        raise FedloomError(
+            "this run was made from Python with its own federation: the same script goes on with it."
+        )
     if config.model == "given" and model is None:
-        raise FedloomError("this run was made from Python with its own model: the same script goes on with it.")
+        raise FedloomError(
+            "this run was made from Python with its own model: the same script goes on with it."
+        )
     images = federation or deal(config)
-    federation = encoded(config, images, next((c.encoding for c in callbacks if hasattr(c, "encoding")), None))
+    federation = encoded(
+        config, images, next((c.encoding for c in callbacks if hasattr(c, "encoding")), None)
+    )
     method = method or make(config.method, config.hyper)
-    site = Site(method, federation, model or network(config, federation), config.training, config.seed)
+    site = Site(
+        method, federation, model or network(config, federation), config.training, config.seed
+    )
     made.federation = federation.describe()
     if method.promise():
         accountant()  # refused now rather than when the run is over
@@ -276,7 +308,9 @@ def carry_out(
                 Engine(site, runner, config.schedule, watchers, store).run(start)
             finally:
                 runner.close()
-        made.summary = summary(made, site.method) | {"privacy": privacy(site, config.schedule, made.metrics)}
+        made.summary = summary(made, site.method) | {
+            "privacy": privacy(site, config.schedule, made.metrics)
+        }
         if made.folder:
             title = f"{config.method} on {config.data}"
             write_atomic(made.folder / "summary.json", json.dumps(made.summary, indent=1).encode())
@@ -308,7 +342,11 @@ def _open(made: Run, picture: Callable[[], bytes] | None, fresh: bool) -> Store:
 
 
 def resume(
-    folder: str | Path, *, rounds: int | None = None, callbacks: Sequence[Callback] = (), **execution: Any
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    **execution: Any,
 ) -> Run:
     """Go on with an interrupted run; a finished one is returned as it is. `execution` may change where it runs.
 
@@ -317,7 +355,9 @@ def resume(
     there = Run.load(folder)
     config = there.config
     if execution:
-        config = config.model_copy(update={"execution": config.execution.model_copy(update=execution)})
+        config = config.model_copy(
+            update={"execution": config.execution.model_copy(update=execution)}
+        )
     if rounds is not None and rounds != config.schedule.rounds:
         with _alone(there.folder):
             config = _longer(there, config, rounds)
@@ -328,8 +368,12 @@ def _longer(there: Run, config: Config, rounds: int) -> Config:
     assert there.folder is not None
     done = there.metrics[-1]["round"] if there.metrics else 0
     if rounds < done:
-        raise FedloomError(f"{there.folder} has {done} rounds already; it can be made longer, not shorter.")
-    longer = config.model_copy(update={"schedule": config.schedule.model_copy(update={"rounds": rounds})})
+        raise FedloomError(
+            f"{there.folder} has {done} rounds already; it can be made longer, not shorter."
+        )
+    longer = config.model_copy(
+        update={"schedule": config.schedule.model_copy(update={"rounds": rounds})}
+    )
     write_atomic(there.folder / "config.toml", longer.toml().encode())
     (there.folder / "summary.json").unlink(missing_ok=True)
     return longer
@@ -344,7 +388,9 @@ def saved(run: Run) -> Iterator[tuple[Checkpoint, Store]]:
         folder = Path(temporary) / "checkpoint"
         if source is None or not source.is_dir():
             raise FedloomError(f"{run.folder} has no checkpoint.")
-        shutil.copytree(source, folder, copy_function=lambda a, b: os.symlink(os.path.abspath(a), b))
+        shutil.copytree(
+            source, folder, copy_function=lambda a, b: os.symlink(os.path.abspath(a), b)
+        )
         store = Store(folder)
         start = store.load()
         if start.server is None:
@@ -355,7 +401,13 @@ def saved(run: Run) -> Iterator[tuple[Checkpoint, Store]]:
 def deal(config: Config, progress: Progress | None = None) -> Federation:
     """The federation that a config describes."""
     return federate(
-        load_data(config.data, config.source, root=config.execution.data_root, seed=config.seed, progress=progress),
+        load_data(
+            config.data,
+            config.source,
+            root=config.execution.data_root,
+            seed=config.seed,
+            progress=progress,
+        ),
         config.partition,
         clients=config.clients,
         seed=config.seed,
@@ -370,17 +422,30 @@ def encoded(config: Config, federation: Federation, progress: Progress | None = 
     """The federation with features in place of images, if the config names an encoder."""
     if not config.encoder:
         if config.views > 1 or config.pixels:
-            raise FedloomError("views and pixels are for runs with a frozen encoder: say which (--encoder).")
+            raise FedloomError(
+                "views and pixels are for runs with a frozen encoder: say which (--encoder)."
+            )
         return federation
     return federation.encode(
-        config.encoder, views=config.views, augment=config.training.augment, pixels=config.pixels, progress=progress
+        config.encoder,
+        views=config.views,
+        augment=config.training.augment,
+        pixels=config.pixels,
+        progress=progress,
     )
 
 
 def network(config: Config, federation: Federation) -> nn.Module:
     """The model that a config describes, with first weights that depend on the seed only."""
     data = federation.data
-    task = Task(tuple(data.x.shape[1:]), len(data.classes), data.vocabulary, data.encoder, data.mean, data.std)
+    task = Task(
+        tuple(data.x.shape[1:]),
+        len(data.classes),
+        data.vocabulary,
+        data.encoder,
+        data.mean,
+        data.std,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "init"))
         return build(config.model, task, **config.network)
@@ -412,7 +477,9 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
     }
 
 
-def privacy(site: Site, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def privacy(
+    site: Site, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
     """What the method's promise of privacy comes to for each client, by the prototypes it sent; None without one."""
     promise = site.method.promise()
     if promise is None:
@@ -429,8 +496,15 @@ def versions() -> dict[str, str]:
     """What a run was computed with."""
     from .. import __version__
 
-    found = {"fedloom": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    return found | {"numpy": np.__version__, "platform": f"{platform.system()} {platform.machine()}"}
+    found = {
+        "fedloom": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    return found | {
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def _same(folder: Path, config: Config) -> Run:
@@ -448,7 +522,10 @@ def _unchanged(folder: Path, start: Checkpoint, config: Config) -> None:
     """Refuse to go on with settings that the checkpoint was not made with, but for the number of rounds."""
     if not start.round:
         return
-    before, now = ({**c, "schedule": {**c["schedule"], "rounds": 0}} for c in (start.extra["config"], config.what()))
+    before, now = (
+        {**c, "schedule": {**c["schedule"], "rounds": 0}}
+        for c in (start.extra["config"], config.what())
+    )
     if differ := _differences(before, now):
         raise FedloomError(
             f"{folder / 'config.toml'} is not what this run was started with ({differ}); put it back, or start anew "
@@ -506,7 +583,9 @@ def _rewind(made: Run, start: Checkpoint) -> None:
     wanted = start.extra.get("metrics", {"length": 0, "sha256": sha256(b"")})
     kept = written[: wanted["length"]]
     if sha256(kept) != wanted["sha256"]:
-        raise CheckpointError(f"{path} is damaged: it does not fit the checkpoint of round {start.round}.")
+        raise CheckpointError(
+            f"{path} is damaged: it does not fit the checkpoint of round {start.round}."
+        )
     if kept != written:
         write_atomic(path, kept)
     made.metrics = [json.loads(line) for line in kept.splitlines()]

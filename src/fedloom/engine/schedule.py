@@ -23,12 +23,18 @@ class Schedule(BaseModel):
 
     rounds: Count = 10  # how many
     ratio: Ratio = 1.0  # share of clients in a round
-    ratio_max: Ratio | None = None  # if given, each round draws its number of clients between ratio and ratio_max
-    dropouts: Share | ByRound = 0.0  # chance that a participant is lost after its download, or who is, by round
+    ratio_max: Ratio | None = (
+        None  # if given, each round draws its number of clients between ratio and ratio_max
+    )
+    dropouts: Share | ByRound = (
+        0.0  # chance that a participant is lost after its download, or who is, by round
+    )
     stragglers: Share | ByRound = 0.0  # chance that a participant is slow, or who is, by round
     straggler_work: Ratio = 0.5  # share of its steps a slow client manages
     eval_every: Count = 1  # evaluate after every so many rounds, and after the last
-    patience: Count | None = None  # stop after this many evaluations without a better validation accuracy
+    patience: Count | None = (
+        None  # stop after this many evaluations without a better validation accuracy
+    )
     # Save after every so many rounds, more seldom where that takes long; changes no result.
     checkpoint_every: Count = 1
 
@@ -52,16 +58,22 @@ class Schedule(BaseModel):
         count = max(1, part_of(len(able), self.ratio))
         if self.ratio_max is not None:
             count = int(rng.integers(count, max(count, part_of(len(able), self.ratio_max)) + 1))
-        chosen = sorted(rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k))
+        chosen = sorted(
+            rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k)
+        )
         lost = self._drawn(self.dropouts, chosen, len(sizes), round, site.seed, "dropouts")
         slow = self._drawn(self.stragglers, chosen, len(sizes), round, site.seed, "stragglers")
         return chosen, lost, dict.fromkeys(slow, self.straggler_work)
 
     @staticmethod
-    def _drawn(who: float | ByRound, chosen: list[int], clients: int, round: int, seed: int, purpose: str) -> set[int]:
+    def _drawn(
+        who: float | ByRound, chosen: list[int], clients: int, round: int, seed: int, purpose: str
+    ) -> set[int]:
         if isinstance(who, dict):
             if strange := [k for k in who.get(round, ()) if not 0 <= k < clients]:
-                raise FedloomError(f"{purpose} of round {round} name client {strange[0]}; there are {clients} clients.")
+                raise FedloomError(
+                    f"{purpose} of round {round} name client {strange[0]}; there are {clients} clients."
+                )
             return set(who.get(round, ())) & set(chosen)
         draws = numpy_rng(seed, round, purpose).random(len(chosen))
         return {k for k, draw in zip(chosen, draws, strict=True) if draw < who}
@@ -72,5 +84,9 @@ class Schedule(BaseModel):
 
     def exhausted(self, metrics: list[dict[str, Any]]) -> bool:
         """Whether validation accuracy has not improved for `patience` evaluations."""
-        held = [m["validation"]["personal"] for m in metrics if m["validation"]["personal"] is not None]
-        return bool(self.patience and held) and len(held) - 1 - int(np.argmax(held)) >= (self.patience or 0)
+        held = [
+            m["validation"]["personal"] for m in metrics if m["validation"]["personal"] is not None
+        ]
+        return bool(self.patience and held) and len(held) - 1 - int(np.argmax(held)) >= (
+            self.patience or 0
+        )

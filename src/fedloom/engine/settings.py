@@ -33,7 +33,9 @@ def about(cls: type) -> dict[str, str]:
     said: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         # A class that was put together from a method and a plug-in has no source of its own.
-        if (not base.__module__.startswith("fedloom") and base is not cls) or vars(base).get("plugged"):
+        if (not base.__module__.startswith("fedloom") and base is not cls) or vars(base).get(
+            "plugged"
+        ):
             continue
         source = textwrap.dedent(inspect.getsource(base))
         comments: dict[int, str] = {}  # beside code
@@ -45,8 +47,14 @@ def about(cls: type) -> dict[str, str]:
         body = ast.parse(source).body[0]
         assert isinstance(body, ast.ClassDef)
         for node in body.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
-                said[node.target.id] = comments.get(node.end_lineno) or above.get(node.lineno - 1, "")
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and node.end_lineno
+            ):
+                said[node.target.id] = comments.get(node.end_lineno) or above.get(
+                    node.lineno - 1, ""
+                )
     return said
 
 
@@ -90,17 +98,33 @@ def markdown() -> str:
     """All settings as a page."""
     lines = ["# Settings", "", *_INTRO, ""]
     for section, (_, what) in SECTIONS.items():
-        lines += [f"## {f'`[{section}]`' if section else 'The run'}: {what}", "", *_table(rows(section)), ""]
+        lines += [
+            f"## {f'`[{section}]`' if section else 'The run'}: {what}",
+            "",
+            *_table(rows(section)),
+            "",
+        ]
     lines += ["## `[partitioning]`: who gets what", ""]
     lines += _listed({n: (partitions.options(n), partitions.doc(n)) for n in partitions.names()})
     lines += ["", "## `[network]`: options of the model", ""]
     lines += _listed({n: (models.options(n), models.doc(n)) for n in models.names()})
     lines += ["", "## `[hyper]`: the method's own settings", ""]
     lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
-    own = [(f"{name}: {key}", default, said) for name in names() for key, default, said in method_rows(name)]
+    own = [
+        (f"{name}: {key}", default, said)
+        for name in names()
+        for key, default, said in method_rows(name)
+    ]
     lines += [*_table(own), "", "## Plug-ins", ""]
-    lines += ["`METHOD+NAME` puts one round a method; its settings are then settings of the method (`[hyper]`).", ""]
-    own = [(f"+{name}: {key}", default, said) for name in plugins() for key, default, said in plugin_rows(name)]
+    lines += [
+        "`METHOD+NAME` puts one round a method; its settings are then settings of the method (`[hyper]`).",
+        "",
+    ]
+    own = [
+        (f"+{name}: {key}", default, said)
+        for name in plugins()
+        for key, default, said in plugin_rows(name)
+    ]
     return "\n".join([*lines, *_table(own)]) + "\n"
 
 
@@ -113,7 +137,10 @@ _INTRO = [
 
 def _table(found: Any) -> list[str]:
     lines = ["| key | default | meaning |", "|---|---|---|"]
-    return lines + [f"| `{key}` | `{default}` | {said.replace('|', chr(92) + '|')} |" for key, default, said in found]
+    return lines + [
+        f"| `{key}` | `{default}` | {said.replace('|', chr(92) + '|')} |"
+        for key, default, said in found
+    ]
 
 
 def _listed(found: dict[str, tuple[dict[str, Any], str]]) -> list[str]:

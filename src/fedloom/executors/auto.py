@@ -34,10 +34,16 @@ class Auto:
         self._seconds = {"inplace": 0.0, "pool": 0.0}  # of waiting for what tasks give
         self._steps = {"inplace": 0, "pool": 0}  # taken meanwhile: clients differ in size
         self._tried = 0  # tasks that workers have done
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         shapes = [tuple(p.shape) for p in site.model.parameters()]
         sizes = [len(c.train) for c in site.federation.clients]
-        kind = repr((repr(site.method), site.training, shapes, len(sizes), median(sizes), workers, cores))
+        kind = repr(
+            (repr(site.method), site.training, shapes, len(sizes), median(sizes), workers, cores)
+        )
         self._note = cache_folder() / "auto" / f"{sha256(kind.encode())[:32]}.json"
         self.choice = "inplace" if min(workers, cores) < 2 else self._noted()
         if self.choice == "pool":
@@ -65,9 +71,15 @@ class Auto:
             while name == "pool" or self._seconds["inplace"] < WORTH or not self._steps["inplace"]:
                 if (task := next(tasks, None)) is None:
                     return
-                size = len(self._site.federation.clients[task.clients[0]].train) if task.kind == "client" else 0
+                size = (
+                    len(self._site.federation.clients[task.clients[0]].train)
+                    if task.kind == "client"
+                    else 0
+                )
                 # What is said once, before the first round, is no part of one.
-                steps.append(None if task.kind == "hello" else _planned(size, self._site.training, task.work))
+                steps.append(
+                    None if task.kind == "hello" else _planned(size, self._site.training, task.work)
+                )
                 yield task
 
         results, number = executor.run(drawn()), 0
@@ -86,7 +98,11 @@ class Auto:
             yield found
 
     def _settle(self) -> None:
-        if self._tried < 3 * self._workers or self._seconds["pool"] < TRIAL or not all(self._steps.values()):
+        if (
+            self._tried < 3 * self._workers
+            or self._seconds["pool"] < TRIAL
+            or not all(self._steps.values())
+        ):
             return
         here, there = (self._seconds[name] / self._steps[name] for name in ("inplace", "pool"))
         self.choice = "pool" if there < here else "inplace"

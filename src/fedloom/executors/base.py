@@ -58,7 +58,13 @@ class Task:
         if p["repeats"] and before is not None:
             down = before.copy()
         return Task(
-            p["kind"], p["round"], tuple(p["clients"].tolist()), down, state, tuple(p["splits"].split()), p["work"]
+            p["kind"],
+            p["round"],
+            tuple(p["clients"].tolist()),
+            down,
+            state,
+            tuple(p["splits"].split()),
+            p["work"],
         )
 
 
@@ -156,7 +162,9 @@ def execute(site: Site, task: Task) -> Result:
         except Exception as error:
             step = f", step {local.step}" if local.step else ""
             said = f"{type(error).__name__}: {error}"
-            raise ClientError(f"{task.kind} failed in round {task.round}, client {local.id}{step}: {said}") from error
+            raise ClientError(
+                f"{task.kind} failed in round {task.round}, client {local.id}{step}: {said}"
+            ) from error
 
 
 def _execute(site: Site, task: Task, local: Local) -> Result:
@@ -175,7 +183,9 @@ def _execute(site: Site, task: Task, local: Local) -> Result:
         settled = bool(scores) and not trained.opened and not fresh.trained
         return Result(task.clients, update.upload, update.state, scores, local.losses(), settled)
     if task.kind == "before":
-        return Result(task.clients, scores=score(site, method.personal(task.down, task.state, local), task))
+        return Result(
+            task.clients, scores=score(site, method.personal(task.down, task.state, local), task)
+        )
     return Result(task.clients, scores=score(site, method.common(task.down, site), task))
 
 

@@ -27,7 +27,9 @@ class Inplace:
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks in order. What crosses the boundary is copied, as it would be on a wire."""
         for task in tasks:
-            result = execute(self.site, replace(task, down=task.down.copy(), state=task.state.copy()))
+            result = execute(
+                self.site, replace(task, down=task.down.copy(), state=task.state.copy())
+            )
             yield replace(result, upload=result.upload.copy(), state=self._kept(result.state))
 
     def _kept(self, state: Payload) -> Payload:
@@ -36,7 +38,9 @@ class Inplace:
         places = {t.untyped_storage().data_ptr() for t in tensors}
         whole = all(t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes for t in tensors)
         resident = (*self.site.tensors.values(), *self.site.first.values())
-        shared = len(places) < len(tensors) or not places.isdisjoint(t.untyped_storage().data_ptr() for t in resident)
+        shared = len(places) < len(tensors) or not places.isdisjoint(
+            t.untyped_storage().data_ptr() for t in resident
+        )
         return state if whole and not shared else state.copy()
 
     @property
@@ -59,7 +63,9 @@ class Debug(Inplace):
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks in order, watching every operation."""
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Anomaly Detection")  # that is what was asked for
+            warnings.filterwarnings(
+                "ignore", message="Anomaly Detection"
+            )  # that is what was asked for
             watched = torch.autograd.detect_anomaly(check_nan=True)
         with watched:
             yield from super().run(tasks)

@@ -32,7 +32,9 @@ from .base import Result, Results, Task, execute
 T = TypeVar("T")
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
-SHORT = 1 << 14  # bytes of a short message: two of them, and what is told beside, fit into a pipe's buffer
+SHORT = (
+    1 << 14
+)  # bytes of a short message: two of them, and what is told beside, fit into a pipe's buffer
 ROOM = 1 << 30  # bytes of the longest message that is shared
 # In front of what went wrong, and of a shared message's length; all else begins with a length, which is never so large.
 FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
@@ -50,7 +52,9 @@ class Pool:
         torch.set_num_threads(1)
         context: Any = mp.get_context(_START)
         if _START == "forkserver":
-            context.set_forkserver_preload(["fedloom.executors.pool"])  # imported once, not once per worker
+            context.set_forkserver_preload(
+                ["fedloom.executors.pool"]
+            )  # imported once, not once per worker
         parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)
         self._workers: list[tuple[Any, Connection]] = []
         self._rooms: dict[Connection, _Room] = {}
@@ -72,7 +76,9 @@ class Pool:
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks on whoever is free."""
         waiting = iter(tasks)
-        under_way: dict[Connection, deque[tuple[int, Task]]] = {connection: deque() for _, connection in self._workers}
+        under_way: dict[Connection, deque[tuple[int, Task]]] = {
+            connection: deque() for _, connection in self._workers
+        }
         given: dict[Connection, bytes] = {}  # the last download that each worker got
         answers: list[tuple[int, Connection, bytes]] = []
         done: dict[int, Result | ClientError] = {}
@@ -92,20 +98,28 @@ class Pool:
                     if busy + unread > 1 or (busy and not _short(task, down)):
                         break
                     under_way[connection].append((sent, task))
-                    with contextlib.suppress(OSError):  # a worker that died is reported when its answer is awaited
+                    with contextlib.suppress(
+                        OSError
+                    ):  # a worker that died is reported when its answer is awaited
                         self._rooms[connection].send(
                             connection, task.encode(down, repeats=given.get(connection) is down)
                         )
                     given[connection] = down
                     sent += 1
                     task = next(waiting, None)
-                for number, connection, answer in answers:  # workers are at their next tasks meanwhile
+                for (
+                    number,
+                    connection,
+                    answer,
+                ) in answers:  # workers are at their next tasks meanwhile
                     done[number] = result = self._rooms[connection].read(answer, _result)
                     failed |= isinstance(result, ClientError)
                 answers.clear()
                 while handed in done:
                     result = done.pop(handed)
-                    if isinstance(result, ClientError):  # in its turn: what comes before it may be another round's
+                    if isinstance(
+                        result, ClientError
+                    ):  # in its turn: what comes before it may be another round's
                         raise result
                     yield result
                     handed += 1
@@ -121,7 +135,10 @@ class Pool:
                 process.kill()
             raise
         finally:
-            for connection, queue in under_way.items():  # stopped half-way: let workers finish, drop what they say
+            for (
+                connection,
+                queue,
+            ) in under_way.items():  # stopped half-way: let workers finish, drop what they say
                 for _ in queue:
                     _drain(connection)
 

@@ -74,7 +74,9 @@ class Vmap(Inplace):
                 done = ready.get(task.clients[0]) if task.kind == "client" else None
                 self.site.ahead = None if done is None else (lambda *_, done=done: done)
                 try:
-                    result = execute(self.site, replace(task, down=task.down.copy(), state=task.state.copy()))
+                    result = execute(
+                        self.site, replace(task, down=task.down.copy(), state=task.state.copy())
+                    )
                 finally:
                     self.site.ahead = None
                 yield replace(result, upload=result.upload.copy(), state=result.state.copy())
@@ -82,7 +84,9 @@ class Vmap(Inplace):
     def _together(self, tasks: Sequence[Task]) -> dict[int, Trained]:
         """What came of those clients that have companions, by client."""
         groups: dict[Hashable, list[Asked]] = {}
-        alike = len(tasks) > 1 and self.site.training.precision == "fp32"  # a stack is not computed in bf16
+        alike = (
+            len(tasks) > 1 and self.site.training.precision == "fp32"
+        )  # a stack is not computed in bf16
         for task in tasks if alike else ():
             if (found := self._ask(task)) and found.planned:
                 groups.setdefault(found.kind, []).append(found)
@@ -100,8 +104,13 @@ class Vmap(Inplace):
         try:
             return together(self.site, part)
         except Exception as error:
-            clients, said = ", ".join(str(a.local.id) for a in part), f"{type(error).__name__}: {error}"
-            raise ClientError(f"client failed in round {part[0].local.round}, clients {clients}: {said}") from error
+            clients, said = (
+                ", ".join(str(a.local.id) for a in part),
+                f"{type(error).__name__}: {error}",
+            )
+            raise ClientError(
+                f"client failed in round {part[0].local.round}, clients {clients}: {said}"
+            ) from error
 
     def _ask(self, task: Task) -> Asked | None:
         def ask(local: Local, part: nn.Module, training: Training) -> Trained:
@@ -142,9 +151,14 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
     rows = _rows(asked)
     y = data.y[places]
     features = None if whole else site.outputs(data.take(places)).features
-    stack = {n: torch.stack([a.weights[n] for a in asked]).requires_grad_() for n in asked[0].weights}
+    stack = {
+        n: torch.stack([a.weights[n] for a in asked]).requires_grad_() for n in asked[0].weights
+    }
     fixed = {n: torch.stack([a.fixed[n] for a in asked]) for n in asked[0].fixed}
-    optimizer, lr = training.make(list(stack.values()), first.round), training.step_size(first.round)
+    optimizer, lr = (
+        training.make(list(stack.values()), first.round),
+        training.step_size(first.round),
+    )
     sums, seen, done, under_way = torch.zeros(len(asked)), (rows >= 0).sum((1, 2)), {}, len(asked)
 
     def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -163,7 +177,9 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
             apart = {n: t[left:under_way].detach().clone() for n, t in stack.items()}
             for i, own in enumerate(zip(*apart.values(), strict=True), start=left):
                 weights = dict(zip(apart, own, strict=True))
-                done[asked[i].local.id] = Trained(weights, asked[i].planned, int(seen[i]), float(sums[i] / seen[i]))
+                done[asked[i].local.id] = Trained(
+                    weights, asked[i].planned, int(seen[i]), float(sums[i] / seen[i])
+                )
             stack = {n: t[:left].detach().clone().requires_grad_() for n, t in stack.items()}
             fixed = {n: t[:left] for n, t in fixed.items()}
             optimizer, under_way = optimizer.narrowed(stack.values(), left), left
@@ -174,9 +190,15 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
         chosen = rows[:left, step]
         there = chosen >= 0
         sizes = there.sum(1)
-        x = site.prepare(data.take(places[chosen].flatten())) if features is None else features[chosen].flatten(0, 1)
+        x = (
+            site.prepare(data.take(places[chosen].flatten()))
+            if features is None
+            else features[chosen].flatten(0, 1)
+        )
         logits = all_(x.view(*chosen.shape, *x.shape[1:]))
-        every = F.cross_entropy(logits.flatten(0, 1), y[chosen].flatten(), reduction="none").view(there.shape)
+        every = F.cross_entropy(logits.flatten(0, 1), y[chosen].flatten(), reduction="none").view(
+            there.shape
+        )
         each = (every * there).sum(1) / sizes
         optimizer.zero_grad()
         each.sum().backward()
@@ -222,10 +244,16 @@ def through(module: nn.Module, own: Mapping[int, Tensor], x: Tensor) -> Tensor:
 def _rows(asked: Sequence[Asked]) -> Tensor:
     """The numbers of the samples in each client's batch of each step, -1 beyond its end; clients' samples are counted
     one after another."""
-    batches = [list(_batches(a.local.size, a.training, a.planned, a.local.rng("batches 0"))) for a in asked]
-    lengths = torch.tensor([[len(rows) for rows in some] + [0] * (len(batches[0]) - len(some)) for some in batches])
+    batches = [
+        list(_batches(a.local.size, a.training, a.planned, a.local.rng("batches 0"))) for a in asked
+    ]
+    lengths = torch.tensor(
+        [[len(rows) for rows in some] + [0] * (len(batches[0]) - len(some)) for some in batches]
+    )
     there = torch.arange(int(lengths.max())) < lengths[..., None]
     before = accumulate((a.local.size for a in asked), initial=0)
     rows = torch.full(there.shape, -1)
-    rows[there] = torch.cat([torch.cat(some) + start for some, start in zip(batches, before, strict=False)])
+    rows[there] = torch.cat(
+        [torch.cat(some) + start for some, start in zip(batches, before, strict=False)]
+    )
     return rows

@@ -30,10 +30,12 @@ from .plan import Cell, Dealer, Logs, carry_out, plan
 from .statistics import ALPHA, paired_tests
 
 ALWAYS = ("local", "fedavg")  # what every method has to be measured against
-TUNED = (
-    "fedavg-tuned"  # not `fedavg-ft`, a method of its own, which tunes the newest average rather than the one before
-)
-MACHINE = ("seconds", "seconds_to_target", "peak_rss_mb")  # figures that another computer, or a resumed run, changes
+TUNED = "fedavg-tuned"  # not `fedavg-ft`, a method of its own, which tunes the newest average rather than the one before
+MACHINE = (
+    "seconds",
+    "seconds_to_target",
+    "peak_rss_mb",
+)  # figures that another computer, or a resumed run, changes
 
 
 def with_references(methods: Sequence[str]) -> list[str]:
@@ -59,7 +61,10 @@ def compare(
     board = leaderboard(cells, title, target, _flops(cells, out, dealer))
     write_atomic(out / "leaderboard.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "leaderboard.md", markdown(board).encode())
-    write_atomic(out / "report.html", render_comparison([c.run for c in cells if c.run], board, title).encode())
+    write_atomic(
+        out / "report.html",
+        render_comparison([c.run for c in cells if c.run], board, title).encode(),
+    )
     return board
 
 
@@ -70,16 +75,23 @@ def _own_training(given: Mapping[str, Training]) -> dict[str, str]:
     for name, training in given.items():
         own = {key: value for key, value in training.model_dump().items() if value != usual[key]}
         if own:
-            said = ", ".join(f"{key} = {value} (others: {usual[key]})" for key, value in own.items())
+            said = ", ".join(
+                f"{key} = {value} (others: {usual[key]})" for key, value in own.items()
+            )
             notes[name] = f"trained as in its paper, {said}; --set gives everybody the same."
     return notes
 
 
 def leaderboard(
-    cells: Sequence[Cell], title: str, target: float | None = None, flops: Mapping[str, float | None] | None = None
+    cells: Sequence[Cell],
+    title: str,
+    target: float | None = None,
+    flops: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
     """The whole comparison as plain values: a row per method (best first), tests between methods, the list of runs."""
-    runs = {c.name: {d.config.seed: d.run for d in cells if d.name == c.name and d.run} for c in cells}
+    runs = {
+        c.name: {d.config.seed: d.run for d in cells if d.name == c.name and d.run} for c in cells
+    }
     flops = dict(flops or {})
     notes: dict[str, str] = {}
     if runs.get("fedavg") and "fedavg-ft" not in runs:  # the method itself says more
@@ -98,10 +110,18 @@ def leaderboard(
         target, said = mean(reached), "what local reaches"
     rows = []
     for name, own in runs.items():
-        failed = [{"seed": c.config.seed, "error": c.error} for c in cells if c.name == name and c.error]
+        failed = [
+            {"seed": c.config.seed, "error": c.error} for c in cells if c.name == name and c.error
+        ]
         row = {"method": name, "seeds": sorted(own), "failed": failed, "note": notes.get(name)}
         rows.append(
-            row | _averaged([figures(own[s], target) | {"flops_per_round": flops.get(name)} for s in sorted(own)])
+            row
+            | _averaged(
+                [
+                    figures(own[s], target) | {"flops_per_round": flops.get(name)}
+                    for s in sorted(own)
+                ]
+            )
         )
     rows.sort(key=lambda r: (r["personal"] is None, -(r["personal"] or 0.0)))
     first = next((r for own in runs.values() for r in own.values()), None)
@@ -124,9 +144,17 @@ def leaderboard(
             "torch": torch.__version__,
         },
         "rows": rows,
-        "tests": paired_tests({n: {s: r.clients for s, r in own.items()} for n, own in runs.items() if own}),
+        "tests": paired_tests(
+            {n: {s: r.clients for s, r in own.items()} for n, own in runs.items() if own}
+        ),
         "runs": [
-            {"method": c.name, "seed": c.config.seed, "folder": c.folder.name, "status": c.status, "error": c.error}
+            {
+                "method": c.name,
+                "seed": c.config.seed,
+                "folder": c.folder.name,
+                "status": c.status,
+                "error": c.error,
+            }
             for c in cells
         ],
     }
@@ -134,9 +162,19 @@ def leaderboard(
 
 def finetuned(run: Run) -> Run:
     """FedAvg's run seen as FedAvg with local fine-tuning: its headline models are those after local training."""
-    unknown = {"personal": None, "common": None}  # which round validation would choose was not scored
-    metrics = [{**m, "personal": m["after"], "common": None, "validation": unknown} for m in run.metrics]
-    summary = {**run.summary, **summarise_run(metrics, run.timing), "stage": "after", "better_than_local": None}
+    unknown = {
+        "personal": None,
+        "common": None,
+    }  # which round validation would choose was not scored
+    metrics = [
+        {**m, "personal": m["after"], "common": None, "validation": unknown} for m in run.metrics
+    ]
+    summary = {
+        **run.summary,
+        **summarise_run(metrics, run.timing),
+        "stage": "after",
+        "better_than_local": None,
+    }
     return replace(run, metrics=metrics, summary=summary)
 
 
@@ -144,8 +182,15 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
     """What the row of fine-tuned FedAvg is, and for whom it does not hold."""
     said = "FedAvg's models after each client's local training, from the runs of fedavg"
     last = [(r, r.metrics[-1]) for r in runs.values() if r.metrics]
-    away = max((len(r.federation["clients"]) - m["participants"] + len(m["lost"]) for r, m in last), default=0)
-    return f"{said}; {away} clients did not train in the last round and count untuned." if away else f"{said}."
+    away = max(
+        (len(r.federation["clients"]) - m["participants"] + len(m["lost"]) for r, m in last),
+        default=0,
+    )
+    return (
+        f"{said}; {away} clients did not train in the last round and count untuned."
+        if away
+        else f"{said}."
+    )
 
 
 def figures(run: Run, target: float | None) -> dict[str, Any]:
@@ -157,7 +202,9 @@ def figures(run: Run, target: float | None) -> dict[str, Any]:
         if m["personal"] and m["personal"]["accuracy_mean"] >= target:
             found["rounds_to_target"] = m["round"]
             found["bytes_to_target"] = sum(m["bytes_total"].values())
-            found["seconds_to_target"] = sum(t["seconds"] for t in run.timing if t["round"] <= m["round"])
+            found["seconds_to_target"] = sum(
+                t["seconds"] for t in run.timing if t["round"] <= m["round"]
+            )
             break
     found["domains"] = {d: v["last"] for d, v in run.summary.get("domains", {}).items()}
     return found
@@ -213,7 +260,13 @@ COLUMNS = {
     "seconds": "seconds",
     "peak_rss_mb": "peak_rss_mb",
 }
-EXTRA = ("worst_decile", "rounds_to_target", "bytes_to_target", "seconds_to_target", "flops_per_round")
+EXTRA = (
+    "worst_decile",
+    "rounds_to_target",
+    "bytes_to_target",
+    "seconds_to_target",
+    "flops_per_round",
+)
 # heading, column, factor, decimals
 ACCURACY = [
     ("personal, last", "personal", 100, 1),
@@ -245,7 +298,9 @@ COST = [
 ]
 
 
-def cell(row: Mapping[str, Any], column: str, factor: float, decimals: int, spread: bool, gap: str = " ") -> str:
+def cell(
+    row: Mapping[str, Any], column: str, factor: float, decimals: int, spread: bool, gap: str = " "
+) -> str:
     """A figure as text, on request with its spread over seeds if there is one."""
     value, std = row[column], row[f"{column}_std"] if spread else None
     text = "-" if value is None else f"{value * factor:.{decimals}f}"
@@ -318,7 +373,9 @@ def _on_target(facts: Mapping[str, Any]) -> str:
 
 
 def _table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str, float, int]], spreads: bool = True
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[tuple[str, str, float, int]],
+    spreads: bool = True,
 ) -> list[str]:
     lines = [["method", *(name for name, *_ in columns)], ["---"] + ["---:"] * len(columns)]
     lines += [[r["method"], *(cell(r, c, f, d, spreads) for _, c, f, d in columns)] for r in rows]

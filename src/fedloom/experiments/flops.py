@@ -27,7 +27,9 @@ def flops_per_round(run: Run, federation: Federation) -> float | None:
     k = sizes.index(max(sizes))
     batch = min(config.training.batch, sizes[k])
     owner = replace(federation.clients[k], train=federation.clients[k].train[:batch])
-    small = replace(federation, clients=(*federation.clients[:k], owner, *federation.clients[k + 1 :]))
+    small = replace(
+        federation, clients=(*federation.clients[:k], owner, *federation.clients[k + 1 :])
+    )
     store = Store(run.folder / "checkpoint")
     start = store.load()
     if start.server is None:

@@ -24,12 +24,17 @@ def lines(board: Mapping[str, Any], name: str, settings: Sequence[str]) -> str:
         if points:
             x, y, std = zip(*points, strict=True)
             marks.append(Mark("line", x, y, series, row["row"], dy=std))
-    ticks = [(float(i), "".join(re.findall(r"[\d.]+", block["name"])[:1])) for i, block in enumerate(blocks)]
+    ticks = [
+        (float(i), "".join(re.findall(r"[\d.]+", block["name"])[:1]))
+        for i, block in enumerate(blocks)
+    ]
     y_label = f"{blocks[0]['columns'][0]}, %; bars: std over seeds"
     return Chart(name, marks, Axis(name, ticks), Axis(y_label)).draw(legend=True).svg(alone=True)
 
 
-def _points(blocks: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[float, float, float | None]]:
+def _points(
+    blocks: Sequence[Mapping[str, Any]], name: str
+) -> Iterator[tuple[float, float, float | None]]:
     for i, block in enumerate(blocks):
         for row in block["rows"]:
             if row["row"] == name and row["ours"] and row["ours"][0]["mean"] is not None:
@@ -47,7 +52,9 @@ def curves(title: str, who: str, measure: str, runs: Mapping[str, Sequence[Run]]
             if value is not None:
                 seen.setdefault(record["round"], []).append(100 * value)
         if seen:
-            marks.append(Mark("line", sorted(seen), [fmean(seen[r]) for r in sorted(seen)], series, row))
+            marks.append(
+                Mark("line", sorted(seen), [fmean(seen[r]) for r in sorted(seen)], series, row)
+            )
     label = next((column.label for column in COLUMNS if column.key == measure), measure)
     y = Axis(f"{title}: {label.lower()}, %")
     return Chart(title, marks, Axis("round", whole=True), y).draw(legend=True).svg(alone=True)
@@ -62,5 +69,9 @@ def heat_map(block: Mapping[str, Any]) -> str:
     bands: list[str | None] = [None] * len(block["columns"])
     names = [row["row"] for row in rows]
     return (
-        Heat(block["name"], names, block["columns"], bands, cells, ends, lambda v: f"{v:.2f}", of="").draw().svg(True)
+        Heat(
+            block["name"], names, block["columns"], bands, cells, ends, lambda v: f"{v:.2f}", of=""
+        )
+        .draw()
+        .svg(True)
     )

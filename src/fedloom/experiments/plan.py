@@ -56,7 +56,10 @@ def name_of(method: str) -> str:
 
 
 def plan(
-    methods: Sequence[str], seeds: Sequence[int], given: Mapping[str, Any], changes: Mapping[str, Any]
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    given: Mapping[str, Any],
+    changes: Mapping[str, Any],
 ) -> list[Config]:
     """One config per seed and method, each named once. A change `fedprox.mu` concerns that method only.
 
@@ -84,7 +87,9 @@ def _concerning(method: str, methods: Sequence[str], changes: Mapping[str, Any])
                 special[f"hyper.{rest}" if own else rest] = value
         elif dot and front not in SECTIONS:
             if front in method_names():
-                raise FedloomError(f"{key}: {front} is not among the methods compared ({', '.join(names)}).")
+                raise FedloomError(
+                    f"{key}: {front} is not among the methods compared ({', '.join(names)})."
+                )
             raise unknown("method or section", front, {*names, *SECTIONS})
         else:
             _refuse_private(key, value, methods)
@@ -98,7 +103,13 @@ def _refuse_private(key: str, value: Any, methods: Sequence[str]) -> None:
     owners = [name_of(m) for m in methods if bare in {f.name for f in fields(find(m))}]  # type: ignore[arg-type]
     shared = section != "hyper" and any(
         bare in part.model_fields
-        for part in (Config, settings.Schedule, settings.Training, settings.Source, settings.Execution)
+        for part in (
+            Config,
+            settings.Schedule,
+            settings.Training,
+            settings.Source,
+            settings.Execution,
+        )
     )
     if owners and len(owners) < len(methods) and not shared:
         said = " or ".join(f"{owner}.{bare}={value}" for owner in owners)
@@ -151,7 +162,9 @@ def carry_out(
         if (name := cell.config.execution.executor) not in EXECUTORS:
             raise unknown("executor", name, EXECUTORS)
         if (cell.folder / "config.toml").exists():
-            Run.load(cell.folder)  # a folder of another format is refused before anything is computed
+            Run.load(
+                cell.folder
+            )  # a folder of another format is refused before anything is computed
     if before := sum((cell.folder / "summary.json").exists() for cell in cells):
         watch.note(f"{before} of {len(cells)} runs are there already")
     done = 0
@@ -163,11 +176,21 @@ def carry_out(
         federation = None if finished else dealer(cell.config)
         forget_peak()
         try:
-            with logs(cell.config, cell.folder) if logs and not finished else nullcontext(()) as loggers:
-                cell.run = execute(cell.config, out=cell.folder, callbacks=[watch, *loggers], federation=federation)
+            with (
+                logs(cell.config, cell.folder)
+                if logs and not finished
+                else nullcontext(()) as loggers
+            ):
+                cell.run = execute(
+                    cell.config, out=cell.folder, callbacks=[watch, *loggers], federation=federation
+                )
             (cell.folder / "error.txt").unlink(missing_ok=True)
         except Exception as error:  # whatever a method may raise
-            cell.error = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
+            cell.error = (
+                str(error)
+                if isinstance(error, FedloomError)
+                else f"{type(error).__name__}: {error}"
+            )
             cell.folder.mkdir(parents=True, exist_ok=True)
             write_atomic(cell.folder / "error.txt", traceback.format_exc().encode())
     return cells

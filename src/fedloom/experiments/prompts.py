@@ -37,14 +37,22 @@ def prompted(world: Federation, computed: bool) -> Split:
     data = world.data
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key("bench", "prompts"))
-        model = build("vpt", Task(tuple(data.x.shape[1:]), len(data.classes), encoder=data.encoder), dropout=0.0)
+        model = build(
+            "vpt",
+            Task(tuple(data.x.shape[1:]), len(data.classes), encoder=data.encoder),
+            dropout=0.0,
+        )
     if computed:
         model.body.__class__ = Computed
     return model
 
 
 def first_pass(
-    name: str, encoder: str, root: str | None, say: Callable[[str], object], progress: Progress | None = None
+    name: str,
+    encoder: str,
+    root: str | None,
+    say: Callable[[str], object],
+    progress: Progress | None = None,
 ) -> dict[str, float]:
     """CPU seconds of a FedGCR round (all losses, nothing evaluated) with the first pass read and with it computed.
 
@@ -58,15 +66,27 @@ def first_pass(
     seconds, models = {}, {}
     for label, computed in (("read", False), ("computed", True)):
         method = make("fedgcr", {"types": 2})
-        site = Site(method, world, prompted(world, computed), Training(**{**method.training, "batch": 16}), seed=0)
+        site = Site(
+            method,
+            world,
+            prompted(world, computed),
+            Training(**{**method.training, "batch": 16}),
+            seed=0,
+        )
         seconds[label], models[label] = _second_round(site)
     apart = (models["read"] - models["computed"]).norm() / models["read"].norm()
     ratio = seconds["computed"] / seconds["read"]
     say(
         f"a round of FedGCR: {seconds['read']:.2f} CPU s with its first pass read, {seconds['computed']:.2f} s computed"
     )
-    say(f"ratio: {ratio:.2f} (goal: at least 1.4); models after 2 rounds agree to {float(apart):.1e}")
-    return {**{f"{k} seconds": v for k, v in seconds.items()}, "ratio": ratio, "apart": float(apart)}
+    say(
+        f"ratio: {ratio:.2f} (goal: at least 1.4); models after 2 rounds agree to {float(apart):.1e}"
+    )
+    return {
+        **{f"{k} seconds": v for k, v in seconds.items()},
+        "ratio": ratio,
+        "apart": float(apart),
+    }
 
 
 def _second_round(site: Site) -> tuple[float, Tree]:

@@ -67,14 +67,20 @@ class Recipe:
     measure: str
     minutes: float  # estimated, per method at the scale `mini`, on two idle cores
     seeds: dict[Scale, list[int]]
-    rows: dict[str, dict[str, Any]]  # as printed -> `method` and settings of the row's own; those not in the paper last
+    rows: dict[
+        str, dict[str, Any]
+    ]  # as printed -> `method` and settings of the row's own; those not in the paper last
     settings: list[Setting]
     figures: dict[str, list[str]]  # as printed, by row, over all settings' columns
     plain: list[str]  # columns that are no shares
-    similar: str | None  # the row with whose prototypes those of the others are compared, in a heat map
+    similar: (
+        str | None
+    )  # the row with whose prototypes those of the others are compared, in a heat map
     costs: str | None  # the row whose time per round is 1: what a round costs is counted
     executor: str  # what suits its runs, where the user says nothing
-    means: dict[str, list[str]]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
+    means: dict[
+        str, list[str]
+    ]  # row -> the paper's mean over all columns of a name, by name; empty: no such column
     charts: dict[str, list[str]]  # a picture's name -> the settings along its axis
     curves: str | None  # what is drawn by round, a picture for each setting
 
@@ -85,7 +91,9 @@ class Recipe:
         start = sum(len(s.columns) for s in self.settings[: self.settings.index(setting)])
         return self.figures[row][start : start + len(setting.columns)]
 
-    def config(self, setting: Setting, scale: Scale, row: str, seed: int, execution: Mapping[str, Any]) -> Config:
+    def config(
+        self, setting: Setting, scale: Scale, row: str, seed: int, execution: Mapping[str, Any]
+    ) -> Config:
         """A run of the table."""
         own = {k: v for k, v in self.rows[row].items() if k != "who"}
         small = own.pop("mini", {})
@@ -99,7 +107,9 @@ class Recipe:
         if strange := [m for m in methods if m not in there]:
             raise unknown(f"method in table {self.name}", strange[0], there)
         called = [s.name for s in self.settings]
-        if strange := [part for part in settings if not any(part.lower() in name.lower() for name in called)]:
+        if strange := [
+            part for part in settings if not any(part.lower() in name.lower() for name in called)
+        ]:
             raise unknown(f"setting of table {self.name}", strange[0], called)
 
     def method(self, row: str) -> str:
@@ -110,7 +120,9 @@ class Recipe:
 def tables() -> list[str]:
     """The names of all tables."""
     folder = files("fedloom.experiments") / "tables"
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
 
 
 def full_name(name: str) -> str:
@@ -123,14 +135,21 @@ def recipe(name: str) -> Recipe:
     name = full_name(name)
     if name not in tables():
         raise unknown("table", name, tables(), "`fedloom reproduce --list` shows them all")
-    body = tomllib.loads((files("fedloom.experiments") / "tables" / f"{name}.toml").read_text(encoding="utf-8"))
-    rows = {row: {"method": own} if isinstance(own, str) else own for row, own in body["methods"].items()}
+    body = tomllib.loads(
+        (files("fedloom.experiments") / "tables" / f"{name}.toml").read_text(encoding="utf-8")
+    )
+    rows = {
+        row: {"method": own} if isinstance(own, str) else own
+        for row, own in body["methods"].items()
+    }
     rows |= {method: {"method": method} for method in body["extra"]}
     made = []
     for s in body["settings"]:
         paper = _merged(body.get("all", {}), s.get("all", {}))
         mini = _merged(_merged(paper, body.get("mini", {})), s.get("mini", {}))
-        columns = {head: [path] if isinstance(path, str) else path for head, path in s["columns"].items()}
+        columns = {
+            head: [path] if isinstance(path, str) else path for head, path in s["columns"].items()
+        }
         given: dict[Scale, dict[str, Any]] = {"full": paper, "mini": mini}
         shown = s.get("rows", list(rows))
         made.append(
@@ -206,13 +225,21 @@ def reproduce(
         rows = [row for row in setting.rows if reasons[row] is None] if lack is None else []
         setting.given[scale].update(given)
         plans.append(
-            [(row, table.config(setting, scale, row, s, execution)) for s in table.seeds[scale] for row in rows]
+            [
+                (row, table.config(setting, scale, row, s, execution))
+                for s in table.seeds[scale]
+                for row in rows
+            ]
         )
         blocks.append(lack)
     watch.total(sum(config.schedule.rounds for plan in plans for _, config in plan))
     dealer = Dealer()
-    labels = [f"{s.name}: {row}" for s, plan in zip(table.settings, plans, strict=True) for row, _ in plan]
-    cells = carry_out([config for plan in plans for _, config in plan], out, watch, dealer, labels=labels)
+    labels = [
+        f"{s.name}: {row}" for s, plan in zip(table.settings, plans, strict=True) for row, _ in plan
+    ]
+    cells = carry_out(
+        [config for plan in plans for _, config in plan], out, watch, dealer, labels=labels
+    )
     board: dict[str, Any] = {
         "table": table.name, "title": titled(table, scale), "paper": table.paper, "measure": table.measure,
         "scale": scale, "seeds": table.seeds[scale], "means": table.means,
@@ -228,7 +255,9 @@ def reproduce(
             count_costs(pairs, table.costs, dealer)
         board["settings"].append(_block(table, setting, scale, pairs, reasons, lack))
         if table.curves and any(cell.run for _, cell in pairs):
-            runs = {row: [c.run for name, c in pairs if name == row and c.run] for row in setting.rows}
+            runs = {
+                row: [c.run for name, c in pairs if name == row and c.run] for row in setting.rows
+            }
             picture = curves(f"{setting.name} by round", setting.who, table.curves, runs)
             pictures.append(f"{setting.name.replace(' ', '-')}-by-round.svg")
             write_atomic(out / pictures[-1], picture.encode())
@@ -260,7 +289,9 @@ def _here(method: str) -> bool:
     return base in method_names() and set(around) <= set(plugins())
 
 
-def _with_data(setting: Setting, scale: Scale, root: str | None) -> tuple[dict[str, Any], str | None]:
+def _with_data(
+    setting: Setting, scale: Scale, root: str | None
+) -> tuple[dict[str, Any], str | None]:
     """Where a setting's data are, or why it is not run."""
     if scale in setting.missing:
         return {}, f"not run: {setting.missing[scale]}"
@@ -272,7 +303,10 @@ def _with_data(setting: Setting, scale: Scale, root: str | None) -> tuple[dict[s
         for path in (Path(place) / name, Path(place) / f"{name}.npz"):
             if path.exists():
                 return {"data": str(path)}, None
-    return {}, f"not run: data set {name} not at hand (its folder goes under --data-root or FEDLOOM_DATA)"
+    return (
+        {},
+        f"not run: data set {name} not at hand (its folder goes under --data-root or FEDLOOM_DATA)",
+    )
 
 
 def _block(
@@ -289,7 +323,9 @@ def _block(
         own = [c for of, c in cells if of == row]
         failed = [f"failed for seed {c.config.seed}: {c.error}" for c in own if c.error]
         who = table.rows[row].get("who", setting.who)
-        values = [[_figure(c, who, paths) for c in own if c.run] for paths in setting.columns.values()]
+        values = [
+            [_figure(c, who, paths) for c in own if c.run] for paths in setting.columns.values()
+        ]
         ours = [dict(zip(("mean", "std"), _spread(v), strict=True)) for v in values]
         rows.append(
             {
@@ -307,13 +343,21 @@ def _block(
         "plain": [c in table.plain for c in setting.columns],
         "rows": rows,
         "data": _described(described) if described else None,
-        "differs": [*setting.differs, *_changed(table, setting), *_fewer(table)] if scale == "mini" else [],
+        "differs": [*setting.differs, *_changed(table, setting), *_fewer(table)]
+        if scale == "mini"
+        else [],
     }
 
 
 def titled(table: Recipe, scale: Scale) -> str:
     """The table's title, with the encoder that was used."""
-    used = sorted({str(s.given[scale].get("encoder")) for s in table.settings if s.given[scale].get("encoder")})
+    used = sorted(
+        {
+            str(s.given[scale].get("encoder"))
+            for s in table.settings
+            if s.given[scale].get("encoder")
+        }
+    )
     return table.title.replace("{encoder}", ", ".join(used) or "none at hand")
 
 
@@ -353,7 +397,11 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
 def _flat(config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in config.model_dump(mode="json", exclude=set(TOLD_ELSEWHERE)).items():
-        found |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+        found |= (
+            {f"{name}.{k}": v for k, v in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
     return found
 
 
@@ -385,7 +433,9 @@ def markdown(board: Mapping[str, Any]) -> str:
     """The table as Markdown, with everything that differs from the paper beside it."""
     seeds = ", ".join(map(str, board["seeds"]))
     lines = [f"# {board['title']}", "", f"{board['paper']}.", "", board["measure"], ""]
-    lines.append(f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes.")
+    lines.append(
+        f"Scale {board['scale']}, seeds {seeds}; the runs took {board['seconds'] / 60:.1f} minutes."
+    )
     for block in asked_for(board):
         printed = any(set(row["paper"]) != {"-"} for row in block["rows"])
         who = ("ours", "paper") if printed else ("ours",)
@@ -393,7 +443,11 @@ def markdown(board: Mapping[str, Any]) -> str:
         lines += ["", f"## {block['name']}", "", f"| method | {' | '.join(heads)} | |"]
         lines.append(f"| --- |{' ---: |' * len(heads)} --- |")
         for row in block["rows"]:
-            pairs = [x for pair in zip(texts(block, row), row["paper"], strict=True) for x in pair[: len(who)]]
+            pairs = [
+                x
+                for pair in zip(texts(block, row), row["paper"], strict=True)
+                for x in pair[: len(who)]
+            ]
             lines.append(f"| {row['row']} | {' | '.join(pairs)} | {row['remark'] or ''} |")
         if block["data"]:
             lines += ["", f"Ours: {block['data']}."]
@@ -406,7 +460,11 @@ def markdown(board: Mapping[str, Any]) -> str:
 
 def asked_for(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The blocks of a table that were not left out on purpose."""
-    return [b for b in side_by_side(board) if any(row["remark"] != "not run: left out" for row in b["rows"])]
+    return [
+        b
+        for b in side_by_side(board)
+        if any(row["remark"] != "not run: left out" for row in b["rows"])
+    ]
 
 
 def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -430,11 +488,21 @@ def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
             continue
         whole = joined[name]
         for row, more in zip(whole["rows"], rows, strict=True):
-            row["ours"], row["paper"] = [*row["ours"], *more["ours"]], [*row["paper"], *more["paper"]]
+            row["ours"], row["paper"] = (
+                [*row["ours"], *more["ours"]],
+                [*row["paper"], *more["paper"]],
+            )
             row["any"], row["not"] = row["any"] or more["any"], [*row["not"], *more["not"]]
-            row["remark"] = "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
-        whole["columns"], whole["plain"] = [*whole["columns"], *block["columns"]], [*whole["plain"], *block["plain"]]
-        whole["data"] = "; ".join(dict.fromkeys(d for d in (whole["data"], block["data"]) if d)) or None
+            row["remark"] = (
+                "; ".join(dict.fromkeys(r for r in (row["remark"], more["remark"]) if r)) or None
+            )
+        whole["columns"], whole["plain"] = (
+            [*whole["columns"], *block["columns"]],
+            [*whole["plain"], *block["plain"]],
+        )
+        whole["data"] = (
+            "; ".join(dict.fromkeys(d for d in (whole["data"], block["data"]) if d)) or None
+        )
         whole["differs"] = list(dict.fromkeys([*whole["differs"], *block["differs"]]))
     for number, whole in enumerate(joined.values()):
         for row in whole["rows"]:
@@ -454,8 +522,14 @@ def _with_mean(block: dict[str, Any], printed: Mapping[str, str]) -> None:
         row["paper"] = [*row["paper"], printed.get(row["row"], "-")]
         if row["ours"]:
             known = [f["mean"] for f in row["ours"] if f["mean"] is not None]
-            row["ours"] = [*row["ours"], {"mean": sum(known) / len(known) if known else None, "std": None}]
-    block["differs"] = [*block["differs"], "Mean: ours is over the columns measured here, the paper's over all its own"]
+            row["ours"] = [
+                *row["ours"],
+                {"mean": sum(known) / len(known) if known else None, "std": None},
+            ]
+    block["differs"] = [
+        *block["differs"],
+        "Mean: ours is over the columns measured here, the paper's over all its own",
+    ]
 
 
 def compare_prototypes(cells: Sequence[tuple[str, Cell]], to: str) -> None:
@@ -479,10 +553,16 @@ def count_costs(cells: Sequence[tuple[str, Cell]], to: str, dealer: Dealer) -> N
     seconds = {(row, c.config.seed): _seconds(c) for row, c in cells if c.run}
     for row, c in cells:
         if c.run:
-            summary, own, base = c.run.summary, seconds[row, c.config.seed], seconds.get((to, c.config.seed))
+            summary, own, base = (
+                c.run.summary,
+                seconds[row, c.config.seed],
+                seconds.get((to, c.config.seed)),
+            )
             flops = flops_per_round(c.run, dealer(c.config))
             summary["cost"] = {
-                "upload": (summary["floats"] or {}).get("up", 0) * len(c.run.federation["clients"]) / 1e7,
+                "upload": (summary["floats"] or {}).get("up", 0)
+                * len(c.run.federation["clients"])
+                / 1e7,
                 "megabytes": summary["bytes"]["up"]["per_round"] / 1e6,
                 "flops": None if flops is None else flops / 1e10,
                 "seconds": own,

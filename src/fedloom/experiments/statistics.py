@@ -83,7 +83,9 @@ def sentence(test: Mapping[str, Any]) -> str:
     if test["p_holm"] < ALPHA and test["gap"] > 0:
         return f"{a} beats {b} by {points}, {better} ({p})."
     if test["wins"] == test["pairs"] - test["wins"] - test["ties"] == 0:
-        return f"No significant difference between {a} and {b}: all {test['pairs']} pairs are equal."
+        return (
+            f"No significant difference between {a} and {b}: all {test['pairs']} pairs are equal."
+        )
     return f"No significant difference between {a} and {b} ({p}): {a} is {better}."
 
 
@@ -92,7 +94,11 @@ def _pairs(a: Accuracies, b: Accuracies) -> dict[int, list[tuple[float, float]]]
     found = {}
     for seed in a:
         if seed in b and len(a[seed]) == len(b[seed]):
-            rows = [(x, y) for x, y in zip(a[seed], b[seed], strict=True) if x is not None and y is not None]
+            rows = [
+                (x, y)
+                for x, y in zip(a[seed], b[seed], strict=True)
+                if x is not None and y is not None
+            ]
             if rows:
                 found[seed] = rows
     return found

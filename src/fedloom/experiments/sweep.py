@@ -29,7 +29,9 @@ def parse_grid(items: Iterable[str]) -> Grid:
         if not equals or not key or not text.strip():
             raise FedloomError(f"--grid wants key=value,value,..., got {item!r}.")
         if key in grid:
-            raise FedloomError(f"--grid has {key!r} twice; give all of its values at once, separated by commas.")
+            raise FedloomError(
+                f"--grid has {key!r} twice; give all of its values at once, separated by commas."
+            )
         try:
             values = tomllib.loads(f"values = [{text}]")["values"]
         except tomllib.TOMLDecodeError:  # bare words
@@ -46,7 +48,11 @@ def points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def plan(
-    method: str, grid: Grid, seeds: Sequence[int], given: Mapping[str, Any], changes: Mapping[str, Any]
+    method: str,
+    grid: Grid,
+    seeds: Sequence[int],
+    given: Mapping[str, Any],
+    changes: Mapping[str, Any],
 ) -> list[Config]:
     """One config per point and seed."""
     if both := [key for key in grid if key in changes]:
@@ -63,7 +69,12 @@ def plan(
 
 
 def sweep(
-    grid: Grid, configs: Sequence[Config], out: Path, watch: Watch, title: str, logs: Logs | None = None
+    grid: Grid,
+    configs: Sequence[Config],
+    out: Path,
+    watch: Watch,
+    title: str,
+    logs: Logs | None = None,
 ) -> dict[str, Any]:
     """Carry out what is missing, then write `sweep.json`, `sweep.md` and a heat map for every two keys."""
     board = tabulate(grid, carry_out(configs, out, watch, logs=logs), title)
@@ -84,9 +95,15 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
         own = cells[i * each : (i + 1) * each]
         runs = [c.run for c in own if c.run]
         held = [
-            max((v for m in r.metrics if (v := m["validation"]["personal"]) is not None), default=None) for r in runs
+            max(
+                (v for m in r.metrics if (v := m["validation"]["personal"]) is not None),
+                default=None,
+            )
+            for r in runs
         ]
-        tested = [r.summary["personal"].get("accuracy_mean", {}).get("best_by_validation") for r in runs]
+        tested = [
+            r.summary["personal"].get("accuracy_mean", {}).get("best_by_validation") for r in runs
+        ]
         row: dict[str, Any] = {"values": point}
         row["validation"], row["validation_std"] = _spread(held)
         row["test"], row["test_std"] = _spread(tested)
@@ -159,17 +176,24 @@ def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
         value = best.get((i, j))
         depth = 0.0 if value is None or high == low else (value - low) / (high - low)
         px, py = left + i * wide, top + j * tall
-        said, ink = "-" if value is None else f"{100 * value:.1f}", "#fff" if depth > 0.55 else "#222"
+        said, ink = (
+            "-" if value is None else f"{100 * value:.1f}",
+            "#fff" if depth > 0.55 else "#222",
+        )
         parts.append(
             f'<rect x="{px}" y="{py}" width="{wide - 2}" height="{tall - 2}" fill="#1f6f8b" '
             f'fill-opacity="{0.08 + 0.92 * depth:.3f}"/>'
             f'<text x="{px + wide / 2 - 1}" y="{py + tall / 2 + 4}" fill="{ink}">{said}</text>'
         )
     for i, value in enumerate(xs):
-        parts.append(f'<text x="{left + i * wide + wide / 2 - 1}" y="{top - 8}">{escape(str(value))}</text>')
+        parts.append(
+            f'<text x="{left + i * wide + wide / 2 - 1}" y="{top - 8}">{escape(str(value))}</text>'
+        )
     for j, value in enumerate(ys):
         middle = top + j * tall + tall / 2 + 4
-        parts.append(f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(str(value))}</text>')
+        parts.append(
+            f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(str(value))}</text>'
+        )
     width, height = left + len(xs) * wide + 10, top + len(ys) * tall + 30
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

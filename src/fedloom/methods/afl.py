@@ -33,12 +33,18 @@ class AFL(Reporting):
     averages = False  # its weights are learned
     neutral = ({"gamma": 0.0, "start": "size"}, "fedavg")
     gamma: NotNegative = 0.01  # step of the weights' ascent
-    start: Literal["uniform", "size"] = "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples
+    start: Literal["uniform", "size"] = (
+        "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples
+    )
     average: bool = False  # what is used is the mean of all rounds' models
 
     def init(self, site: Site) -> Payload:
         even = torch.full((site.clients,), 1 / site.clients, dtype=torch.float64)
-        return super().init(site).replace(lam=even if self.start == "uniform" else torch.zeros_like(even))
+        return (
+            super()
+            .init(site)
+            .replace(lam=even if self.start == "uniform" else torch.zeros_like(even))
+        )
 
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
         server = super().join(server, hellos)
@@ -71,4 +77,6 @@ class AFL(Reporting):
         return local.predictor()
 
     def common(self, server: Payload, site: Site) -> Predictor | None:
-        return super().common(server.replace(model=server.tree("mean") or server.tree("model")), site)
+        return super().common(
+            server.replace(model=server.tree("mean") or server.tree("model")), site
+        )

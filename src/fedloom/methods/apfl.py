@@ -32,7 +32,9 @@ class APFL(FedAvg):
 
     personalised = True
     alone = None
-    mix: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of the client's own weights in the mixture, at first
+    mix: Annotated[float, Field(ge=0, le=1)] = (
+        0.5  # share of the client's own weights in the mixture, at first
+    )
     adaptive: bool = True  # the share is learnt; false: it stays
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:

@@ -32,7 +32,13 @@ class F2DC(DFDC, DAA, FedAvg):
             "training.lr": 0.1, "training.momentum": 0.0, "training.weight_decay": 0.0,
         }
     }  # fmt: skip
-    weights: Literal["domain", "size"] = "domain"  # how clients count: domain-aware, or by their size
+    weights: Literal["domain", "size"] = (
+        "domain"  # how clients count: domain-aware, or by their size
+    )
 
     def weight(self, server: Payload, k: int) -> float:
-        return super().weight(server, k) if self.weights == "domain" else float(server.tensor("sizes")[k])
+        return (
+            super().weight(server, k)
+            if self.weights == "domain"
+            else float(server.tensor("sizes")[k])
+        )

@@ -47,7 +47,9 @@ class FDSE(FedAvg):
     lam: NotNegative = 0.01  # weight of the consistency loss
     tau: Positive = 0.5  # temperature of the similarity between clients' erasers
     beta: float = 0.1  # weight of deeper layers in the consistency loss
-    reduction: Count = 2  # a layer's channels divided by this are extracted, the rest is made of them
+    reduction: Count = (
+        2  # a layer's channels divided by this are extracted, the rest is made of them
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         model.body = with_erasers(model.body, self.reduction)
@@ -63,7 +65,9 @@ class FDSE(FedAvg):
         return server.replace(model=model.without(names), eraser=model.only(names))
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload(model=server.tree("model") | (server.tree(f"erasers/{k}") or server.tree("eraser")))
+        return Payload(
+            model=server.tree("model") | (server.tree(f"erasers/{k}") or server.tree("eraser"))
+        )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
@@ -78,10 +82,17 @@ class FDSE(FedAvg):
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             gaps = [
-                channel_gap(s.input, received[f"{names[m]}.running_mean"], received[f"{names[m]}.running_var"], m.eps)
+                channel_gap(
+                    s.input,
+                    received[f"{names[m]}.running_mean"],
+                    received[f"{names[m]}.running_var"],
+                    m.eps,
+                )
                 for m, s in zip(norms, batch.seen, strict=True)
             ]
-            return cross_entropy(batch) | {"consistency": self.lam * (weights * torch.stack(gaps)).sum()}
+            return cross_entropy(batch) | {
+                "consistency": self.lam * (weights * torch.stack(gaps)).sum()
+            }
 
         return local.fit(loss, watch=norms)
 
@@ -93,10 +104,19 @@ class FDSE(FedAvg):
         if not deltas:
             return server
         eraser, w = server.tree("eraser"), server.tree("model")
-        step = Tree((n, consensus([d[n] for d in deltas.values()])) for n in w if n in next(iter(deltas.values())))
-        own = {k: (server.tree(f"erasers/{k}") or eraser) + d.only(eraser) for k, d in deltas.items()}
+        step = Tree(
+            (n, consensus([d[n] for d in deltas.values()]))
+            for n in w
+            if n in next(iter(deltas.values()))
+        )
+        own = {
+            k: (server.tree(f"erasers/{k}") or eraser) + d.only(eraser) for k, d in deltas.items()
+        }
         mixed = {n: mixtures(torch.stack([v[n] for v in own.values()]), self.tau) for n in eraser}
-        erasers = {f"erasers/{k}": Tree((n, rows[i]) for n, rows in mixed.items()) for i, k in enumerate(own)}
+        erasers = {
+            f"erasers/{k}": Tree((n, rows[i]) for n, rows in mixed.items())
+            for i, k in enumerate(own)
+        }
         return server.replace(model=moved(w, step, buffers.value(default=Tree())), **erasers)
 
 

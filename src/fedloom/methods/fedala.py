@@ -37,14 +37,18 @@ class FedALA(FedAvg):
     stage = "after"
     neutral = ({"ala_lr": 0.0}, "fedavg")
     ala_lr: NotNegative = 1.0  # step size of the element-wise weights
-    data_share: Annotated[float, Field(gt=0, le=1)] = 0.8  # share of the client's samples they are learnt on
+    data_share: Annotated[float, Field(gt=0, le=1)] = (
+        0.8  # share of the client's samples they are learnt on
+    )
     layers: Count = 1  # how many of the top layers are mixed
     most: Count = 50  # passes at most when they are learnt for the first time
 
     def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
         """The model to start from, and W."""
         w, own, mix = down.tree("model"), state.tree("model"), state.tree("W")
-        layers = [m for m in local.model.modules() if any(True for _ in m.parameters(recurse=False))][-self.layers :]
+        layers = [
+            m for m in local.model.modules() if any(True for _ in m.parameters(recurse=False))
+        ][-self.layers :]
         top = list(local.parameters(layers))
         if not own or own.only(top).equal(w.only(top)):
             return w, mix
@@ -61,7 +65,9 @@ class FedALA(FedAvg):
         losses: list[float] = []
         for epoch in range(epochs):
             changes = {**PLAIN, "lr": 1.0, "steps": steps}
-            fit = local.fit(gradient=learn, only=layers, stream=epoch + 1, label="mixing", **changes)
+            fit = local.fit(
+                gradient=learn, only=layers, stream=epoch + 1, label="mixing", **changes
+            )
             losses += fit.losses.values()
             if len(losses) > 10 and pstdev(losses[-10:]) < 0.1:
                 break

@@ -60,7 +60,11 @@ class FedAMP(FedAvg):
     def download(self, server: Payload, k: int) -> Payload:
         xi = self.xi(server, k)
         everybody = server.tree("params") | server.tree("rest")
-        return Payload(model=everybody.map(lambda t: torch.tensordot(xi, t, 1) if t.is_floating_point() else t[k]))
+        return Payload(
+            model=everybody.map(
+                lambda t: torch.tensordot(xi, t, 1) if t.is_floating_point() else t[k]
+            )
+        )
 
     def xi(self, server: Payload, k: int) -> Tensor:
         """How much of each client's model goes into client k's mixture."""
@@ -74,7 +78,11 @@ class FedAMP(FedAvg):
             xi[others] = (1 - own) * alike.softmax(0)
         else:
             apart = (w[others] - w[k]).square().sum(1)
-            xi[others] = self.alpha_at(int(server.number("round"))) * (-apart / self.sigma).exp() / self.sigma
+            xi[others] = (
+                self.alpha_at(int(server.number("round")))
+                * (-apart / self.sigma).exp()
+                / self.sigma
+            )
         if xi.sum() > 1 + 1e-6:
             raise FedloomError(
                 f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1: lower server_lr."
@@ -96,7 +104,11 @@ class FedAMP(FedAvg):
         return local.fit(pull=(down.tree("model"), self.lam / self.alpha_at(local.round)))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        params, rest, heard = server.tree("params").clone(), server.tree("rest").clone(), server.tensor("heard").clone()
+        params, rest, heard = (
+            server.tree("params").clone(),
+            server.tree("rest").clone(),
+            server.tensor("heard").clone(),
+        )
         for k, up in uploads:
             heard[k] = True
             for name, tensor in up.tree("model").items():

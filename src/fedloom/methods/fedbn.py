@@ -28,5 +28,7 @@ class FedBN(FedAvg):
 
     def roles(self, model: nn.Module) -> Roles:
         if not any(isinstance(m, _BatchNorm) for m in model.modules()):
-            warnings.warn("FedBN: the model has no BatchNorm layer, so this is FedAvg.", stacklevel=2)
+            warnings.warn(
+                "FedBN: the model has no BatchNorm layer, so this is FedAvg.", stacklevel=2
+            )
         return Roles(model, local=[_BatchNorm])

@@ -32,7 +32,9 @@ class FedCLIP(Averaged):
     training: ClassVar = {
         "optimizer": "adam", "lr": 5e-5, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.2, "batch": 32,
     }  # fmt: skip
-    loss: Literal["contrast", "ce"] = "contrast"  # within the batch as released, or over all class texts
+    loss: Literal["contrast", "ce"] = (
+        "contrast"  # within the batch as released, or over all class texts
+    )
 
     def first(self, site: Site, texts: Payload) -> nn.Module:
         return AdapterHead(texts.tensor("text"), texts.number("scale"))

@@ -45,7 +45,9 @@ class FedDTR(FedAvg):
     text_depth: Count = 1  # linear layers behind the text
     text_layers: Literal["mlp", "transformer"] = "mlp"  # what they are
     scale: NotNegative = 100.0  # of the cosines, 1 / temperature
-    frozen_text: bool = True  # features are pulled to the received anchors; false: to the moving ones, in one loss
+    frozen_text: bool = (
+        True  # features are pulled to the received anchors; false: to the moving ones, in one loss
+    )
     prior: Literal["trained", "frozen", "none"] = "trained"  # whose anchors make the prior
     frozen_head: Literal["average", "first", "none"] = "average"  # the head that shifts the logits
     federated: bool = True  # false: nothing travels, each client learns alone with its texts, and no head is frozen
@@ -67,20 +69,30 @@ class FedDTR(FedAvg):
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             anchors = self.anchors(local)
-            logits = self.logits(batch.features, anchors if self.prior == "trained" else frozen, down, local)
+            logits = self.logits(
+                batch.features, anchors if self.prior == "trained" else frozen, down, local
+            )
             parts = {"ce": F.cross_entropy(logits, batch.y)}
             if self.text != "none" and self.frozen_text:
-                parts["image"] = F.cross_entropy(self.scale * similarities(batch.features, frozen), batch.y)
-                parts["text"] = F.cross_entropy(self.scale * similarities(batch.features.detach(), anchors), batch.y)
+                parts["image"] = F.cross_entropy(
+                    self.scale * similarities(batch.features, frozen), batch.y
+                )
+                parts["text"] = F.cross_entropy(
+                    self.scale * similarities(batch.features.detach(), anchors), batch.y
+                )
             elif self.text != "none":
-                parts["both"] = F.cross_entropy(self.scale * similarities(batch.features, anchors), batch.y)
+                parts["both"] = F.cross_entropy(
+                    self.scale * similarities(batch.features, anchors), batch.y
+                )
             return parts
 
         local.fit(loss)
         shared = local.tree("shared")
         own = local.tree("local") | _head(shared)
         trained = shared.without(own) | _head(down.tree("model"))
-        return Update(upload=Payload(model=shared), state=Payload(model=own), trained=Payload(model=trained))
+        return Update(
+            upload=Payload(model=shared), state=Payload(model=own), trained=Payload(model=trained)
+        )
 
     def install(self, down: Payload, state: Payload, local: Local) -> None:
         """The received body and text side under the client's own head."""
@@ -109,7 +121,9 @@ class FedDTR(FedAvg):
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         self.install(down, state, local)
         anchors = self.anchors(local).detach()
-        return torch.no_grad()(lambda x: self.logits(local.site.outputs(x).features, anchors, down, local))
+        return torch.no_grad()(
+            lambda x: self.logits(local.site.outputs(x).features, anchors, down, local)
+        )
 
     def common(self, server: Payload, site: Site) -> Predictor | None:
         return None

@@ -52,7 +52,9 @@ class FedFomo(FedAvg):
 
     def init(self, site: Site) -> Payload:
         if not any(len(c.validation) for c in site.federation.clients):
-            raise FedloomError("fedfomo weighs models on validation data, of which no client has any: set validation.")
+            raise FedloomError(
+                "fedfomo weighs models on validation data, of which no client has any: set validation."
+            )
         return Payload(affinity=torch.zeros(site.clients, site.clients))
 
     def hello(self, local: Local) -> Payload:
@@ -74,7 +76,11 @@ class FedFomo(FedAvg):
     def mix(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, dict[str, float]]:
         """The model to start from, and the usefulness of each model that came."""
         local.load(state.tree("ref"))
-        ref, params, before = local.tree("shared"), local.parameters(), local.evaluate(part="validation")
+        ref, params, before = (
+            local.tree("shared"),
+            local.parameters(),
+            local.evaluate(part="validation"),
+        )
         own = state.tree("model") or ref
         names = sorted({n.split("/")[0] for n in down.group("models")})
         if not names or not before:
@@ -96,7 +102,9 @@ class FedFomo(FedAvg):
         local.load(start)
         local.fit()
         own = local.tree("shared")
-        return Update(upload=Payload(model=own, omega=Payload(omega)), state=Payload(model=own, ref=start))
+        return Update(
+            upload=Payload(model=own, omega=Payload(omega)), state=Payload(model=own, ref=start)
+        )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         affinity, models = server.tensor("affinity").clone(), {}

@@ -28,7 +28,14 @@ from ..client.context import Batch, Fit, Local, cross_entropy
 from ..client.training import Count, NotNegative, Positive
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..parts.customising import Similarity, alignment, customised, customiser, group_contrast, mean_prompt
+from ..parts.customising import (
+    Similarity,
+    alignment,
+    customised,
+    customiser,
+    group_contrast,
+    mean_prompt,
+)
 from .fedavg import FedAvg
 from .plugins.fedgr import FedGR
 
@@ -56,24 +63,34 @@ class FedGCR(FedGR, FedAvg):
     similarity: Similarity = "cosine"  # cosine or dot
     prompt_batches: Count | None = None  # h~ is of so many batches; by default of all samples
     mixed_prompts: bool = False  # h of other samples of a batch, in training
-    first_plain: bool = False  # without clusters, CE of a pass with the common prompts alone is added
+    first_plain: bool = (
+        False  # without clusters, CE of a pass with the common prompts alone is added
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         return customised(super().extend(model, classes), self.mixed_prompts)
 
     def download(self, server: Payload, k: int) -> Payload:
         own, down = int(server.tensor("type_labels")[k]), super().download(server, k)
-        return down if own < 0 else down.replace(type=own, type_centres=server.tensor("type_centres"))
+        return (
+            down if own < 0 else down.replace(type=own, type_centres=server.tensor("type_centres"))
+        )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
-        kept = update.state.replace(previous=update.trained.tree("model"), prompt=update.upload.tensor("type_point"))
+        kept = update.state.replace(
+            previous=update.trained.tree("model"), prompt=update.upload.tensor("type_point")
+        )
         return replace(update, state=kept)
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         part, received = customiser(local.model), down.tree("model")
         done = min(1.0, local.round / self.lam_gc_rounds)
-        weight = self.lam_gc if self.lam_gc_end is None else self.lam_gc + (self.lam_gc_end - self.lam_gc) * done
+        weight = (
+            self.lam_gc
+            if self.lam_gc_end is None
+            else self.lam_gc + (self.lam_gc_end - self.lam_gc) * done
+        )
 
         def first(batch: Batch) -> dict[str, Tensor]:
             if not self.first_plain:
@@ -84,11 +101,15 @@ class FedGCR(FedGR, FedAvg):
         def loss(batch: Batch) -> dict[str, Tensor]:
             h, seen = batch.seen[0].output, batch.refs
             own, previous = int(down.number("type")), state.tensor("prompt")
-            group = group_contrast(h, down.tensor("type_centres"), own, previous, self.tau, self.similarity)
+            group = group_contrast(
+                h, down.tensor("type_centres"), own, previous, self.tau, self.similarity
+            )
             parts = cross_entropy(batch) | {"group": weight * group}
             if self.lam_ra:
                 z, known = batch.features, (seen["received"].features, seen["previous"].features)
-                parts["align"] = self.lam_ra * alignment(z, *known, self.tau_ra or self.tau, self.similarity)
+                parts["align"] = self.lam_ra * alignment(
+                    z, *known, self.tau_ra or self.tau, self.similarity
+                )
             return parts
 
         if "type" not in down:
@@ -97,4 +118,7 @@ class FedGCR(FedGR, FedAvg):
         return local.fit(loss, refs=refs, watch=[part.net])
 
     def point(self, local: Local) -> Tensor:
-        return mean_prompt(local, None if self.prompt_batches is None else self.prompt_batches * local.training.batch)
+        return mean_prompt(
+            local,
+            None if self.prompt_batches is None else self.prompt_batches * local.training.batch,
+        )

@@ -41,14 +41,20 @@ class FedHEAL(FedAvg):
 
     def init(self, site: Site) -> Payload:
         zeros = torch.zeros(site.clients, dtype=torch.float64)
-        return super().init(site).replace(rounds=zeros, weights=zeros.clone(), increments=zeros.clone())
+        return (
+            super()
+            .init(site)
+            .replace(rounds=zeros, weights=zeros.clone(), increments=zeros.clone())
+        )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
         return replace(update, upload=difference(down.tree("model"), local))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        rounds, weights, increments = (server.tensor(n).clone() for n in ("rounds", "weights", "increments"))
+        rounds, weights, increments = (
+            server.tensor(n).clone() for n in ("rounds", "weights", "increments")
+        )
         arrived = dict(uploads)
         if not arrived:
             return server

@@ -45,7 +45,9 @@ class FedMix(FedAvg):
     def hello(self, local: Local) -> Payload:
         data = local.site.federation.data
         if data.kind in ("text", "segmentation"):
-            raise FedloomError(f"fedmix averages samples and labels; {data.name} is {data.kind} data.")
+            raise FedloomError(
+                f"fedmix averages samples and labels; {data.name} is {data.kind} data."
+            )
         means, labels = group_means(local, self.group)
         return super().hello(local).replace(means=means, labels=labels)
 
@@ -55,7 +57,10 @@ class FedMix(FedAvg):
         return super().join(server, hellos).replace(pool=Payload(kept))
 
     def download(self, server: Payload, k: int) -> Payload:
-        pool, key = server.group("pool"), (int(server.number("seed")), int(server.number("round")), k, "mix")
+        pool, key = (
+            server.group("pool"),
+            (int(server.number("seed")), int(server.number("round")), k, "mix"),
+        )
         chosen = torch.randperm(len(pool.tensor("means")), generator=torch_rng(*key))[: self.draw]
         drawn = {n: pool.tensor(n)[chosen] for n in ("means", "labels")}
         return super().download(server, k).replace(**drawn)
@@ -70,12 +75,19 @@ class FedMix(FedAvg):
             return means[i], labels[i]
 
         def shown(x: Tensor) -> Tensor:
-            return (1 - lam) * x + lam * partner()[0] if self.naive else ((1 - lam) * x).requires_grad_()
+            return (
+                (1 - lam) * x + lam * partner()[0]
+                if self.naive
+                else ((1 - lam) * x).requires_grad_()
+            )
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             xbar, ybar = partner()
             own = (1 - lam) * F.cross_entropy(batch.logits, batch.y)
-            parts = {"ce": own, "theirs": lam * F.cross_entropy(batch.logits, ybar.expand_as(batch.logits))}
+            parts = {
+                "ce": own,
+                "theirs": lam * F.cross_entropy(batch.logits, ybar.expand_as(batch.logits)),
+            }
             if not self.naive:
                 (slope,) = torch.autograd.grad(own, batch.x, create_graph=True)
                 parts["slope"] = lam * (slope * xbar).sum()

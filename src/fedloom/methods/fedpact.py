@@ -43,7 +43,9 @@ class FedPACT(Textual):
     training: ClassVar = {
         "optimizer": "adamw", "lr": 2e-4, "eps": 1e-3, "weight_decay": 0.1, "batch": 16, "epochs": 20,
     }  # fmt: skip
-    presets: ClassVar = {"printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}}
+    presets: ClassVar = {
+        "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}
+    }
     alpha: NotNegative = 6.0  # weight of the cache
     beta: Positive = 3.0  # its sharpness
     tau: Positive = 0.01  # temperature of the server's loss
@@ -53,7 +55,9 @@ class FedPACT(Textual):
     server_lr: Positive = 2e-4  # step size of the text head's training
     server_decay: NotNegative = 0.1  # AdamW's, of the residual
     unit: bool = True  # rows of cache and head have length one
-    orphans: Literal["text", "skip"] = "text"  # a class that nobody has: trained from its text row, or left out
+    orphans: Literal["text", "skip"] = (
+        "text"  # a class that nobody has: trained from its text row, or left out
+    )
 
     def init(self, site: Site) -> Payload:
         server = super().init(site)
@@ -97,15 +101,24 @@ class FedPACT(Textual):
     def align(self, server: Payload) -> Payload:
         """The head trained on all caches at hand (Eq. 8), every prototype weighing as its client's data does."""
         text, told = server.tensor("text"), server.tensor("told")
-        kinds = server.tensor("counts").nonzero()[:, 0] if self.orphans == "skip" else torch.arange(len(text))
-        points, y = server.tensor("caches")[told][:, kinds].flatten(0, 1), kinds.repeat(int(told.sum()))
+        kinds = (
+            server.tensor("counts").nonzero()[:, 0]
+            if self.orphans == "skip"
+            else torch.arange(len(text))
+        )
+        points, y = (
+            server.tensor("caches")[told][:, kinds].flatten(0, 1),
+            kinds.repeat(int(told.sum())),
+        )
         share = server.tensor("sizes")[told].double()
         share = (share / share.mean()).float()  # K pi_k: a batch's mean estimates Eq. 6
         weights = share.repeat_interleave(len(kinds))[:, None]
 
         def gradient(residual: Tensor, points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             mean = weights / len(weights)
-            return alignment_gradient(residual, text, points, targets, mean, self.tau, self.lam, self.unit)
+            return alignment_gradient(
+                residual, text, points, targets, mean, self.tau, self.lam, self.unit
+            )
 
         residual = adamw(
             server.tensor("residual"), gradient, (points, F.one_hot(y, len(text)).to(text.dtype), weights),

@@ -27,7 +27,14 @@ from ..core.method import Method, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..parts.privacy import Perturbed
-from ..parts.prototype_contrast import Weights, anchored_supcon, padded, pooled, prototype_loss, supcon
+from ..parts.prototype_contrast import (
+    Weights,
+    anchored_supcon,
+    padded,
+    pooled,
+    prototype_loss,
+    supcon,
+)
 from ..parts.prototypes import class_means, distance_to_own
 
 
@@ -40,13 +47,24 @@ class FedPCL(Perturbed, Method):
     by_client = ("sizes", "every", "owned")
     training: ClassVar = {"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001}
     presets: ClassVar = {
-        "official": {"average": "mean", "loss": "official", "inference": "distance", "drop_last": True}
+        "official": {
+            "average": "mean",
+            "loss": "official",
+            "inference": "distance",
+            "drop_last": True,
+        }
     }
     tau: Positive = 0.07  # temperature
-    average: Weights = "weighted"  # of prototypes: by counts, plain mean of owners, or the printed formula
-    loss: Literal["both", "global", "local", "official", "supcon", "ce", "ce+distance"] = "both"  # what is trained
+    average: Weights = (
+        "weighted"  # of prototypes: by counts, plain mean of owners, or the printed formula
+    )
+    loss: Literal["both", "global", "local", "official", "supcon", "ce", "ce+distance"] = (
+        "both"  # what is trained
+    )
     include_positive: bool = False  # the true class in the denominator too
-    inference: Literal["product", "distance"] = "product"  # how a feature is compared with prototypes
+    inference: Literal["product", "distance"] = (
+        "product"  # how a feature is compared with prototypes
+    )
     candidates: Literal["owned", "padded"] = "owned"  # classes to choose from
 
     def roles(self, model: Any) -> Roles:
@@ -54,13 +72,17 @@ class FedPCL(Perturbed, Method):
 
     def init(self, site: Site) -> Payload:
         shape = (site.clients, site.classes)
-        return self.shared(Payload(sizes=sizes(site)), torch.zeros(*shape, site.width), torch.zeros(*shape))
+        return self.shared(
+            Payload(sizes=sizes(site)), torch.zeros(*shape, site.width), torch.zeros(*shape)
+        )
 
     def shared(self, server: Payload, prototypes: Tensor, counts: Tensor) -> Payload:
         """The server with these prototypes of all clients, and what everybody is sent of them."""
         common, known = pooled(prototypes, counts, self.average)
         sets = padded(prototypes, counts, common)[counts.sum(1) > 0]
-        return server.replace(every=prototypes, owned=counts, down=Payload(common=common, known=known, sets=sets))
+        return server.replace(
+            every=prototypes, owned=counts, down=Payload(common=common, known=known, sets=sets)
+        )
 
     def download(self, server: Payload, k: int) -> Payload:
         return server.group("down")
@@ -77,11 +99,18 @@ class FedPCL(Perturbed, Method):
 
     def parts(self, batch: Batch, down: Payload) -> dict[str, Tensor]:
         """The loss, by part. Prototypes are constants in it."""
-        z, y, known, sets = F.normalize(batch.features, dim=1), batch.y, down.tensor("known"), down.tensor("sets")
+        z, y, known, sets = (
+            F.normalize(batch.features, dim=1),
+            batch.y,
+            down.tensor("known"),
+            down.tensor("sets"),
+        )
         common = down.tensor("common")
         parts = {}
         if self.loss in ("both", "global"):
-            parts["global"] = prototype_loss(z, y, common[None], known, self.tau, self.include_positive)
+            parts["global"] = prototype_loss(
+                z, y, common[None], known, self.tau, self.include_positive
+            )
         if self.loss in ("both", "local"):
             parts["local"] = prototype_loss(z, y, sets, known, self.tau, self.include_positive)
         if self.loss == "official":
@@ -103,15 +132,25 @@ class FedPCL(Perturbed, Method):
         prototypes, counts = server.tensor("every").clone(), server.tensor("owned").clone()
         for k, up in uploads:
             own = up.tensor("classes")
-            prototypes[k, own], counts[k, own] = up.tensor("prototypes"), up.tensor("counts").float()
+            prototypes[k, own], counts[k, own] = (
+                up.tensor("prototypes"),
+                up.tensor("counts").float(),
+            )
         return self.shared(server, prototypes, counts)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(state.tree("model"))
-        means, counts = (state.tensor("prototypes"), state.tensor("counts")) if state else self.prototypes(local)
+        means, counts = (
+            (state.tensor("prototypes"), state.tensor("counts"))
+            if state
+            else self.prototypes(local)
+        )
         known = counts > 0
         if self.candidates == "padded" and len(down.tensor("sets")):
-            means, known = padded(means, counts, down.tensor("common")), known | down.tensor("known")
+            means, known = (
+                padded(means, counts, down.tensor("common")),
+                known | down.tensor("known"),
+            )
 
         def predict(x: Tensor) -> Tensor:
             z = F.normalize(local.site.outputs(x).features, dim=1)

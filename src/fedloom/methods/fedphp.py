@@ -55,7 +55,10 @@ class FedPHP(FedAvg):
             taught = squared_mmd(batch.features, past.features)
         else:
             taught = F.cross_entropy(batch.logits, (past.logits / 4).softmax(1))
-        return {"ce": (1 - self.lam) * F.cross_entropy(batch.logits, batch.y), self.teach: self.lam * taught}
+        return {
+            "ce": (1 - self.lam) * F.cross_entropy(batch.logits, batch.y),
+            self.teach: self.lam * taught,
+        }
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("past"))

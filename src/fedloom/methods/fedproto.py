@@ -37,7 +37,9 @@ class FedProto(Perturbed, Alone):
 
     neutral = ({"lam": 0.0, "predict": "head"}, "local")
     lam: NotNegative = 1.0  # weight of the distance to prototypes
-    average: Literal["counts", "uniform"] = "counts"  # how prototypes of several clients are averaged
+    average: Literal["counts", "uniform"] = (
+        "counts"  # how prototypes of several clients are averaged
+    )
     predict: Literal["prototype", "head"] = "prototype"  # by the nearest prototype or by the head
 
     def download(self, server: Payload, k: int) -> Payload:
@@ -69,7 +71,9 @@ class FedProto(Perturbed, Alone):
         for _, up in uploads:
             counts = up.tree("counts")
             for c, proto in up.tree("protos").items():
-                means[c].add(Tree({c: proto}), weight=counts[c].item() if self.average == "counts" else 1.0)
+                means[c].add(
+                    Tree({c: proto}), weight=counts[c].item() if self.average == "counts" else 1.0
+                )
         new = {c: mean.value(Tree())[c] for c, mean in means.items()}
         return server.replace(protos=server.tree("protos") | new)
 

@@ -40,7 +40,9 @@ class FedRCL(FedAvg):
             if batch.y.ndim > 1:
                 raise FedloomError("fedrcl contrasts samples by their label; these have maps.")
             seen = [vectors(s) for s in batch.seen] or [batch.features]
-            terms = [relaxed_contrast(z, batch.y, self.tau, self.threshold, self.beta) for z in seen]
+            terms = [
+                relaxed_contrast(z, batch.y, self.tau, self.threshold, self.beta) for z in seen
+            ]
             return cross_entropy(batch) | {"contrast": self.lam * torch.stack(terms).mean()}
 
         return local.fit(loss, watch=levels(local.model.body))

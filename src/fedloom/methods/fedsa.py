@@ -54,10 +54,16 @@ class FedSA(Prototypical):
     def init(self, site: Site) -> Payload:
         anchors = semantic_anchors(site.classes, site.width, site.seed)
         known = torch.zeros(site.classes, dtype=torch.bool)
-        return super().init(site).replace(anchors=anchors, prototypes=torch.zeros_like(anchors), seen=known)
+        return (
+            super()
+            .init(site)
+            .replace(anchors=anchors, prototypes=torch.zeros_like(anchors), seen=known)
+        )
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload({n: server[n] for n in ("anchors", "prototypes", "seen")}, model=server.tree("model"))
+        return Payload(
+            {n: server[n] for n in ("anchors", "prototypes", "seen")}, model=server.tree("model")
+        )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)

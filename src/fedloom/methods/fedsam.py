@@ -34,7 +34,11 @@ class FedSAM(FedAvg):
         rho = self.rho if self.rho is not None else 0.7 if self.adaptive else 0.1
 
         def sharp(step: Step) -> Tree:
-            up = uphill_adaptive(step.g, step.w, rho, self.eta) if self.adaptive else uphill(step.g, rho)
+            up = (
+                uphill_adaptive(step.g, step.w, rho, self.eta)
+                if self.adaptive
+                else uphill(step.g, rho)
+            )
             return step.at(step.w + up)
 
         return local.fit(gradient=sharp if rho else None)

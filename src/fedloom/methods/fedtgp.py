@@ -55,14 +55,19 @@ class FedTGP(Prototypical):
         return super().init(site).replace(tgp=first_prototypes(site.classes, site.width, site.seed))
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload({n: v for n, v in server.items() if n == "prototypes"}, model=server.tree("model"))
+        return Payload(
+            {n: v for n, v in server.items() if n == "prototypes"}, model=server.tree("model")
+        )
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         if "prototypes" not in down:
             return local.fit()
         anchors, known = down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool)
         return local.fit(
-            lambda b: cross_entropy(b) | {"prototypes": self.lam * squared_gap(b.features, b.y, anchors, known)}
+            lambda b: (
+                cross_entropy(b)
+                | {"prototypes": self.lam * squared_gap(b.features, b.y, anchors, known)}
+            )
         )
 
     def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
@@ -82,21 +87,34 @@ class FedTGP(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or "prototypes" not in down:
             return predict
-        return by_nearest(local.site.outputs, down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool))
+        return by_nearest(
+            local.site.outputs,
+            down.tensor("prototypes"),
+            torch.ones(local.classes, dtype=torch.bool),
+        )
 
 
 def first_prototypes(classes: int, width: int, seed: int) -> Tree:
     """A random vector per class and two layers it goes through, initialised as torch does."""
     rng = torch_rng(seed, "prototypes")
     bound = width**-0.5
-    shapes = {"first": (width, width), "first_bias": (width,), "second": (width, width), "second_bias": (width,)}
-    layers = {n: torch.empty(shape).uniform_(-bound, bound, generator=rng) for n, shape in shapes.items()}
+    shapes = {
+        "first": (width, width),
+        "first_bias": (width,),
+        "second": (width, width),
+        "second_bias": (width,),
+    }
+    layers = {
+        n: torch.empty(shape).uniform_(-bound, bound, generator=rng) for n, shape in shapes.items()
+    }
     return Tree({"vectors": torch.randn(classes, width, generator=rng), **layers})
 
 
 def prototypes(w: Tree) -> Tensor:
     """The prototype of every class."""
-    return F.linear(F.relu(F.linear(w["vectors"], w["first"], w["first_bias"])), w["second"], w["second_bias"])
+    return F.linear(
+        F.relu(F.linear(w["vectors"], w["first"], w["first_bias"])), w["second"], w["second_bias"]
+    )
 
 
 def margin_of(means: Tensor, y: Tensor, most: float) -> Tensor:

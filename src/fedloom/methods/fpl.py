@@ -48,7 +48,10 @@ class FPL(Prototypical):
         def loss(batch: Batch) -> dict[str, Tensor]:
             contrast = prototype_contrast(batch.features, batch.y, clusters, owners, self.tau)
             gap = squared_gap(batch.features, batch.y, unbiased, numbers > 0)
-            return cross_entropy(batch) | {"clusters": self.lam * contrast, "unbiased": self.lam * gap}
+            return cross_entropy(batch) | {
+                "clusters": self.lam * contrast,
+                "unbiased": self.lam * gap,
+            }
 
         return local.fit(loss)
 
@@ -59,4 +62,6 @@ class FPL(Prototypical):
             classes = {c: server.tensor("clusters")[owners == c] for c in owners.unique().tolist()}
         classes |= {c: cluster_means(means[y == c]) for c in y.unique().tolist()}
         owners = torch.tensor([c for c, rows in sorted(classes.items()) for _ in rows])
-        return server.replace(clusters=torch.cat([rows for _, rows in sorted(classes.items())]), owners=owners)
+        return server.replace(
+            clusters=torch.cat([rows for _, rows in sorted(classes.items())]), owners=owners
+        )

@@ -53,15 +53,21 @@ class HarmoFL(FedAvg):
         server = super().join(server, hellos)
         if self.amplitude == "none" or "amplitude" in server:  # late joiners do not change it
             return server
-        return server.replace(amplitude=torch.stack([h.tensor("amplitude") for h in hellos.values()]).mean(0))
+        return server.replace(
+            amplitude=torch.stack([h.tensor("amplitude") for h in hellos.values()]).mean(0)
+        )
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload({n: v for n, v in server.items() if n == "amplitude"}, model=server.tree("model"))
+        return Payload(
+            {n: v for n, v in server.items() if n == "amplitude"}, model=server.tree("model")
+        )
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(
             inputs=self._shown(down, local.site.federation.data),
-            gradient=(lambda step: step.at(step.w + uphill(step.g, self.alpha))) if self.alpha else None,
+            gradient=(lambda step: step.at(step.w + uphill(step.g, self.alpha)))
+            if self.alpha
+            else None,
         )
 
     def _shown(self, source: Payload, data: Dataset) -> Inputs | None:
@@ -69,7 +75,9 @@ class HarmoFL(FedAvg):
         if "amplitude" not in source:
             return None
         (mean, std), target = data.scale, source.tensor("amplitude")
-        return lambda x: (with_amplitude(x * std + mean, target, self.amplitude == "mean") - mean) / std
+        return lambda x: (
+            (with_amplitude(x * std + mean, target, self.amplitude == "mean") - mean) / std
+        )
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

@@ -35,14 +35,20 @@ class Moon(FedAvg):
     neutral = ({"mu": 0.0, "projection": 0}, "fedavg")
     mu: NotNegative = 5.0  # weight of the contrast
     tau: Positive = 0.5  # temperature of the contrast
-    projection: Annotated[int, Field(ge=0)] = 256  # width of the layers added before the classifier; 0: none
+    projection: Annotated[int, Field(ge=0)] = (
+        256  # width of the layers added before the classifier; 0: none
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if self.projection:
             if not isinstance(model.head, nn.Linear):
-                raise FedloomError("moon's projection needs a model with a linear head; projection=0 does without.")
+                raise FedloomError(
+                    "moon's projection needs a model with a linear head; projection=0 does without."
+                )
             d = model.head.in_features
-            model.body = nn.Sequential(model.body, nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.projection))
+            model.body = nn.Sequential(
+                model.body, nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.projection)
+            )
             model.head = nn.Linear(self.projection, len(classes))
         return model
 
@@ -56,6 +62,8 @@ class Moon(FedAvg):
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             near, far = (batch.refs[name].features for name in ("global", "previous"))
-            return cross_entropy(batch) | {"contrast": self.mu * model_contrast(batch.features, near, far, self.tau)}
+            return cross_entropy(batch) | {
+                "contrast": self.mu * model_contrast(batch.features, near, far, self.tau)
+            }
 
         return local.fit(loss, refs=refs)

@@ -46,7 +46,9 @@ class PFedMe(FedAvg):
 
         local.fit(gradient=envelope)
         shared = Payload(model=local.tree("shared"))
-        return Update(upload=shared, state=Payload(theta=local.tree("shared") | theta), trained=shared)
+        return Update(
+            upload=shared, state=Payload(theta=local.tree("shared") | theta), trained=shared
+        )
 
     def weight(self, server: Payload, k: int) -> float:
         return 1.0

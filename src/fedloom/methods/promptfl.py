@@ -42,10 +42,14 @@ class PromptFL(Averaged):
                 f"promptfl trains through the text encoder, and {pair.name}'s takes no trained vectors: use clip:PATH."
             )
         context = 0.02 * torch.randn(self.tokens, pair.context.width)
-        return PromptHead(context, site.federation.data.classes, pair.context, texts.number("scale"))
+        return PromptHead(
+            context, site.federation.data.classes, pair.context, texts.number("scale")
+        )
 
     def init(self, site: Site) -> Payload:
-        return super().init(site).replace(text=torch.zeros(0))  # a client reads the class names itself
+        return (
+            super().init(site).replace(text=torch.zeros(0))
+        )  # a client reads the class names itself
 
     def weight(self, server: Payload, k: int) -> float:
         return 1.0

@@ -28,7 +28,9 @@ class Scaffold(FedAvg):
 
     def init(self, site: Site) -> Payload:
         if not site.training.plain_sgd:
-            raise FedloomError("scaffold needs plain SGD: set optimizer=sgd, momentum=0, weight_decay=0 and no clip.")
+            raise FedloomError(
+                "scaffold needs plain SGD: set optimizer=sgd, momentum=0, weight_decay=0 and no clip."
+            )
         return super().init(site).replace(c=site.parameters().zeros_like())
 
     def download(self, server: Payload, k: int) -> Payload:
@@ -43,7 +45,9 @@ class Scaffold(FedAvg):
         delta = local.tree("shared") - w
         new = own - c - delta.only(c) / (fit.steps * fit.lr)
         up = Payload(delta=delta, c=new - own)
-        return Update(upload=up, state=Payload(c=new), trained=Payload(model=local.tree("shared"), c=c))
+        return Update(
+            upload=up, state=Payload(c=new), trained=Payload(model=local.tree("shared"), c=c)
+        )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         w, c, mean, drift = server.tree("model"), server.tree("c"), Mean(), Mean()

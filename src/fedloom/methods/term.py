@@ -33,7 +33,9 @@ class Term(Reporting):
         mean, top = Mean(), -math.inf
         for k, up in uploads:
             tilt = self.t * up.number("loss")
-            mean.total *= math.exp(min(0.0, top - tilt))  # what came before, relative to the largest exponent so far
+            mean.total *= math.exp(
+                min(0.0, top - tilt)
+            )  # what came before, relative to the largest exponent so far
             top = max(top, tilt)
             mean.add(up.tree("model"), weight=self.weight(server, k) * math.exp(tilt - top))
         return server.replace(model=mean.value(default=server.tree("model")))

@@ -34,7 +34,12 @@ class TipAdapter(Textual):
         keys, y = unit_features(local)
         kept = read(down, state)
         return CacheHead(
-            keys, kept.tensor("text"), owners=y, alpha=self.alpha, beta=self.beta, scale=kept.number("scale")
+            keys,
+            kept.tensor("text"),
+            owners=y,
+            alpha=self.alpha,
+            beta=self.beta,
+            scale=kept.number("scale"),
         )
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 def peak_memory_mb(workers: Iterable[int] = ()) -> float:
     """Peak resident memory of this process and of the worker processes with these ids, in MB."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1024**2 if sys.platform == "darwin" else 1024
+    )
     return own + sum(_peak_of(pid) for pid in workers)
 
 

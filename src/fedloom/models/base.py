@@ -67,7 +67,9 @@ class Task:
         if self.classes < 1:
             raise FedloomError(f"a task needs at least one class, not {self.classes}")
         if self.vocabulary is not None and self.vocabulary < 1:
-            raise FedloomError(f"a task's vocabulary needs at least one token, not {self.vocabulary}")
+            raise FedloomError(
+                f"a task's vocabulary needs at least one token, not {self.vocabulary}"
+            )
 
 
 def split(module: nn.Module, head: str | None = None) -> Split:
@@ -85,16 +87,22 @@ def split(module: nn.Module, head: str | None = None) -> Split:
             raise FedloomError(f"{type(module).__name__} has no nn.Linear that could be its head")
         head = linear[-1]
     if head not in layers:
-        raise unknown(f"submodule of {type(module).__name__}", head, (name for name in layers if name))
+        raise unknown(
+            f"submodule of {type(module).__name__}", head, (name for name in layers if name)
+        )
     last = layers[head]
     if not isinstance(last, nn.Linear):
-        raise FedloomError(f"the head must be an nn.Linear, but '{head}' is a {type(last).__name__}")
+        raise FedloomError(
+            f"the head must be an nn.Linear, but '{head}' is a {type(last).__name__}"
+        )
     if last is body:
         return Split(nn.Identity(), last, last.in_features)
     path, _, leaf = head.rpartition(".")
     parent = layers[path]
     if isinstance(parent, nn.Sequential) and parent[-1] is not last:
-        raise FedloomError(f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it")
+        raise FedloomError(
+            f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it"
+        )
     setattr(parent, leaf, nn.Identity())
     return Split(body, last, last.in_features)
 
@@ -116,8 +124,13 @@ def register(name: str) -> Callable[[Builder], Builder]:
         if name in _BUILDERS:
             raise FedloomError(f"a model named '{name}' is registered already")
         for option in list(inspect.signature(builder).parameters.values())[1:]:
-            if option.kind is not option.KEYWORD_ONLY or option.empty in (option.default, option.annotation):
-                raise FedloomError(f"'{option.name}' of '{name}' must be keyword-only, annotated, with a default")
+            if option.kind is not option.KEYWORD_ONLY or option.empty in (
+                option.default,
+                option.annotation,
+            ):
+                raise FedloomError(
+                    f"'{option.name}' of '{name}' must be keyword-only, annotated, with a default"
+                )
         _BUILDERS[name] = builder
         return builder
 
@@ -175,7 +188,9 @@ def numbers(model: str, task: Task) -> int:
 def tokens(model: str, task: Task) -> int:
     """The task's vocabulary size, or an error if the samples are not token sequences."""
     if task.vocabulary is None or len(task.shape) != 1:
-        raise FedloomError(f"model '{model}' needs token sequences (length,) and a vocabulary, {_has(task)}")
+        raise FedloomError(
+            f"model '{model}' needs token sequences (length,) and a vocabulary, {_has(task)}"
+        )
     return task.vocabulary
 
 
@@ -183,7 +198,9 @@ def positive(model: str, **sizes: Any) -> None:
     """Refuse sizes that are not positive integers; torch's own complaint would not name the option."""
     for option, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise FedloomError(f"option '{option}' of model '{model}' must be a positive integer, not {size!r}")
+            raise FedloomError(
+                f"option '{option}' of model '{model}' must be a positive integer, not {size!r}"
+            )
 
 
 def _has(task: Task) -> str:

@@ -21,7 +21,9 @@ class FastText(nn.Module):
         if self.ignore_padding:
             # Masked rather than trusted to be zero: averaging or noise on the server may move the padding's row.
             real = (x != PADDING).unsqueeze(-1)
-            mean = (embedded * real).sum(1) / real.sum(1).clamp(min=1)  # at least 1: a row may be all padding
+            mean = (embedded * real).sum(1) / real.sum(1).clamp(
+                min=1
+            )  # at least 1: a row may be all padding
         else:
             mean = embedded.mean(1)
         features: Tensor = self.linear(mean)

@@ -27,7 +27,9 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(
+                _conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -42,7 +44,9 @@ class ResNet(nn.Module):
     The "imagenet" stem quarters the image before the first stage, the "small" one keeps its size.
     """
 
-    def __init__(self, channels: int, blocks: tuple[int, ...], width: int = 64, stem: Stem = "imagenet") -> None:
+    def __init__(
+        self, channels: int, blocks: tuple[int, ...], width: int = 64, stem: Stem = "imagenet"
+    ) -> None:
         super().__init__()
         kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
         self.features = nn.Sequential()
@@ -56,7 +60,9 @@ class ResNet(nn.Module):
             outputs = width * 2**stage
             layers = nn.Sequential()
             for block in range(count):
-                layers.append(BasicBlock(inputs, outputs, stride=2 if stage > 0 and block == 0 else 1))
+                layers.append(
+                    BasicBlock(inputs, outputs, stride=2 if stage > 0 and block == 0 else 1)
+                )
                 inputs = outputs
             self.features.add_module(f"stage{stage + 1}", layers)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())

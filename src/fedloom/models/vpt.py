@@ -68,7 +68,9 @@ class Prompted(nn.Module):
         """Features, with prompts moved by `shift` (samples x 1 or prompts x width)."""
         pixels, extra = self.pixels(x), self.prompts if shift is None else self.prompts + shift
         # The fast kernels of attention have no second derivative; who wants the gradient in an image may want that too.
-        with sdpa_kernel(SDPBackend.MATH if x.requires_grad else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        with sdpa_kernel(
+            SDPBackend.MATH if x.requires_grad else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        ):
             token = self.frozen.vit.tokens(pixels, extra).cls
         features: Tensor = self.dropout(token)
         return features
@@ -83,9 +85,13 @@ def vpt(task: Task, *, prompts: int = 4, dropout: float = 0.1, vit: str | None =
     """
     positive("vpt", prompts=prompts)
     if not 0 <= dropout < 1:
-        raise FedloomError(f"option 'dropout' of model 'vpt' must be at least 0 and below 1, not {dropout!r}.")
+        raise FedloomError(
+            f"option 'dropout' of model 'vpt' must be at least 0 and below 1, not {dropout!r}."
+        )
     if task.encoder and vit and vit != task.encoder:
-        raise FedloomError(f"model 'vpt' was given features of {task.encoder} and told to use {vit}.")
+        raise FedloomError(
+            f"model 'vpt' was given features of {task.encoder} and told to use {vit}."
+        )
     frozen = held(vit or task.encoder or "vit-mini")
     row = 3 * frozen.preprocess.size**2 + frozen.vit.width
     if task.vocabulary is not None or not (len(task.shape) == 3 or task.shape == (row,)):

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def alignment_loss(head: Tensor, prototypes: Tensor, y: Tensor, weights: Tensor, tau: float) -> Tensor:
+def alignment_loss(
+    head: Tensor, prototypes: Tensor, y: Tensor, weights: Tensor, tau: float
+) -> Tensor:
     """The weighted sum of -log softmax_y(head . v / tau) over labelled prototypes v (Eq. 6)."""
     return (weights * F.cross_entropy(prototypes @ head.T / tau, y, reduction="none")).sum()
 
@@ -41,7 +43,9 @@ def alignment_gradient(
     per = torch.linalg.vector_norm(head, dim=1).clamp_(min=1e-12).reciprocal_()  # 1 / length
     off = torch.softmax(scores * (per / tau), dim=1).sub_(targets).mul_(weights / tau)
     along = (off * scores).sum(0).sub_(torch.linalg.vecdot(text, head), alpha=pull)
-    gradient = (head * along.mul_(per.pow(3).neg_())[:, None]).addcmul_(text, per[:, None], value=-pull)
+    gradient = (head * along.mul_(per.pow(3).neg_())[:, None]).addcmul_(
+        text, per[:, None], value=-pull
+    )
     return gradient.addmm_(off.mul_(per).T, prototypes)
 
 
@@ -58,13 +62,21 @@ def alignment(cache: Tensor, prototypes: Tensor) -> Tensor:
 
 
 def gains(
-    caches: Tensor, sizes: Tensor, prototypes: Tensor, head: Tensor, text: Tensor, features: Tensor, y: Tensor
+    caches: Tensor,
+    sizes: Tensor,
+    prototypes: Tensor,
+    head: Tensor,
+    text: Tensor,
+    features: Tensor,
+    y: Tensor,
 ) -> dict[str, float]:
     """FedPACT's own figures: how near clients' caches (K x N x C) are to the global prototypes, the least near and on
     average; M(H), the margins of prototypes summed over classes and weighed by clients' sizes; and the share of samples
     whose margin is larger with the head than with the text it started from."""
     own = alignment(caches, prototypes)
-    each = torch.stack([margins(cache, torch.arange(len(head)), head).sum() for cache in caches]).double()
+    each = torch.stack(
+        [margins(cache, torch.arange(len(head)), head).sum() for cache in caches]
+    ).double()
     unit = F.normalize(features, dim=1)
     better = margins(unit, y, head) > margins(unit, y, text)
     found = {

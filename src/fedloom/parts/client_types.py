@@ -16,7 +16,9 @@ Clusterer = Literal["gmm", "kmeans", "finch"]
 Covariance = Literal["full", "diag", "spherical", "tied"]
 
 
-def cluster(points: Tensor, count: int, by: Clusterer, seed: int, covariance: Covariance = "full") -> Tensor:
+def cluster(
+    points: Tensor, count: int, by: Clusterer, seed: int, covariance: Covariance = "full"
+) -> Tensor:
     """Labels 0, 1 ... of the points in `count` clusters, or in as many as there are different points.
 
     A cluster that ends up empty is left out. FINCH finds its own numbers of clusters: taken is the coarsest partition
@@ -37,13 +39,17 @@ def cluster(points: Tensor, count: int, by: Clusterer, seed: int, covariance: Co
     return torch.from_numpy(np.unique(labels, return_inverse=True)[1].reshape(-1)).long()
 
 
-def _fitted(rows: np.ndarray, count: int, by: Clusterer, seed: int, covariance: Covariance) -> np.ndarray:
+def _fitted(
+    rows: np.ndarray, count: int, by: Clusterer, seed: int, covariance: Covariance
+) -> np.ndarray:
     from sklearn.cluster import KMeans  # here, for these take a while to import
     from sklearn.mixture import GaussianMixture
 
     if by == "kmeans":
         return np.asarray(KMeans(count, n_init=10, random_state=seed).fit_predict(rows))
-    return np.asarray(GaussianMixture(count, covariance_type=covariance, random_state=seed).fit_predict(rows))
+    return np.asarray(
+        GaussianMixture(count, covariance_type=covariance, random_state=seed).fit_predict(rows)
+    )
 
 
 def _joined(rows: np.ndarray, count: int) -> np.ndarray:

@@ -13,7 +13,9 @@ def model_contrast(z: Tensor, positive: Tensor, negative: Tensor, tau: float) ->
     return F.softplus(far - near).mean()  # = -log softmax, without overflow
 
 
-def prototype_contrast(z: Tensor, y: Tensor, prototypes: Tensor, owners: Tensor, tau: float) -> Tensor:
+def prototype_contrast(
+    z: Tensor, y: Tensor, prototypes: Tensor, owners: Tensor, tau: float
+) -> Tensor:
     """-log of the share of a sample's own class among all prototypes, by exp(cosine / tau).
 
     Prototype i belongs to class `owners[i]`; a class may have several. Samples whose class has none do not count.

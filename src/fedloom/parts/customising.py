@@ -27,11 +27,15 @@ class Customised(nn.Module):
     def __init__(self, body: nn.Module, width: int, mixed: bool = False) -> None:
         super().__init__()
         self.body, self.mixed = body, mixed
-        self.net = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+        self.net = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)
+        )
 
     def prompt(self, x: Tensor) -> Tensor:
         """The type-specific prompt h of each sample."""
-        h: Tensor = self.net(self.body.first(x) if isinstance(self.body, Prompted) else self.body(x).detach())
+        h: Tensor = self.net(
+            self.body.first(x) if isinstance(self.body, Prompted) else self.body(x).detach()
+        )
         return h
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,7 +43,9 @@ class Customised(nn.Module):
             features: Tensor = self.body(x)
             return features + self.net(features.detach())
         h, n = self.prompt(x), len(self.body.prompts)
-        mixed = h.repeat(n, 1).reshape(len(h), n, -1) if self.mixed and self.training else h[:, None]
+        mixed = (
+            h.repeat(n, 1).reshape(len(h), n, -1) if self.mixed and self.training else h[:, None]
+        )
         moved: Tensor = self.body(x, mixed)
         return moved
 
@@ -47,7 +53,9 @@ class Customised(nn.Module):
 def customised(model: Any, mixed: bool) -> nn.Module:
     """The model with GC-Net in its body."""
     if not isinstance(model.head, nn.Linear):
-        raise FedloomError("GC-Net needs a model with one vector of features per sample and a linear head.")
+        raise FedloomError(
+            "GC-Net needs a model with one vector of features per sample and a linear head."
+        )
     model.body = Customised(model.body, model.head.in_features, mixed)
     return model
 
@@ -58,14 +66,21 @@ def customiser(model: nn.Module) -> Customised:
 
 
 def group_contrast(
-    h: Tensor, centres: Tensor, own: int, previous: Tensor, tau: float, similarity: Similarity = "cosine"
+    h: Tensor,
+    centres: Tensor,
+    own: int,
+    previous: Tensor,
+    tau: float,
+    similarity: Similarity = "cosine",
 ) -> Tensor:
     """-log of the share of the own group's centre among all centres and the client's previous h, as a mean."""
     scores = alike(h, torch.cat([centres, previous[None]]), similarity) / tau
     return (scores.logsumexp(1) - scores[:, own]).mean()
 
 
-def alignment(z: Tensor, received: Tensor, previous: Tensor, tau: float, similarity: Similarity = "cosine") -> Tensor:
+def alignment(
+    z: Tensor, received: Tensor, previous: Tensor, tau: float, similarity: Similarity = "cosine"
+) -> Tensor:
     """-log of the share of the received model's features against those of the client's previous model, as a mean."""
     if similarity == "cosine":
         z, received, previous = (F.normalize(v, dim=1) for v in (z, received, previous))

@@ -29,7 +29,9 @@ def narrowing(width: int, hidden: int, depth: int, maps: bool) -> nn.Sequential:
         if layers:
             layers += [nn.BatchNorm2d(inputs) if maps else nn.BatchNorm1d(inputs), nn.ReLU()]
         layers.append(
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False) if maps else nn.Linear(inputs, outputs, bias=False)
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+            if maps
+            else nn.Linear(inputs, outputs, bias=False)
         )
     return nn.Sequential(*layers)
 
@@ -95,7 +97,9 @@ class Correction(Added):
         return f if self.use == "plain" else self.parts(f)[self.use]
 
 
-def losses(point: Correction, whole: Seen, related: Tensor, y: Tensor, wrong: Tensor, tau: float) -> tuple[Tensor, ...]:
+def losses(
+    point: Correction, whole: Seen, related: Tensor, y: Tensor, wrong: Tensor, tau: float
+) -> tuple[Tensor, ...]:
     """L_DFD and L_DFC from what went into a `Correction` and came out of it, and from f-.
 
     Pooling is linear: the means of f+ and f* are differences of those of f, f~ and f-.
@@ -103,7 +107,9 @@ def losses(point: Correction, whole: Seen, related: Tensor, y: Tensor, wrong: Te
     plain, minus, mixed = (pooled(t) for t in (whole.input, related, whole.output))
     plus = plain - minus
     said = point.head(torch.cat([plus, minus, mixed - plus]))
-    right, mistaken, mended = (F.cross_entropy(s, t) for s, t in zip(said.chunk(3), (y, wrong, y), strict=True))
+    right, mistaken, mended = (
+        F.cross_entropy(s, t) for s, t in zip(said.chunk(3), (y, wrong, y), strict=True)
+    )
     return F.cosine_similarity(plus, minus).mean() / tau + right + mistaken, mended
 
 
@@ -124,12 +130,20 @@ def with_corrections(model: Any, points: Sequence[str], classes: int, **options:
     places = dict(body.named_modules())
     for name in [f"0.{p}" if p else "0" for p in points] or [last_map(body)]:
         if name not in places:
-            raise unknown("module of the body", name.removeprefix("0."), (n[2:] for n in places if n.startswith("0.")))
+            raise unknown(
+                "module of the body",
+                name.removeprefix("0."),
+                (n[2:] for n in places if n.startswith("0.")),
+            )
         inner = places[name]
         width, maps = outgoing(body, name, model.head)
         parent, _, own = name.rpartition(".")
-        made = Correction(width, classes, maps=maps, **options).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if isinstance(inner, nn.Sequential):  # no tensor gets another name, so payloads stay as long as they were
+        made = Correction(width, classes, maps=maps, **options).to(
+            memory_format=torch.channels_last
+        )  # type: ignore[call-overload]
+        if isinstance(
+            inner, nn.Sequential
+        ):  # no tensor gets another name, so payloads stay as long as they were
             inner.add_module("correction", made)
         else:
             setattr(body.get_submodule(parent), own, nn.Sequential(inner, made))
@@ -157,7 +171,9 @@ def last_map(body: nn.Module) -> str:
     while at + 1 < len(leaves) and not isinstance(leaves[at + 1][1], _ENDS):
         at += 1
     name = leaves[at][0]
-    while "." in name and _leaves(body.get_submodule(name.rpartition(".")[0]))[-1][1] is leaves[at][1]:
+    while (
+        "." in name and _leaves(body.get_submodule(name.rpartition(".")[0]))[-1][1] is leaves[at][1]
+    ):
         name = name.rpartition(".")[0]
     return name
 
@@ -168,9 +184,15 @@ def outgoing(body: nn.Module, name: str, head: nn.Module) -> tuple[int, bool]:
     width, maps = None, False
     for _, layer in _leaves(body):
         if isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
-            width, maps = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features, True
+            width, maps = (
+                layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features,
+                True,
+            )
         elif isinstance(layer, nn.Linear | nn.BatchNorm1d):
-            width, maps = layer.out_features if isinstance(layer, nn.Linear) else layer.num_features, False
+            width, maps = (
+                layer.out_features if isinstance(layer, nn.Linear) else layer.num_features,
+                False,
+            )
         elif isinstance(layer, nn.Flatten):
             width, maps = None, False
         if layer is last:
@@ -178,7 +200,9 @@ def outgoing(body: nn.Module, name: str, head: nn.Module) -> tuple[int, bool]:
     if width is None and name == "0" and isinstance(head, nn.Linear):
         width = head.in_features
     if width is None:
-        raise FedloomError(f"dfdc cannot tell how many channels leave {name.removeprefix('0.')!r} of the body.")
+        raise FedloomError(
+            f"dfdc cannot tell how many channels leave {name.removeprefix('0.')!r} of the body."
+        )
     return width, maps
 
 

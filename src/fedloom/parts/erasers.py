@@ -17,7 +17,10 @@ class Affine(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.weight, self.bias = (
+            nn.Parameter(torch.ones(channels)),
+            nn.Parameter(torch.zeros(channels)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (-1, *[1] * (x.ndim - 2))
@@ -35,11 +38,19 @@ class Erasing(nn.Module):
     """A layer of which 1/ratio of the channels are computed (`extract`) and the others made from these by a cheap
     channel-wise convolution (`erase`) behind a normalisation; then a bias and, unless one follows, a BatchNorm."""
 
-    def __init__(self, extract: nn.Module, channels: int, outputs: int, kernel: int, norm: nn.Module) -> None:
+    def __init__(
+        self, extract: nn.Module, channels: int, outputs: int, kernel: int, norm: nn.Module
+    ) -> None:
         super().__init__()
-        self.extract, self.statistics, self.affine = extract, Statistics2d(channels), Affine(channels)
+        self.extract, self.statistics, self.affine = (
+            extract,
+            Statistics2d(channels),
+            Affine(channels),
+        )
         copies = math.ceil(outputs / channels) - 1
-        self.erase = nn.Conv2d(channels, channels * copies, kernel, padding=kernel // 2, groups=channels, bias=False)
+        self.erase = nn.Conv2d(
+            channels, channels * copies, kernel, padding=kernel // 2, groups=channels, bias=False
+        )
         self.bias, self.norm = nn.Parameter(torch.zeros(outputs)), norm
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,13 +73,23 @@ def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
     leaves = [(name, m) for name, m in whole.named_modules() if not list(m.children())]
     for (name, layer), (_, after) in zip(leaves, [*leaves[1:], ("", nn.Identity())], strict=True):
         convolution = isinstance(layer, nn.Conv2d) and layer.groups == 1
-        outputs = layer.out_channels if convolution else layer.out_features if isinstance(layer, nn.Linear) else 0
+        outputs = (
+            layer.out_channels
+            if convolution
+            else layer.out_features
+            if isinstance(layer, nn.Linear)
+            else 0
+        )
         if ratio == 1 or outputs < ratio:
             continue
         channels = math.ceil(outputs / ratio)
-        normed = isinstance(after, nn.BatchNorm1d | nn.BatchNorm2d) and after.num_features == outputs
+        normed = (
+            isinstance(after, nn.BatchNorm1d | nn.BatchNorm2d) and after.num_features == outputs
+        )
         kind: Any = nn.Identity if normed else nn.BatchNorm2d if convolution else nn.BatchNorm1d
-        split = Erasing(_narrow(layer, channels), channels, outputs, 3 if convolution else 1, kind(outputs))
+        split = Erasing(
+            _narrow(layer, channels), channels, outputs, 3 if convolution else 1, kind(outputs)
+        )
         parent, _, own = name.rpartition(".")
         setattr(whole.get_submodule(parent), own, split)
     return whole[0]
@@ -76,7 +97,9 @@ def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
 
 def extractor_norms(body: nn.Module) -> list[_BatchNorm]:
     """The BatchNorms that are not part of an eraser, in order."""
-    return [m for m in layers(body) if isinstance(m, _BatchNorm) and not isinstance(m, Statistics2d)]
+    return [
+        m for m in layers(body) if isinstance(m, _BatchNorm) and not isinstance(m, Statistics2d)
+    ]
 
 
 def eraser_names(model: nn.Module) -> list[str]:

@@ -45,7 +45,9 @@ def _linked(points: np.ndarray) -> np.ndarray:
 
     n = len(points)
     nearest = NearestNeighbors(n_neighbors=1, metric="cosine", algorithm="brute").fit(points)
-    neighbours = nearest.kneighbors(return_distance=False)[:, 0]  # without an argument a point is not its own neighbour
+    neighbours = nearest.kneighbors(return_distance=False)[
+        :, 0
+    ]  # without an argument a point is not its own neighbour
     links = coo_array((np.ones(n), (np.arange(n), neighbours)), shape=(n, n))
     labels: np.ndarray = connected_components(links, directed=False)[1]
     return labels

@@ -52,7 +52,9 @@ class CacheHead(TextHead):
         self.keys = nn.Parameter(keys.clone())
         self.register_buffer("start", start)
         # With the number of classes said: a client that lacks the highest class would else get a narrower matrix.
-        self.register_buffer("values", None if owners is None else F.one_hot(owners, len(text)).to(text.dtype))
+        self.register_buffer(
+            "values", None if owners is None else F.one_hot(owners, len(text)).to(text.dtype)
+        )
 
     @property
     def rows(self) -> Tensor:
@@ -62,7 +64,10 @@ class CacheHead(TextHead):
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)
         near = torch.exp(-self.beta * (1 - f @ self.rows.T))
-        return self.alpha * (near if self.values is None else near @ self.values) + self.scale * f @ self.text.T
+        return (
+            self.alpha * (near if self.values is None else near @ self.values)
+            + self.scale * f @ self.text.T
+        )
 
 
 class AdapterHead(TextHead):
@@ -74,7 +79,9 @@ class AdapterHead(TextHead):
     def __init__(self, text: Tensor, scale: float) -> None:
         super().__init__(text, scale)
         width = text.shape[1]
-        self.layers = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1))
+        self.layers = nn.Sequential(
+            nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1)
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)
@@ -84,7 +91,9 @@ class AdapterHead(TextHead):
 class PromptHead(nn.Module):
     """Text logits whose rows are read anew, from trained context vectors in front of each class name (CoOp)."""
 
-    def __init__(self, context: Tensor, classes: Sequence[str], reader: Context, scale: float) -> None:
+    def __init__(
+        self, context: Tensor, classes: Sequence[str], reader: Context, scale: float
+    ) -> None:
         super().__init__()
         self.context = nn.Parameter(context.clone())
         self.classes, self.reader, self.scale = list(classes), reader, float(scale)

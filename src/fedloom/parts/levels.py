@@ -15,7 +15,9 @@ def levels(body: nn.Module) -> list[nn.Module]:
     residual networks these are the stem and the four residual stages.
     """
     stages = _stages(body)
-    while len(holders := [m for m in stages if any(True for _ in m.parameters())]) == 1 and _stages(holders[0]):
+    while len(holders := [m for m in stages if any(True for _ in m.parameters())]) == 1 and _stages(
+        holders[0]
+    ):
         stages = _stages(holders[0])
     found = [[m for m in layers(stage) if isinstance(m, nn.ReLU)] for stage in stages]
     return [relus[-1] for relus in found if relus]

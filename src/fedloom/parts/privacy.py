@@ -34,9 +34,13 @@ class Perturbed:
     # what happens to prototypes before they are sent: nothing, noise, or a Gaussian mechanism (dp)
     perturb: Literal["none", "gaussian", "laplace", "exponential", "dp"] = "none"
     shrink: Share = 0.1  # of noise: what a prototype loses, (1 - shrink) C + noise
-    spread: Positive = 0.05  # of noise and dp: deviation (gaussian, dp), scale (laplace) or mean (exponential)
+    spread: Positive = (
+        0.05  # of noise and dp: deviation (gaussian, dp), scale (laplace) or mean (exponential)
+    )
     bound: Positive = 1.0  # of dp: the greatest length of a prototype
-    failure: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # of dp: the delta for which epsilon is told
+    failure: Annotated[float, Field(gt=0, lt=1)] = (
+        1e-5  # of dp: the delta for which epsilon is told
+    )
 
     def perturbed(self, prototypes: Tensor, local: Local) -> Tensor:
         """Prototypes, a row each, as they are sent."""

@@ -44,7 +44,9 @@ def text_head(site: Site, source: str, prompts: str | Sequence[str]) -> tuple[Te
     return embedded(reader, sentences(data.classes, prompts, data.name, reader.template)), scale
 
 
-def sentences(classes: Sequence[str], prompts: str | Sequence[str], data: str, default: str) -> list[list[str]]:
+def sentences(
+    classes: Sequence[str], prompts: str | Sequence[str], data: str, default: str
+) -> list[list[str]]:
     """What is said about each class.
 
     `prompts` is "auto" (the data set's template, or the encoder's), "ensemble" (that and seven general ones), one or
@@ -57,7 +59,9 @@ def sentences(classes: Sequence[str], prompts: str | Sequence[str], data: str, d
         return [[*one, *told[c]] for c, one in zip(classes, filled(classes, [own]), strict=True)]
     known = {"auto": [own], "ensemble": list(dict.fromkeys([own, *ENSEMBLE]))}
     if isinstance(prompts, str) and "{}" not in prompts and prompts not in known:
-        raise FedloomError(f"prompts must be auto, ensemble, a template with {{}} or a .json file, not {prompts!r}.")
+        raise FedloomError(
+            f"prompts must be auto, ensemble, a template with {{}} or a .json file, not {prompts!r}."
+        )
     templates = known.get(prompts, [prompts]) if isinstance(prompts, str) else list(prompts)
     return filled(classes, templates)
 
@@ -101,10 +105,15 @@ def _descriptions(path: Path, classes: Sequence[str]) -> Mapping[str, list[str]]
         if key not in plain:
             near = get_close_matches(key, plain, n=1)
             raise FedloomError(
-                f"{path} says nothing about {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+                f"{path} says nothing about {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else ".")
             )
         lines = plain[key]
-        if not (isinstance(lines, list) and lines and all(isinstance(s, str) and s.strip() for s in lines)):
+        if not (
+            isinstance(lines, list)
+            and lines
+            and all(isinstance(s, str) and s.strip() for s in lines)
+        ):
             raise FedloomError(f"{path}: class {name!r} needs a list of at least one sentence.")
         found[name] = lines
     return found

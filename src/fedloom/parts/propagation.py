@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def similarity(queries: Tensor, nodes: Tensor, most: int, gamma: float, weights: Tensor | None = None) -> Tensor:
+def similarity(
+    queries: Tensor, nodes: Tensor, most: int, gamma: float, weights: Tensor | None = None
+) -> Tensor:
     """cos^gamma of queries (reweighted by dimension, then scaled to length one) with nodes; for every query only the
     `most` largest are kept, the rest is 0. A negative cosine counts as 0: an even power would make it positive."""
     if weights is not None:
@@ -52,9 +54,13 @@ def propagate(
     labels = F.one_hot(y, classes).to(tests.dtype)
     start = tests.new_zeros(n, classes)
     scores = tests.new_zeros(n, classes)
-    degree = to_text.sum(1) + to_shots.sum(1) + between.sum(1)  # grows when later images are joined to it
+    degree = (
+        to_text.sum(1) + to_shots.sum(1) + between.sum(1)
+    )  # grows when later images are joined to it
     text_degree, shot_degree = tests.new_zeros(classes), tests.new_zeros(len(shots))
-    source, target = between.nonzero(as_tuple=True)  # in the order of arrival: the first `seen[i]` are there with i
+    source, target = between.nonzero(
+        as_tuple=True
+    )  # in the order of arrival: the first `seen[i]` are there with i
     weight, seen = between[source, target], torch.bincount(source, minlength=n).cumsum(0).tolist()
     for i in range(n):
         text_degree += to_text[i]
@@ -62,7 +68,10 @@ def propagate(
         degree[:i] += between[i, :i]
         s, t = source[: seen[i]], target[: seen[i]]
         root = _root(degree[: i + 1])
-        fixed = to_text[: i + 1] * _root(text_degree) + (to_shots[: i + 1] * _root(shot_degree)) @ labels
+        fixed = (
+            to_text[: i + 1] * _root(text_degree)
+            + (to_shots[: i + 1] * _root(shot_degree)) @ labels
+        )
         fixed *= root[:, None]
         flow = (weight[: seen[i]] * root[s] * root[t])[:, None]
         now = start[: i + 1]

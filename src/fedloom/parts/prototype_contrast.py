@@ -28,7 +28,9 @@ def padded(prototypes: Tensor, counts: Tensor, common: Tensor) -> Tensor:
     return torch.where((counts > 0)[..., None], prototypes, common)
 
 
-def prototype_loss(z: Tensor, y: Tensor, sets: Tensor, known: Tensor, tau: float, include: bool = False) -> Tensor:
+def prototype_loss(
+    z: Tensor, y: Tensor, sets: Tensor, known: Tensor, tau: float, include: bool = False
+) -> Tensor:
     """Mean over samples and sets (m, C, d) of -log of e^{z.C^y / tau} over the sum for the other classes.
 
     With `include` the true class is in the sum too, which is plain cross-entropy over prototypes. Samples that have no

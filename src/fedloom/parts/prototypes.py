@@ -15,7 +15,9 @@ from ..core.errors import FedloomError
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """The mean feature of every class (zero where there is no sample) and how many samples each class has."""
     if features.ndim != 2:
-        raise FedloomError("prototypes need one vector of features and one label per sample, the model gives maps.")
+        raise FedloomError(
+            "prototypes need one vector of features and one label per sample, the model gives maps."
+        )
     counts = torch.bincount(y, minlength=classes)
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, y, features)
     return sums / counts.clamp(min=1)[:, None], counts
@@ -67,6 +69,8 @@ def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) ->
     return F.cross_entropy(-(distances(features, anchors) + margin * F.one_hot(y, len(anchors))), y)
 
 
-def by_nearest(outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor) -> Predictor:
+def by_nearest(
+    outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor
+) -> Predictor:
     """Predicts the class of the nearest prototype among the known ones, from a body's features."""
     return lambda x: nearest(outputs(x).features, prototypes, known)

@@ -25,7 +25,9 @@ class Prototypical(FedAvg):
         outputs, y = local.outputs()
         means, counts = class_means(outputs.features, y, local.classes)
         upload = update.upload.replace(means=means, counts=counts)
-        return replace(update, upload=upload, trained=down.replace(model=update.trained.tree("model")))
+        return replace(
+            update, upload=upload, trained=down.replace(model=update.trained.tree("model"))
+        )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         means: list[Tensor] = []

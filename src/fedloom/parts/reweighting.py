@@ -19,7 +19,11 @@ class Reweighting(Plugin):
     def refuses(cls, base: type[Method]) -> str | None:
         if issubclass(base, Reweighting):
             return f"{base.name} sets the weights of clients already."
-        return None if base.averages else f"{base.name} does not average models with weights that could be replaced."
+        return (
+            None
+            if base.averages
+            else f"{base.name} does not average models with weights that could be replaced."
+        )
 
     def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
         """The server with this round's `shares`."""

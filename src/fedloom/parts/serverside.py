@@ -25,7 +25,9 @@ def descend(
     for _ in range(epochs):
         for chosen in torch.randperm(rows, generator=rng).split(batch):
             with torch.enable_grad():
-                gradient = torch.autograd.grad(loss(w, chosen), list(w.values()), materialize_grads=True)
+                gradient = torch.autograd.grad(
+                    loss(w, chosen), list(w.values()), materialize_grads=True
+                )
             with torch.no_grad():
                 torch._foreach_add_(list(w.values()), gradient, alpha=-lr)
     return w.clone()
@@ -48,7 +50,9 @@ def adamw(
     `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small steps in a round;
     without autograd they take a third of the time.
     """
-    with torch.inference_mode():  # spares each of some twenty small operations a little; a tenth in all
+    with (
+        torch.inference_mode()
+    ):  # spares each of some twenty small operations a little; a tenth in all
         w = weight.clone()
         mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
         for _ in range(epochs):

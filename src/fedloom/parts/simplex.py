@@ -24,7 +24,9 @@ def least_norm(gram: Tensor) -> Tensor:
     from scipy.optimize import nnls  # here, for SciPy takes a while to import
 
     values, vectors = np.linalg.eigh(gram.double().numpy())
-    root = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T  # root.T @ root = gram; rounding may go below 0
+    root = (
+        np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
+    )  # root.T @ root = gram; rounding may go below 0
     n = len(gram)
     solution, _ = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0), maxiter=30 * n)
     return torch.from_numpy(solution / solution.sum())

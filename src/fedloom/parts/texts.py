@@ -30,15 +30,23 @@ class Texts(nn.Module):
         shape: Literal["mlp", "transformer"] = "mlp",
     ) -> None:
         super().__init__()
-        self.free = nn.Parameter(torch.randn(len(classes), width)) if source == "embedding" else None
+        self.free = (
+            nn.Parameter(torch.randn(len(classes), width)) if source == "embedding" else None
+        )
         self.layers = nn.Sequential()
         if self.free is None:
             rows = fixed_rows(source, classes, width)
-            self.register_buffer("rows", rows, persistent=False)  # everybody can make them: they are never sent
+            self.register_buffer(
+                "rows", rows, persistent=False
+            )  # everybody can make them: they are never sent
             if shape == "transformer":
                 heads = next(h for h in (8, 4, 2, 1) if width % h == 0)
                 self.layers.append(nn.Linear(rows.shape[1], width))
-                self.layers.append(nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True))
+                self.layers.append(
+                    nn.TransformerEncoderLayer(
+                        width, heads, 2 * width, dropout=0.0, batch_first=True
+                    )
+                )
             for i in range(depth if shape == "mlp" else 0):
                 self.layers.append(nn.Linear(rows.shape[1] if i == 0 else width, width))
                 if i < depth - 1:
@@ -67,7 +75,9 @@ def fixed_rows(source: str, classes: Sequence[str], width: int) -> Tensor:
 
 def similarities(features: Tensor, anchors: Tensor) -> Tensor:
     """The cosine of every feature vector (or of every pixel's, in a map) with every anchor."""
-    return torch.einsum("bd...,cd->bc...", F.normalize(features, dim=1), F.normalize(anchors, dim=1))
+    return torch.einsum(
+        "bd...,cd->bc...", F.normalize(features, dim=1), F.normalize(anchors, dim=1)
+    )
 
 
 def prior(anchors: Tensor, counts: Tensor) -> Tensor:

@@ -29,7 +29,9 @@ class Textual(Method):
     alone = None
     by_client: ClassVar[tuple[str, ...]] = ("sizes", "told")
     text: str = "encoder"  # who reads class names: the encoder's own text side, or a text encoder of the same width
-    prompts: str | tuple[str, ...] = "auto"  # auto, ensemble, templates with {}, or a .json file of class descriptions
+    prompts: str | tuple[str, ...] = (
+        "auto"  # auto, ensemble, templates with {}, or a .json file of class descriptions
+    )
     scale: Positive | None = None  # of text logits; None: the encoder's own
 
     def init(self, site: Site) -> Payload:
@@ -100,7 +102,11 @@ class Averaged(Textual):
                 mean.add(up.tree("head"), weight=self.weight(server, k))
                 yield k, up
 
-        return super().aggregate(server, counted()).replace(head=mean.value(default=server.tree("head")))
+        return (
+            super()
+            .aggregate(server, counted())
+            .replace(head=mean.value(default=server.tree("head")))
+        )
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load()
@@ -151,4 +157,6 @@ def no_means(text: Tensor) -> Payload:
 def prototypes(server: Payload) -> Tensor:
     """The global class means; a class that nobody has stands at its text row."""
     counts = server.tensor("counts")[:, None]
-    return torch.where(counts > 0, server.tensor("sums") / counts.clamp(min=1), server.tensor("text"))
+    return torch.where(
+        counts > 0, server.tensor("sums") / counts.clamp(min=1), server.tensor("text")
+    )

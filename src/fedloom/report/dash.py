@@ -16,7 +16,9 @@ WATCHED = ("config.toml", "metrics.jsonl", "timing.jsonl", "summary.json")
 
 def stamp(folder: Path) -> str:
     """Changes whenever a run below the folder has written something."""
-    files = [run / name for run in found([folder]) for name in WATCHED] + [folder / "leaderboard.json"]
+    files = [run / name for run in found([folder]) for name in WATCHED] + [
+        folder / "leaderboard.json"
+    ]
     states = [(p.name, (s := p.stat()).st_mtime_ns, s.st_size) for p in files if p.exists()]
     return f"{hash(tuple(states)):x}"
 
@@ -40,7 +42,9 @@ class Dash(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
-            raise FedloomError(f"cannot listen on port {port}: {error.strerror}; choose another with --port.") from None
+            raise FedloomError(
+                f"cannot listen on port {port}: {error.strerror}; choose another with --port."
+            ) from None
 
     @property
     def address(self) -> str:
@@ -69,7 +73,10 @@ class Handler(BaseHTTPRequestHandler):
                 made = page(folder)
                 body = made.main() if self.path == "/main" else made.html()
             return self._answer(200, body, "text/html")
-        except (FedloomError, OSError) as error:  # a run may be written, or removed, this very moment
+        except (
+            FedloomError,
+            OSError,
+        ) as error:  # a run may be written, or removed, this very moment
             return self._answer(503, f"{error} Load the page again.", "text/plain")
 
     def _answer(self, code: int, body: str, kind: str) -> None:

@@ -19,7 +19,16 @@ Point = tuple[float, float]
 CHARACTER = 6.3  # about the width of a character of 11 px text
 PALETTE = 10  # how many method colours there are (p0 ... p9)
 DASHES = ("", "7 3", "2 3", "9 3 2 3")  # tell methods apart once the colours repeat
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon", "hexagon")
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "cross",
+    "triangle-down",
+    "pentagon",
+    "hexagon",
+)
 
 # Light and dark. The method colours follow Okabe and Ito, whom colour-blind readers can tell apart, adjusted for
 # contrast on each background.
@@ -76,7 +85,19 @@ def symbol_points(symbol: str, x: float, y: float, r: float) -> list[Point]:
     """The corners of a symbol of about radius `r`; a circle has none."""
     if symbol == "cross":
         a, b = 1.1 * r, 0.4 * r
-        corners = [(-b, -a), (b, -a), (b, -b), (a, -b), (a, b), (b, b), (b, a), (-b, a), (-b, b), (-a, b), (-a, -b)]
+        corners = [
+            (-b, -a),
+            (b, -a),
+            (b, -b),
+            (a, -b),
+            (a, b),
+            (b, b),
+            (b, a),
+            (-b, a),
+            (-b, b),
+            (-a, b),
+            (-a, -b),
+        ]
         return [(x + u, y + v) for u, v in [*corners, (-b, -b)]]
     count, turn, size = {
         "square": (4, 45, 1.25),
@@ -133,7 +154,9 @@ class Drawing:
         tip: str = "",
     ) -> None:
         """Draw a line through the points."""
-        self.items.append(_Item("path", points, stroke=stroke, width=width, dashes=dashes, series=series, tip=tip))
+        self.items.append(
+            _Item("path", points, stroke=stroke, width=width, dashes=dashes, series=series, tip=tip)
+        )
 
     def area(
         self,
@@ -148,7 +171,17 @@ class Drawing:
     ) -> None:
         """Fill a polygon."""
         self.items.append(
-            _Item("path", points, fill, stroke, width, opacity=opacity, closed=True, series=series, tip=tip)
+            _Item(
+                "path",
+                points,
+                fill,
+                stroke,
+                width,
+                opacity=opacity,
+                closed=True,
+                series=series,
+                tip=tip,
+            )
         )
 
     def rect(
@@ -183,10 +216,22 @@ class Drawing:
     ) -> None:
         """Draw one of `SYMBOLS`, or a star, of about radius `r`."""
         if corners := symbol_points(symbol, x, y, r):
-            self.area(corners, fill, opacity=opacity, stroke=stroke, width=0.8, series=series, tip=tip)
+            self.area(
+                corners, fill, opacity=opacity, stroke=stroke, width=0.8, series=series, tip=tip
+            )
         else:
             self.items.append(
-                _Item("circle", [(x, y)], fill, stroke, 0.8, size=r, opacity=opacity, series=series, tip=tip)
+                _Item(
+                    "circle",
+                    [(x, y)],
+                    fill,
+                    stroke,
+                    0.8,
+                    size=r,
+                    opacity=opacity,
+                    series=series,
+                    tip=tip,
+                )
             )
 
     def word(
@@ -204,7 +249,17 @@ class Drawing:
     ) -> None:
         """Write a text whose baseline is at y."""
         self.items.append(
-            _Item("text", [(x, y)], fill, size=size, text=text, anchor=anchor, bold=bold, series=series, tip=tip)
+            _Item(
+                "text",
+                [(x, y)],
+                fill,
+                size=size,
+                text=text,
+                anchor=anchor,
+                bold=bold,
+                series=series,
+                tip=tip,
+            )
         )
 
     # -- SVG ------------------------------------------------------------------------------------------------------
@@ -230,7 +285,9 @@ class Drawing:
 
         # Drawn twice as large and then reduced, because Pillow does not smooth lines.
         zoom = 2 * scale
-        image = Image.new("RGB", (math.ceil(self.width * zoom), math.ceil(self.height * zoom)), "#ffffff")
+        image = Image.new(
+            "RGB", (math.ceil(self.width * zoom), math.ceil(self.height * zoom)), "#ffffff"
+        )
         draw = ImageDraw.Draw(image, "RGBA")
         for item in self.items:
             fill, stroke = _rgba(item.fill, item.opacity), _rgba(item.stroke, 1.0)
@@ -240,8 +297,14 @@ class Drawing:
                 anchor = {"start": "ls", "middle": "ms", "end": "rs"}[item.anchor]
                 font = ImageFont.load_default(item.size * zoom)
                 # The built-in font has no real minus sign and no Greek.
-                text = item.text.replace("\u2212", "-").replace("\u03c3", "sigma").replace("\u2013", "-")
-                draw.text(points[0], text.replace("\u2026", ".."), fill=fill, font=font, anchor=anchor)
+                text = (
+                    item.text.replace("\u2212", "-")
+                    .replace("\u03c3", "sigma")
+                    .replace("\u2013", "-")
+                )
+                draw.text(
+                    points[0], text.replace("\u2026", ".."), fill=fill, font=font, anchor=anchor
+                )
             elif item.kind == "circle":
                 (x, y), r = points[0], item.size * zoom
                 draw.ellipse((x - r, y - r, x + r, y + r), fill=fill, outline=stroke, width=wide)
@@ -250,7 +313,9 @@ class Drawing:
             elif stroke:
                 for part in _dashed(points, [float(d) * zoom for d in item.dashes.split()]):
                     draw.line(part, fill=stroke, width=wide, joint="curve")
-        small = image.resize((round(image.width / 2), round(image.height / 2)), Image.Resampling.LANCZOS)
+        small = image.resize(
+            (round(image.width / 2), round(image.height / 2)), Image.Resampling.LANCZOS
+        )
         file = io.BytesIO()
         small.save(file, format="PNG", dpi=(72 * scale, 72 * scale))
         return file.getvalue()

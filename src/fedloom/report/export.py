@@ -57,13 +57,19 @@ def escape(text: str) -> str:
 
 def table(page: Page) -> str:
     """The leaderboard with its main columns; best means in bold, as on the page."""
-    shown = [c for c in COLUMNS if not c.minor and any(v is not None for v, _ in page.values(c.key).values())]
+    shown = [
+        c
+        for c in COLUMNS
+        if not c.minor and any(v is not None for v, _ in page.values(c.key).values())
+    ]
     if len(panels.domain_names(page.entries)) < 2:
         shown = [c for c in shown if c.key != "domain_std"]
     heads = [escape(f"{c.label} ({c.unit})" if c.unit else c.label) for c in shown]
     ranks = page.values("personal")
     lines = []
-    for entry in sorted(page.entries, key=lambda e: -(-1.0 if (v := ranks[e.number][0]) is None else v)):
+    for entry in sorted(
+        page.entries, key=lambda e: -(-1.0 if (v := ranks[e.number][0]) is None else v)
+    ):
         cells = [escape(entry.name)]
         for c in shown:
             value, std = page.values(c.key)[entry.number]

@@ -29,20 +29,32 @@ class Axis:
     whole: bool = False
     zero: bool = False
 
-    def scale(self, values: Sequence[float], count: int, snug: bool) -> tuple[float, float, list[tuple[float, str]]]:
+    def scale(
+        self, values: Sequence[float], count: int, snug: bool
+    ) -> tuple[float, float, list[tuple[float, str]]]:
         """Lower end, upper end and labelled ticks for these values."""
         if self.ends:
             if self.ticks:
                 return *self.ends, list(self.ticks)
             values = self.ends
-        low, high, ticks = spread([*values, *([0.0] if self.zero else [])] or [0.0], count, self.whole, snug)
-        return low, high, list(self.ticks) or [(t, f"{t:,.10g}".replace("-", "\u2212")) for t in ticks]
+        low, high, ticks = spread(
+            [*values, *([0.0] if self.zero else [])] or [0.0], count, self.whole, snug
+        )
+        return (
+            low,
+            high,
+            list(self.ticks) or [(t, f"{t:,.10g}".replace("-", "\u2212")) for t in ticks],
+        )
 
 
-def spread(values: Sequence[float], count: int, whole: bool, snug: bool) -> tuple[float, float, list[float]]:
+def spread(
+    values: Sequence[float], count: int, whole: bool, snug: bool
+) -> tuple[float, float, list[float]]:
     """Return lower end, upper end and round ticks of an axis; `snug` keeps the ends at the data."""
     low, high = min(values), max(values)
-    if low == high:  # one value still needs a span; grow it without leaving what an accuracy or a count can be
+    if (
+        low == high
+    ):  # one value still needs a span; grow it without leaving what an accuracy or a count can be
         low, high = (low - 1, high) if low >= 1 else (low, high + 1)
     power = 10.0 ** math.floor(math.log10((high - low) / count))
     step = next(power * m for m in (1, 2, 5, 10, 20) if (high - low) / (power * m) <= count)
@@ -105,7 +117,12 @@ class Chart:
     def draw(self, legend: bool = False) -> Drawing:
         """Draw it; with a `legend` for use outside the page."""
         names = self.keys() if legend or self.legend else []
-        per_row = max(1, int((self.width - 20) / (30 + CHARACTER * max((len(k.name) for k in names), default=1))))
+        per_row = max(
+            1,
+            int(
+                (self.width - 20) / (30 + CHARACTER * max((len(k.name) for k in names), default=1))
+            ),
+        )
         extra = 18 * math.ceil(len(names) / per_row)
         sheet = Drawing(self.width, self.height + extra, self.title)
         right, bottom = 16, (38 if self.x.label else 24)
@@ -117,7 +134,9 @@ class Chart:
         named = max((len(t) for _, t in y_ticks), default=0)
         left = 8 if self.square else math.ceil(min(CHARACTER * named, 130)) + 14
         top = 24 if self.y.label else 10
-        if xs and not self.x.ends and any(m.kind == "dots" for m in self.marks):  # dots keep off the frame
+        if (
+            xs and not self.x.ends and any(m.kind == "dots" for m in self.marks)
+        ):  # dots keep off the frame
             pad = 0.06 * (x_high - x_low)
             x_low, x_high = x_low - pad, x_high + pad
 
@@ -125,16 +144,32 @@ class Chart:
             return left + (x - x_low) / ((x_high - x_low) or 1) * (self.width - left - right)
 
         def py(y: float) -> float:
-            return self.height - bottom - (y - y_low) / ((y_high - y_low) or 1) * (self.height - top - bottom)
+            return (
+                self.height
+                - bottom
+                - (y - y_low) / ((y_high - y_low) or 1) * (self.height - top - bottom)
+            )
 
         base = self.height - bottom
         for at, text in [] if self.square else y_ticks:
             sheet.line([(left, py(at)), (self.width - right, py(at))], "rule")
-            sheet.word(left - 7, py(at) + 4, shorten(text, 130), anchor="end", tip=text if len(text) > 20 else "")
+            sheet.word(
+                left - 7,
+                py(at) + 4,
+                shorten(text, 130),
+                anchor="end",
+                tip=text if len(text) > 20 else "",
+            )
         step = (self.width - left - right) / max(len(x_ticks), 1)
         for at, text in [] if self.square else x_ticks:
             sheet.line([(px(at), base), (px(at), base + 4)], "soft")
-            sheet.word(px(at), base + 16, shorten(text, step - 4) if self.x.ticks else text, anchor="middle", tip=text)
+            sheet.word(
+                px(at),
+                base + 16,
+                shorten(text, step - 4) if self.x.ticks else text,
+                anchor="middle",
+                tip=text,
+            )
         sheet.word(2, 12, self.y.label)
         sheet.word(self.width - right, self.height - 5, self.x.label, anchor="end")
         if self.rule is not None:
@@ -142,10 +177,21 @@ class Chart:
         for mark in self.marks:
             self._mark(sheet, mark, px, py)
         for i, mark in enumerate(names):
-            x, y = 12 + i % per_row * (self.width - 20) / per_row, self.height + 12 + 18 * (i // per_row)
+            x, y = (
+                12 + i % per_row * (self.width - 20) / per_row,
+                self.height + 12 + 18 * (i // per_row),
+            )
             if mark.kind == "line":
-                sheet.line([(x - 5, y - 4), (x + 9, y - 4)], mark.colour, 2, dashes=dash(mark.series or 0))
-            sheet.dot(x + 2, y - 4, 4, mark.colour, symbol="square" if mark.kind == "bars" else mark.symbol)
+                sheet.line(
+                    [(x - 5, y - 4), (x + 9, y - 4)], mark.colour, 2, dashes=dash(mark.series or 0)
+                )
+            sheet.dot(
+                x + 2,
+                y - 4,
+                4,
+                mark.colour,
+                symbol="square" if mark.kind == "bars" else mark.symbol,
+            )
             sheet.word(x + 14, y, mark.name, fill="ink")
         return sheet
 
@@ -153,7 +199,9 @@ class Chart:
         """One mark for every name."""
         return list({m.name: m for m in self.marks if m.name and m.kind != "band"}.values())
 
-    def _mark(self, sheet: Drawing, mark: Mark, px: Callable[[float], float], py: Callable[[float], float]) -> None:
+    def _mark(
+        self, sheet: Drawing, mark: Mark, px: Callable[[float], float], py: Callable[[float], float]
+    ) -> None:
         ink, series = mark.colour, mark.series
         points = [(px(x), py(y)) for x, y in zip(mark.x, mark.y, strict=True)]
         if mark.kind == "band":
@@ -161,20 +209,37 @@ class Chart:
             sheet.area([*points, *reversed(back)], ink, opacity=mark.opacity, series=series)
             return
         if mark.kind == "line":
-            sheet.line(points, ink, 2, dashes=dash(series or 0) if not mark.ink else "", series=series, tip=mark.name)
+            sheet.line(
+                points,
+                ink,
+                2,
+                dashes=dash(series or 0) if not mark.ink else "",
+                series=series,
+                tip=mark.name,
+            )
         if mark.kind == "bars":
             for i, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
                 a, b, top, base = px(x - mark.size / 2), px(x + mark.size / 2), py(y), py(0.0)
                 gap = min(2.0, (b - a) / 10)
                 tip = mark.tip(i)
-                sheet.rect(a + gap, min(top, base), b - a - 2 * gap, abs(base - top), ink, series=series, tip=tip)
+                sheet.rect(
+                    a + gap,
+                    min(top, base),
+                    b - a - 2 * gap,
+                    abs(base - top),
+                    ink,
+                    series=series,
+                    tip=tip,
+                )
         for i, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
             for ends in _errors(mark, i, x, y):
                 wide, tint = (1.2, "ink") if mark.kind == "bars" else (0.8, ink)
                 sheet.line([(px(u), py(v)) for u, v in ends], tint, wide, series=series)
         if mark.kind == "dots" or (mark.kind == "line" and mark.size):
             stride = 1 if mark.kind == "dots" else math.ceil(len(points) / 60)
-            for i in sorted({*range(0, len(points), stride), len(points) - 1} & set(range(len(points)))):
+            for i in sorted(
+                {*range(0, len(points), stride), len(points) - 1} & set(range(len(points)))
+            ):
                 (x, y), tip = points[i], mark.tip(i)
                 look = {
                     "symbol": mark.symbol,
@@ -200,24 +265,55 @@ class Chart:
                 "y": [_digits(y) for y in mark.y],
                 "name": _plain(mark.name),
                 "meta": mark.series,
-                "text": _plain(mark.tips[0]) if len(mark.tips) == 1 else [_plain(t) for t in mark.tips],
+                "text": _plain(mark.tips[0])
+                if len(mark.tips) == 1
+                else [_plain(t) for t in mark.tips],
                 "hoverinfo": "text" if mark.tips else "skip",
                 "showlegend": False,
             }
             if mark.kind == "band":
-                shape = {"x": [*mark.x, *reversed(mark.x)], "y": [_digits(y) for y in (*mark.y, *reversed(mark.low))]}
-                trace |= {**shape, "type": "scatter", "mode": "lines", "fill": "toself", "line": {"width": 0}}
+                shape = {
+                    "x": [*mark.x, *reversed(mark.x)],
+                    "y": [_digits(y) for y in (*mark.y, *reversed(mark.low))],
+                }
+                trace |= {
+                    **shape,
+                    "type": "scatter",
+                    "mode": "lines",
+                    "fill": "toself",
+                    "line": {"width": 0},
+                }
                 trace |= {"fillcolor": f"{ink}/{mark.opacity}", "hoverinfo": "skip"}
             elif mark.kind == "bars":
-                trace |= {"type": "bar", "width": 0.88 * mark.size, "marker": {"color": ink}, "textposition": "none"}
+                trace |= {
+                    "type": "bar",
+                    "width": 0.88 * mark.size,
+                    "marker": {"color": ink},
+                    "textposition": "none",
+                }
             else:
                 edge = {"color": f"@{mark.edge}" if mark.edge != "bg" else "@card", "width": 0.8}
-                look = {"color": ink, "size": 2 * mark.size, "opacity": mark.opacity, "symbol": mark.symbol}
-                mode = "markers" if mark.kind == "dots" else "lines+markers" if mark.size else "lines"
+                look = {
+                    "color": ink,
+                    "size": 2 * mark.size,
+                    "opacity": mark.opacity,
+                    "symbol": mark.symbol,
+                }
+                mode = (
+                    "markers" if mark.kind == "dots" else "lines+markers" if mark.size else "lines"
+                )
                 trace |= {"type": "scatter", "mode": mode, "marker": look | {"line": edge}}
                 if mark.beside:
-                    trace |= {"mode": "markers+text", "text": [_plain(mark.name)] * len(mark.x), "hoverinfo": "text"}
-                    trace |= {"hovertext": trace["text"] if not mark.tips else [_plain(t) for t in mark.tips]}
+                    trace |= {
+                        "mode": "markers+text",
+                        "text": [_plain(mark.name)] * len(mark.x),
+                        "hoverinfo": "text",
+                    }
+                    trace |= {
+                        "hovertext": trace["text"]
+                        if not mark.tips
+                        else [_plain(t) for t in mark.tips]
+                    }
                     trace |= {
                         "textposition": "top right",
                         "textfont": {"color": "@ink", "size": 12},
@@ -233,7 +329,12 @@ class Chart:
             for way, errors in (("error_x", mark.dx), ("error_y", mark.dy)):
                 if any(errors):
                     tint = "@ink/0.75" if mark.kind == "bars" else f"{ink}/0.5"
-                    bar = {"type": "data", "array": [_digits(e or 0) for e in errors], "color": tint, "thickness": 1.2}
+                    bar = {
+                        "type": "data",
+                        "array": [_digits(e or 0) for e in errors],
+                        "color": tint,
+                        "thickness": 1.2,
+                    }
                     trace[way] = bar | {"width": 0}
             if self.legend and mark.name and (not mark.x or mark.name not in named):
                 named.add(mark.name)
@@ -249,11 +350,21 @@ class Chart:
             "height": self.height + 20,
         }
         if self.legend:
-            layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.06 if self.square else -0.2}}
+            layout |= {
+                "showlegend": True,
+                "legend": {"orientation": "h", "y": -0.06 if self.square else -0.2},
+            }
             layout |= {"height": self.height + 60}
         if self.rule is not None:
             layout["shapes"] = [
-                {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": self.rule, "x1": self.rule}
+                {
+                    "type": "line",
+                    "yref": "paper",
+                    "y0": 0,
+                    "y1": 1,
+                    "x0": self.rule,
+                    "x1": self.rule,
+                }
                 | {"layer": "below", "line": {"color": "@soft", "width": 1.2}}
             ]
         return {"data": data, "layout": layout}
@@ -302,7 +413,11 @@ class Heat:
     def sizes(self) -> tuple[float, float, float, float]:
         """A cell's width and height, the room left of the cells and above them."""
         count = len(self.columns)
-        cell = (40.0 if count <= 12 else 33.0) if self.numbered else max(8.0, min(20.0, 900 / max(count, 1)))
+        cell = (
+            (40.0 if count <= 12 else 33.0)
+            if self.numbered
+            else max(8.0, min(20.0, 900 / max(count, 1)))
+        )
         left = max(CHARACTER * min(max(map(len, self.rows), default=0), 22) + 8, 60)
         return cell, (26 if self.numbered else 16), left, (42 if any(self.bands) else 20)
 
@@ -313,30 +428,49 @@ class Heat:
         sheet = Drawing(width, head + tall * len(self.rows) + 30, self.title)
 
         def paint(value: float) -> tuple[str, float]:
-            strength = abs(value) / (max(high, -low) or 1) if low < 0 else (value - low) / ((high - low) or 1.0)
+            strength = (
+                abs(value) / (max(high, -low) or 1)
+                if low < 0
+                else (value - low) / ((high - low) or 1.0)
+            )
             name = "neg" if value < 0 else "pos" if low < 0 else "seq"
             return name, 0.04 + 0.96 * min(max(strength, 0.0), 1.0)
 
         for start, span, name in self.spans():
             x, wide = left + start * cell, span * cell
             sheet.rect(x + 1, 1, wide - 2, 19, "panel", tip=name)
-            sheet.word(x + wide / 2, 15, shorten(name, wide - 6), anchor="middle", fill="ink", tip=name)
+            sheet.word(
+                x + wide / 2, 15, shorten(name, wide - 6), anchor="middle", fill="ink", tip=name
+            )
         stride = self._stride(cell)
         for j in range(0, len(self.columns), stride):
             room = cell * stride - 2
-            sheet.word(left + (j + 0.5) * cell, head - 6, shorten(self.columns[j], room), anchor="middle")
+            sheet.word(
+                left + (j + 0.5) * cell, head - 6, shorten(self.columns[j], room), anchor="middle"
+            )
         for i, row in enumerate(self.rows):
             y = head + i * tall
-            sheet.word(left - 7, y + tall / 2 + 4, shorten(row, left - 7), anchor="end", fill="ink", tip=row)
+            sheet.word(
+                left - 7,
+                y + tall / 2 + 4,
+                shorten(row, left - 7),
+                anchor="end",
+                fill="ink",
+                tip=row,
+            )
             for j, value in enumerate(self.cells[i]):
                 x = left + j * cell
                 name, strength = ("panel", 1.0) if value is None else paint(value)
-                sheet.rect(x, y, cell, tall, name, opacity=strength, stroke="bg", tip=self.tip(i, j))
+                sheet.rect(
+                    x, y, cell, tall, name, opacity=strength, stroke="bg", tip=self.tip(i, j)
+                )
                 if self.numbered:
                     ink = "#ffffff" if strength > 0.55 and value is not None else "ink"
                     said = ABSENT if value is None else self.show(value)
                     size = 11 if len(self.columns) <= 12 else 10
-                    sheet.word(x + cell / 2, y + tall / 2 + 4, said, anchor="middle", fill=ink, size=size)
+                    sheet.word(
+                        x + cell / 2, y + tall / 2 + 4, said, anchor="middle", fill=ink, size=size
+                    )
         for start, *_ in self.spans()[1:]:
             x = left + start * cell
             sheet.line([(x, head), (x, head + tall * len(self.rows))], "bg", 3)
@@ -356,7 +490,10 @@ class Heat:
         if low < 0:
             low, high = -max(high, -low), max(high, -low)
             ramp = [[0, "@neg"], [0.5, "@card"], [1, "@pos"]]
-        tips = [[_plain(self.tip(i, j)) for j in range(len(self.columns))] for i in range(len(self.rows))]
+        tips = [
+            [_plain(self.tip(i, j)) for j in range(len(self.columns))]
+            for i in range(len(self.rows))
+        ]
         said = [[ABSENT if v is None else self.show(v) for v in row] for row in self.cells]
         data = {
             "type": "heatmap",
@@ -378,15 +515,30 @@ class Heat:
         down = [shorten(r, left - 7) for r in self.rows]
         axis = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": False}
         layout = {
-            "xaxis": axis | {"side": "top", "tickvals": [*place], "ticktext": [_plain(self.columns[j]) for j in place]},
+            "xaxis": axis
+            | {
+                "side": "top",
+                "tickvals": [*place],
+                "ticktext": [_plain(self.columns[j]) for j in place],
+            },
             "yaxis": axis
             | {"tickvals": [*range(len(self.rows))], "ticktext": [_plain(r) for r in down]}
             | {"range": [len(self.rows) - 0.5, -0.5], "tickfont": {"color": "@ink"}},
             "margin": {"l": left, "r": 4, "t": head + 2, "b": 6},
             "height": head + tall * len(self.rows) + 8,
             "annotations": [
-                {"x": start + (span - 1) / 2, "y": 1, "yref": "paper", "yshift": 22, "yanchor": "bottom"}
-                | {"text": _plain(shorten(name, span * cell - 6)), "showarrow": False, "font": {"color": "@ink"}}
+                {
+                    "x": start + (span - 1) / 2,
+                    "y": 1,
+                    "yref": "paper",
+                    "yshift": 22,
+                    "yanchor": "bottom",
+                }
+                | {
+                    "text": _plain(shorten(name, span * cell - 6)),
+                    "showarrow": False,
+                    "font": {"color": "@ink"},
+                }
                 for start, span, name in self.spans()
             ],
             "shapes": [
@@ -411,7 +563,9 @@ def _reach(value: float, errors: Sequence[Value], i: int, mark: Mark, way: str) 
     """What the axis must hold for a value: itself, its error bar, a bar's width and foot."""
     error = (errors[i] or 0.0) if i < len(errors) else 0.0
     if mark.kind == "bars":
-        return [value - mark.size / 2, value + mark.size / 2] if way == "x" else [0.0, value + error]
+        return (
+            [value - mark.size / 2, value + mark.size / 2] if way == "x" else [0.0, value + error]
+        )
     return [value - error, value + error]
 
 
@@ -425,9 +579,16 @@ def _errors(mark: Mark, i: int, x: float, y: float) -> list[list[tuple[float, fl
 
 
 def _axis(axis: Axis, bare: bool) -> dict[str, Any]:
-    made: dict[str, Any] = {"title": {"text": _plain(axis.label), "standoff": 8}, "zeroline": False, "automargin": True}
+    made: dict[str, Any] = {
+        "title": {"text": _plain(axis.label), "standoff": 8},
+        "zeroline": False,
+        "automargin": True,
+    }
     if axis.ticks:
-        made |= {"tickvals": [t for t, _ in axis.ticks], "ticktext": [_plain(shorten(t, 130)) for _, t in axis.ticks]}
+        made |= {
+            "tickvals": [t for t, _ in axis.ticks],
+            "ticktext": [_plain(shorten(t, 130)) for _, t in axis.ticks],
+        }
         made |= {"tickfont": {"size": 12.5, "color": "@ink"}}
     if axis.ends:
         made["range"] = list(axis.ends)

@@ -36,7 +36,13 @@ def load(folders: Sequence[Path]) -> tuple[list[Run], dict[str, Any]]:
     board = _board(folders[0]) if len(folders) == 1 else {}
     listed = [str(r.get("method")) for r in board.get("runs") or [] if isinstance(r, dict)]
     place = {method: i for i, method in reversed(list(enumerate(listed)))}
-    runs.sort(key=lambda r: (r.config.method != "local", place.get(r.config.method, len(place)), r.config.method))
+    runs.sort(
+        key=lambda r: (
+            r.config.method != "local",
+            place.get(r.config.method, len(place)),
+            r.config.method,
+        )
+    )
     return runs, board
 
 

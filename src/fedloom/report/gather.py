@@ -80,13 +80,19 @@ class RunData:
     @cached_property
     def stage(self) -> str:
         """Which model is the headline one; a run still without a summary is judged by which of the two it equals."""
-        guess = "after" if self.last.get("personal") == self.last.get("after") != self.last.get("before") else "before"
+        guess = (
+            "after"
+            if self.last.get("personal") == self.last.get("after") != self.last.get("before")
+            else "before"
+        )
         return str(self.summary.get("stage") or guess)
 
     @cached_property
     def clients(self) -> list[Value]:
         """Each client's accuracy with the headline model in the last evaluated round."""
-        return [number({"a": a}, "a") for a in (self.last.get("clients") or {}).get(self.stage) or []]
+        return [
+            number({"a": a}, "a") for a in (self.last.get("clients") or {}).get(self.stage) or []
+        ]
 
     def figure(self, name: str, choice: str = "last") -> Value:
         """A figure of the summary or, while there is none, of the last line."""
@@ -96,11 +102,17 @@ class RunData:
 
     def domain(self, name: str) -> Value:
         """Last personal accuracy on a domain."""
-        return first(number(self.summary, "domains", name, "last"), number(self.last, "personal", "domains", name))
+        return first(
+            number(self.summary, "domains", name, "last"),
+            number(self.last, "personal", "domains", name),
+        )
 
     def sent(self, way: str) -> Value:
         """Bytes per round, up or down, of all clients together."""
-        said, total = number(self.summary, "bytes", way, "per_round"), number(self.last, "bytes_total", way)
+        said, total = (
+            number(self.summary, "bytes", way, "per_round"),
+            number(self.last, "bytes_total", way),
+        )
         return said if said is not None or total is None or not self.round else total / self.round
 
 
@@ -151,7 +163,9 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
     """One entry per method and set of settings, in the order in which they come; a board's rows join theirs."""
     board = board or {}
     groups: dict[str, list[RunData]] = {}
-    rows = {_method(r): r for r in board.get("rows") or [] if isinstance(r, Mapping) and r.get("method")}
+    rows = {
+        _method(r): r for r in board.get("rows") or [] if isinstance(r, Mapping) and r.get("method")
+    }
     if TUNED in rows and TUNED not in {r.method for r in runs}:
         runs = [*runs, *(tuned(r) for r in runs if r.method == "fedavg" and r.evaluated)]
     for run in runs:
@@ -175,12 +189,22 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
 
 def tuned(run: RunData) -> RunData:
     """A run of FedAvg seen as FedAvg with local fine-tuning: its models are those after local training."""
-    metrics = [{**m, "personal": m.get("after"), "common": None, "validation": None} for m in run.metrics]
+    metrics = [
+        {**m, "personal": m.get("after"), "common": None, "validation": None} for m in run.metrics
+    ]
     kept: dict[str, Any] = {
-        k: run.summary[k] for k in ("bytes", "seconds", "peak_rss_mb", "finished") if k in run.summary
+        k: run.summary[k]
+        for k in ("bytes", "seconds", "peak_rss_mb", "finished")
+        if k in run.summary
     }
     config = {**run.config, "method": TUNED}
-    return replace(run, name=TUNED, config=config, metrics=metrics, summary={**kept, "method": TUNED, "stage": "after"})
+    return replace(
+        run,
+        name=TUNED,
+        config=config,
+        metrics=metrics,
+        summary={**kept, "method": TUNED, "stage": "after"},
+    )
 
 
 def _method(row: Mapping[str, Any]) -> str:
@@ -228,7 +252,12 @@ def _apart(own: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:
 def alone(run: RunData, runs: Sequence[RunData]) -> RunData | None:
     """The run of `local` over the same federation, of the same seed."""
     for other in runs:
-        if other.method == "local" and other.seed == run.seed and other.federation == run.federation and other.clients:
+        if (
+            other.method == "local"
+            and other.seed == run.seed
+            and other.federation == run.federation
+            and other.clients
+        ):
             return other
     return None
 
@@ -257,7 +286,13 @@ def amount(value: float) -> str:
     """A cost with about three digits, whatever its size."""
     if value >= 1e5:
         return f"{value:.2g}".replace("e+0", "e").replace("e+", "e")
-    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
+    return (
+        f"{value:,.0f}"
+        if value >= 100 or value == 0
+        else f"{value:.1f}"
+        if value >= 10
+        else f"{value:.2g}"
+    )
 
 
 def megabytes(value: float) -> str:
@@ -302,7 +337,10 @@ def _tenth(run: RunData, _: object) -> Value:
 
 
 def _common(run: RunData, _: object) -> Value:
-    return first(number(run.summary, "common", "accuracy", "last"), number(run.last, "common", "accuracy_mean"))
+    return first(
+        number(run.summary, "common", "accuracy", "last"),
+        number(run.last, "common", "accuracy_mean"),
+    )
 
 
 def _clustering(run: RunData, _: object) -> Value:
@@ -364,7 +402,11 @@ def cell(entry: Entry, column: Column, runs: Sequence[RunData]) -> tuple[Value, 
     What a target cost is told only where every seed reached it: the lucky ones alone would look cheap.
     """
     reached = number(entry.row, "target_reached")
-    if column.key.endswith("_to_target") and reached is not None and reached < len(entry.row.get("seeds", ())):
+    if (
+        column.key.endswith("_to_target")
+        and reached is not None
+        and reached < len(entry.row.get("seeds", ()))
+    ):
         return None, None
     if (said := number(entry.row, column.key)) is not None:
         return said, number(entry.row, f"{column.key}_std")

@@ -24,7 +24,9 @@ EMPTY = "no evaluated round yet"
 SIGNIFICANT = 0.05
 
 
-def render(runs: Sequence[RunData], title: str, board: Mapping[str, Any] | None = None, **more: Any) -> str:
+def render(
+    runs: Sequence[RunData], title: str, board: Mapping[str, Any] | None = None, **more: Any
+) -> str:
     """A self-contained HTML page about the runs; see `Page` for what else can be given."""
     return Page(runs, title, board, **more).html()
 
@@ -105,15 +107,25 @@ class Page:
         shown = {name: body for name, body in sections.items() if body}
         links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in shown)
         head = f"<nav><div><b>fedloom</b>{links}<button class=small id=theme>light / dark</button></div></nav>"
-        body = "\n".join(f"<section id={name.lower()}><h2>{name}</h2>{body}</section>" for name, body in shown.items())
-        data = json.dumps(self.figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+        body = "\n".join(
+            f"<section id={name.lower()}><h2>{name}</h2>{body}</section>"
+            for name, body in shown.items()
+        )
+        data = json.dumps(self.figures, separators=(",", ":"), allow_nan=False).replace(
+            "<", "\\u003c"
+        )
         kept = f"<script type=application/json id=figures>{data}</script>" if self.figures else ""
-        kept += "<noscript>The figures of this page need JavaScript.</noscript>" if self.figures else ""
+        kept += (
+            "<noscript>The figures of this page need JavaScript.</noscript>" if self.figures else ""
+        )
         return f"<div id=all>{head}<main>{self._header()}\n{body}</main>{kept}</div>"
 
     # -- figures --------------------------------------------------------------------------------------------------
     def _figure(self, panel: Panel) -> str:
-        head, foot = f"<h3>{esc(panel.heading)}</h3>", f"<figcaption>{esc(panel.caption)}</figcaption>"
+        head, foot = (
+            f"<h3>{esc(panel.heading)}</h3>",
+            f"<figcaption>{esc(panel.caption)}</figcaption>",
+        )
         if isinstance(panel.figure, bytes):
             image = base64.b64encode(panel.figure).decode()
             picture = f'<img class=picture alt="{esc(panel.heading)}" src="data:image/png;base64,{image}">'
@@ -147,23 +159,38 @@ class Page:
         return f"<div class=tabs>{''.join(parts)}</div>"
 
     def _grid(self, found: Sequence[Panel], kind: str = "") -> str:
-        return f'<div class="grid {kind}">{"".join(map(self._figure, found))}</div>' if found else ""
+        return (
+            f'<div class="grid {kind}">{"".join(map(self._figure, found))}</div>' if found else ""
+        )
 
     # -- first things ---------------------------------------------------------------------------------------------
     def _header(self) -> str:
         facts: dict[str, Any] = {}
         for key in ("data", "partition", "model"):
-            facts[key] = dict.fromkeys(str(r.config.get(key) or r.summary.get(key) or "") for r in self.runs)
-        facts["clients"] = dict.fromkeys(str(len(r.federation.get("clients") or [])) for r in self.runs)
-        facts["rounds"] = dict.fromkeys(str(r.planned or r.summary.get("rounds") or "") for r in self.runs)
+            facts[key] = dict.fromkeys(
+                str(r.config.get(key) or r.summary.get(key) or "") for r in self.runs
+            )
+        facts["clients"] = dict.fromkeys(
+            str(len(r.federation.get("clients") or [])) for r in self.runs
+        )
+        facts["rounds"] = dict.fromkeys(
+            str(r.planned or r.summary.get("rounds") or "") for r in self.runs
+        )
         facts["seeds"] = dict.fromkeys(str(r.seed) for r in self.runs if r.seed is not None)
-        said = {k: ", ".join(v for v in values if (v and v != "0") or k == "seeds") for k, values in facts.items()}
+        said = {
+            k: ", ".join(v for v in values if (v and v != "0") or k == "seeds")
+            for k, values in facts.items()
+        }
         settings = self.board.get("settings") or {}
         if isinstance(target := settings.get("target"), int | float):
             why = settings.get("target_is")
             said["target"] = f"{percent(target)} %{f' ({why})' if why else ''}"
         chips = "".join(f"<li>{esc(k)} <b>{esc(v)}</b></li>" for k, v in said.items() if v)
-        cards = self._cards() if any(e.shown for e in self.entries) else f"<p class=say>{EMPTY.capitalize()}.</p>"
+        cards = (
+            self._cards()
+            if any(e.shown for e in self.entries)
+            else f"<p class=say>{EMPTY.capitalize()}.</p>"
+        )
         return f"<h1>{esc(self.title)}</h1><ul class=facts>{chips}</ul>{cards}"
 
     def values(self, key: str) -> dict[int, tuple[Value, Value]]:
@@ -173,7 +200,9 @@ class Page:
             self._cells[key] = {e.number: cell(e, column, self.runs) for e in self.entries}
         return self._cells[key]
 
-    def _top(self, key: str, lowest: bool = False, among: Sequence[Entry] | None = None) -> Entry | None:
+    def _top(
+        self, key: str, lowest: bool = False, among: Sequence[Entry] | None = None
+    ) -> Entry | None:
         values = self.values(key)
         known = [(v, e) for e in among or self.entries if (v := values[e.number][0]) is not None]
         return (min if lowest else max)(known, key=lambda k: k[0])[1] if known else None
@@ -194,7 +223,11 @@ class Page:
         lead = self._top("personal")
         if lead:
             value, std = told("personal", lead)
-            rest = [(v, e) for e in self.entries if e is not lead and (v := told("personal", e)[0]) is not None]
+            rest = [
+                (v, e)
+                for e in self.entries
+                if e is not lead and (v := told("personal", e)[0]) is not None
+            ]
             gap = ""
             if rest and value is not None:
                 second = max(rest, key=lambda k: k[0])
@@ -207,13 +240,23 @@ class Page:
             card(helper, "Most clients better off than alone", text(*share, percent), "%", more)
         kind = self._top("worst_client")
         if kind and len(self.entries) > 1:
-            card(kind, "Best for the worst-off client", text(*told("worst_client", kind), percent), "%", "")
+            card(
+                kind,
+                "Best for the worst-off client",
+                text(*told("worst_client", kind), percent),
+                "%",
+                "",
+            )
         federated = [e for e in self.entries if (told("bytes_up_per_round", e)[0] or 0) > 0]
         cheap = self._top("bytes_up_per_round", True, federated) if federated else None
         if cheap:
             value, _ = told("bytes_up_per_round", cheap)
             same = [e for e in federated if told("bytes_up_per_round", e)[0] == value]
-            more = f" and {len(same) - 1} more, all clients together" if len(same) > 1 else ", all clients together"
+            more = (
+                f" and {len(same) - 1} more, all clients together"
+                if len(same) > 1
+                else ", all clients together"
+            )
             column = next(c for c in COLUMNS if c.key == "bytes_up_per_round")
             card(
                 cheap,
@@ -233,15 +276,19 @@ class Page:
                 "<p class=say>The methods have not been run with the same seeds, so their means are not over the same "
                 "data: nothing is marked as best.</p>"
             )
-        tests = [t for t in self.board.get("tests") or [] if isinstance(t, Mapping) and t.get("sentence")]
+        tests = [
+            t for t in self.board.get("tests") or [] if isinstance(t, Mapping) and t.get("sentence")
+        ]
         about = [t for t in tests if lead and lead.method in (t.get("a"), t.get("b"))]
         if about:
             first = "".join(f"<li>{esc(t['sentence'])}</li>" for t in about)
             rest = "".join(f"<li>{esc(t['sentence'])}</li>" for t in tests if t not in about)
-            rest = f"<details><summary>All other pairs</summary><ul>{rest}</ul></details>" if rest else ""
-            return (
-                f"<div class=say><b>Is {esc(lead.name if lead else '')} really ahead?</b><ul>{first}</ul></div>{rest}"
+            rest = (
+                f"<details><summary>All other pairs</summary><ul>{rest}</ul></details>"
+                if rest
+                else ""
             )
+            return f"<div class=say><b>Is {esc(lead.name if lead else '')} really ahead?</b><ul>{first}</ul></div>{rest}"
         if min(len(e.seeds) for e in self.entries if e.shown) < 2:
             return (
                 "<p class=say>One seed only, which proves nothing: another may turn small differences round. Nothing "
@@ -255,7 +302,9 @@ class Page:
         # Columns that no method fills say nothing, and over fewer than two domains there is nothing to average.
         known = [c for c in COLUMNS if any(v is not None for v, _ in values[c].values())]
         few = len(panels.domain_names(self.entries)) < 2
-        shown = [c for c in known if not (few and c.key.startswith(("domain", "sigma_type")))] or list(COLUMNS[:1])
+        shown = [
+            c for c in known if not (few and c.key.startswith(("domain", "sigma_type")))
+        ] or list(COLUMNS[:1])
         groups, edges = "", set()
         for name in dict.fromkeys(c.group for c in shown):
             own = [c for c in shown if c.group == name]
@@ -269,22 +318,35 @@ class Page:
                 f"{esc(c.label)}<small>{esc(c.unit)}</small></button></th>"
             )
         marks = {c: self.marks(c) for c in shown}
-        order = sorted(self.entries, key=lambda e: -(-1.0 if (v := values[COLUMNS[0]][e.number][0]) is None else v))
+        order = sorted(
+            self.entries,
+            key=lambda e: -(-1.0 if (v := values[COLUMNS[0]][e.number][0]) is None else v),
+        )
         body = []
         for e in order:
-            row = [f'<th scope=row data-v="{esc(e.name)}">{_key(e)}{esc(e.name)}<small>{self._about(e)}</small></th>']
+            row = [
+                f'<th scope=row data-v="{esc(e.name)}">{_key(e)}{esc(e.name)}<small>{self._about(e)}</small></th>'
+            ]
             for c in shown:
                 value, std = values[c][e.number]
                 kinds = " ".join(
-                    ["minor"] * c.minor + ["edge"] * (c in edges) + [k for k in [marks[c].get(e.number)] if k]
+                    ["minor"] * c.minor
+                    + ["edge"] * (c in edges)
+                    + [k for k in [marks[c].get(e.number)] if k]
                 )
                 said = ABSENT if value is None else c.show(value)
                 spread = "" if not std else f"<span class=pm>± {c.show(std).lstrip('+')}</span>"
-                row.append(f'<td class="{kinds}" data-v="{"" if value is None else value}">{esc(said)}{spread}</td>')
+                row.append(
+                    f'<td class="{kinds}" data-v="{"" if value is None else value}">{esc(said)}{spread}</td>'
+                )
             body.append(f"<tr>{''.join(row)}</tr>")
         labels = {c.label for c in shown} | {"±", "before / after local training"}
         labels |= {n for n in NOTES if set(n.split(", ")) & labels}
-        notes = "".join(f"<div><dt>{esc(n)}</dt><dd>{esc(t)}</dd></div>" for n, t in NOTES.items() if n in labels)
+        notes = "".join(
+            f"<div><dt>{esc(n)}</dt><dd>{esc(t)}</dd></div>"
+            for n, t in NOTES.items()
+            if n in labels
+        )
         marked = any(marks.values())
         legend = "<b class=best>Marked</b> is the best mean of a column. " if marked else ""
         if "tie" in {m for c in shown for m in marks[c].values()}:
@@ -315,7 +377,12 @@ class Page:
         for test in (self.board.get("tests") or []) if column.key == "personal" else []:
             pair = {names.get(test.get("a")), names.get(test.get("b"))}
             chance = test.get("p_holm", test.get("p"))
-            if isinstance(chance, int | float) and chance >= SIGNIFICANT and pair & set(best) and None not in pair:
+            if (
+                isinstance(chance, int | float)
+                and chance >= SIGNIFICANT
+                and pair & set(best)
+                and None not in pair
+            ):
                 marks |= {i: "tie" for i in pair if i is not None and i not in marks}
         return marks
 
@@ -331,7 +398,9 @@ class Page:
             notes.append(str(entry.row["note"]))
         going = [r for r in entry.runs if not r.finished]
         if going and not any(r.finished for r in entry.runs):
-            notes.append("unfinished, " + ", ".join(f"round {r.round} of {r.planned or '?'}" for r in going))
+            notes.append(
+                "unfinished, " + ", ".join(f"round {r.round} of {r.planned or '?'}" for r in going)
+            )
         elif going:
             notes.append(f"{len(going)} more under way")
         failed = "".join(f" <span class=bad>failed: {esc(f)}</span>" for f in entry.failed)
@@ -348,18 +417,25 @@ class Page:
             if e.shown
         )
         legend = (
-            f"<div class=legend aria-label='methods shown in the figures'>{keys}</div>" if len(self.entries) > 1 else ""
+            f"<div class=legend aria-label='methods shown in the figures'>{keys}</div>"
+            if len(self.entries) > 1
+            else ""
         )
         return f"{legend}<div class='grid two'>{self._tabbed(first)}{self._tabbed(others)}</div>"
 
     def _fairness(self) -> str:
-        found = [self._tabbed(panels.fairness(self.entries)), *map(self._figure, panels.profile(self.entries))]
+        found = [
+            self._tabbed(panels.fairness(self.entries)),
+            *map(self._figure, panels.profile(self.entries)),
+        ]
         return f"<div class='grid two'>{''.join(found)}</div>" if any(found) else ""
 
     def _clients(self) -> str:
         accuracy, gained = panels.clients(self.entries)
         parts = [self._grid(panels.gain(self.entries))]
-        small = max((len(r.clients) for r in self.runs), default=0) <= 8  # then two maps fit side by side
+        small = (
+            max((len(r.clients) for r in self.runs), default=0) <= 8
+        )  # then two maps fit side by side
         maps = [m for m in (self._tabbed(accuracy), self._tabbed(gained)) if m]
         if maps:
             parts.append(f'<div class="grid{" two" * small}">{"".join(maps)}</div>')
@@ -370,7 +446,9 @@ class Page:
         seen: dict[str, RunData] = {}
         for run in self.runs:
             if run.picture:  # other seeds of the same data look alike
-                seen.setdefault(f"{run.federation.get('data')}, {run.federation.get('partition')}", run)
+                seen.setdefault(
+                    f"{run.federation.get('data')}, {run.federation.get('partition')}", run
+                )
         for what, run in seen.items():
             which = f" ({what}, seed {run.seed})"
             image = base64.b64encode(run.picture or b"").decode()
@@ -408,7 +486,14 @@ class Page:
                 notes += f"<details><summary>{esc(which)}</summary>{_code(each)}</details>"
         if not rows:
             return ""
-        heads = ("Method", "seed", "noise / sensitivity", "delta", "least epsilon", "greatest epsilon")
+        heads = (
+            "Method",
+            "seed",
+            "noise / sensitivity",
+            "delta",
+            "least epsilon",
+            "greatest epsilon",
+        )
         head = "".join(f"<th>{h}</th>" for h in heads)
         return (
             f"<div class='scroll frame'><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
@@ -420,7 +505,11 @@ class Page:
     # -- runs and settings ----------------------------------------------------------------------------------------
     def _runs(self) -> str:
         """Where each run stands; of a finished comparison there is nothing to say."""
-        if not self.live and all(r.finished for r in self.runs) and not any(e.failed for e in self.entries):
+        if (
+            not self.live
+            and all(r.finished for r in self.runs)
+            and not any(e.failed for e in self.entries)
+        ):
             return ""
         rows = []
         for entry in self.entries:
@@ -438,7 +527,10 @@ class Page:
                 f"<td colspan=4 class=bad>failed: {esc(f)}</td></tr>"
                 for f in entry.failed
             ]
-        head = "".join(f"<th><button>{h}</button></th>" for h in ("Method", "seed", "progress", "state", "personal, %"))
+        head = "".join(
+            f"<th><button>{h}</button></th>"
+            for h in ("Method", "seed", "progress", "state", "personal, %")
+        )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         return f"<div class='scroll frame'>{table}</div>"
 
@@ -451,11 +543,17 @@ class Page:
             for run in entry.runs[:1] if entry.method != TUNED else []:
                 given = run.config.get("toml")
                 body = given if isinstance(given, str) else config_text(run.config)
-                out.append(f"<details><summary>{_key(entry)}{esc(entry.name)}</summary>{_code(body)}</details>")
+                out.append(
+                    f"<details><summary>{_key(entry)}{esc(entry.name)}</summary>{_code(body)}</details>"
+                )
         versions: dict[str, list[str]] = {}
         for run in self.runs:
             told = run.summary.get("versions")
-            known = "\n".join(f"{k} {v}" for k, v in told.items()) if isinstance(told, Mapping) and told else ""
+            known = (
+                "\n".join(f"{k} {v}" for k, v in told.items())
+                if isinstance(told, Mapping) and told
+                else ""
+            )
             if known:
                 versions.setdefault(known, []).append(f"{run.method} seed {run.seed}")
         for known, whose in versions.items():
@@ -478,7 +576,9 @@ def _inline(script: str) -> str:
 
 
 def _style() -> str:
-    light, dark = (";".join(f"--{name}:{pair[i]}" for name, pair in COLOURS.items()) for i in (0, 1))
+    light, dark = (
+        ";".join(f"--{name}:{pair[i]}" for name, pair in COLOURS.items()) for i in (0, 1)
+    )
     return (
         f":root{{{light}}}@media screen{{:root[data-theme=dark]{{{dark}}}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
@@ -489,7 +589,11 @@ def _style() -> str:
 # -- configurations as TOML -------------------------------------------------------------------------------------------
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_name(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_name(k)} = {_toml(v)}" for k, v in value.items() if v is not None)
+            + " }"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, bool | int | float):
@@ -498,14 +602,21 @@ def _toml(value: Any) -> str:
 
 
 def _name(key: object) -> str:
-    return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else json.dumps(str(key), ensure_ascii=False)
+    return (
+        str(key)
+        if re.fullmatch(r"[A-Za-z0-9_-]+", str(key))
+        else json.dumps(str(key), ensure_ascii=False)
+    )
 
 
 def config_text(config: Mapping[str, Any], path: str = "") -> str:
     """Write a nested dictionary as TOML; nulls, which TOML does not have, become comments."""
     out = [f"[{path}]"] if path else []
     plain = {k: v for k, v in config.items() if not isinstance(v, dict)}
-    out += [f"# {_name(k)} is unset" if v is None else f"{_name(k)} = {_toml(v)}" for k, v in plain.items()]
+    out += [
+        f"# {_name(k)} is unset" if v is None else f"{_name(k)} = {_toml(v)}"
+        for k, v in plain.items()
+    ]
     stem = f"{path}." if path else ""
     tables = [config_text(v, stem + _name(k)) for k, v in config.items() if isinstance(v, dict)]
     return "\n\n".join(["\n".join(out), *tables]).strip()

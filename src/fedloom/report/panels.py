@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from .figures import Axis, Chart, Figure, Heat, Mark, Value
-from .gather import SIGMA, Entry, RunData, alone, gains, megabytes, number, over, percent, signed, text
+from .gather import (
+    SIGMA,
+    Entry,
+    RunData,
+    alone,
+    gains,
+    megabytes,
+    number,
+    over,
+    percent,
+    signed,
+    text,
+)
 
 SEEDS = "the band is the std over seeds"
 
@@ -61,13 +73,27 @@ def _curve(entry: Entry, kind: str, by: str) -> list[tuple[float, float, Value]]
 
 BY = {
     "round": ("round", "by round", ""),
-    "traffic": ("MB up and down so far, all clients", "by traffic", " A method that sends nothing stands at 0 MB."),
-    "time": ("seconds so far", "by time", " Seconds depend on the machine and on what else it was doing."),
+    "traffic": (
+        "MB up and down so far, all clients",
+        "by traffic",
+        " A method that sends nothing stands at 0 MB.",
+    ),
+    "time": (
+        "seconds so far",
+        "by time",
+        " Seconds depend on the machine and on what else it was doing.",
+    ),
 }
 KINDS = {
-    "personal": ("Personal accuracy", "with the model that each method reports (its headline accuracy)"),
+    "personal": (
+        "Personal accuracy",
+        "with the model that each method reports (its headline accuracy)",
+    ),
     "common": ("Common model", "with the one model for all, where the method has one"),
-    "before": ("Before local training", "with what the server sends, before the client trains on it"),
+    "before": (
+        "Before local training",
+        "with what the server sends, before the client trains on it",
+    ),
     "after": ("After local training", "with what the client holds right after it has trained"),
 }
 
@@ -82,13 +108,17 @@ def curve(entries: Sequence[Entry], kind: str, by: str) -> Panel | None:
             continue
         x, y = [p[0] for p in points], [p[1] for p in points]
         if all(p[2] is not None for p in points):
-            up, low = ([v + sign * (p[2] or 0) for v, p in zip(y, points, strict=True)] for sign in (1, -1))
+            up, low = (
+                [v + sign * (p[2] or 0) for v, p in zip(y, points, strict=True)] for sign in (1, -1)
+            )
             marks.append(Mark("band", x, up, entry.number, low=low, opacity=0.16))
         tips = []
         for at, value, spread in points:
             where = f"{at:,.0f}" if by == "round" else f"{at:,.1f}"
             place = "" if by == "round" else f", {where} {'s' if by == 'time' else 'MB'}"
-            tips.append(f"{entry.name}: {value:.1f}{f' ± {spread:.1f}' if spread is not None else ''} %{place}")
+            tips.append(
+                f"{entry.name}: {value:.1f}{f' ± {spread:.1f}' if spread is not None else ''} %{place}"
+            )
         marks.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.6))
     if not marks:
         return None
@@ -101,9 +131,21 @@ def curve(entries: Sequence[Entry], kind: str, by: str) -> Panel | None:
         f"start at zero.{more}"
     )
     axis = Axis(label, whole=by == "round", zero=by != "round")
-    chart = Chart(f"{heading} {tab}", marks, axis, Axis("accuracy, %"), width=540, height=330, unified=by == "round")
+    chart = Chart(
+        f"{heading} {tab}",
+        marks,
+        axis,
+        Axis("accuracy, %"),
+        width=540,
+        height=330,
+        unified=by == "round",
+    )
     return Panel(
-        f"{kind}-{tab.replace(' ', '-')}", f"{heading} {tab}", caption, chart, tab if kind == "personal" else heading
+        f"{kind}-{tab.replace(' ', '-')}",
+        f"{heading} {tab}",
+        caption,
+        chart,
+        tab if kind == "personal" else heading,
     )
 
 
@@ -119,7 +161,9 @@ def domain_names(entries: Sequence[Entry]) -> list[str]:
     """All domains, in the data's order."""
     runs = [r for e in entries for r in e.runs]
     named = [str(d) for r in runs for d in r.federation.get("domains") or []]
-    return list(dict.fromkeys(named + [str(d) for r in runs for d in r.summary.get("domains") or {}]))
+    return list(
+        dict.fromkeys(named + [str(d) for r in runs for d in r.summary.get("domains") or {}])
+    )
 
 
 def domains(entries: Sequence[Entry]) -> Panels:
@@ -145,9 +189,15 @@ def domains(entries: Sequence[Entry]) -> Panels:
 
 
 def _hardest(
-    names: Sequence[str], known: Mapping[int, Entry], table: Mapping[int, Sequence[tuple[Value, Value]]]
+    names: Sequence[str],
+    known: Mapping[int, Entry],
+    table: Mapping[int, Sequence[tuple[Value, Value]]],
 ) -> str:
-    means = {d: m for j, d in enumerate(names) if (m := over(table[i][j][0] for i in known)[0]) is not None}
+    means = {
+        d: m
+        for j, d in enumerate(names)
+        if (m := over(table[i][j][0] for i in known)[0]) is not None
+    }
     hard = min(means, key=lambda d: means[d])
     return (
         "Last headline accuracy on the test samples of each domain's clients, pooled; whiskers are the std over seeds. "
@@ -173,10 +223,18 @@ def _grouped(
         cells = [(j, v, s) for j, (v, s) in enumerate(table[series]) if v is not None]
         x = [j + (place - (len(known) - 1) / 2) * wide for j, _, _ in cells]
         tips = [f"{entry.name}, {names[j]}: {text(v, s, show)}" for j, v, s in cells]
-        y, dy = [factor * v for _, v, _ in cells], [None if s is None else factor * s for _, _, s in cells]
+        y, dy = (
+            [factor * v for _, v, _ in cells],
+            [None if s is None else factor * s for _, _, s in cells],
+        )
         marks.append(Mark("bars", x, y, series, entry.name, dy=dy, tips=tips, size=wide))
     axis = Axis("", ticks=[(j, n) for j, n in enumerate(names)], ends=(-0.5, len(names) - 0.5))
-    return Panel(id, heading, caption, Chart(heading, marks, axis, Axis(label, zero=True), width=1080, height=320))
+    return Panel(
+        id,
+        heading,
+        caption,
+        Chart(heading, marks, axis, Axis(label, zero=True), width=1080, height=320),
+    )
 
 
 def fairness(entries: Sequence[Entry]) -> Panels:
@@ -220,14 +278,20 @@ def _scatter(
     marks = []
     several = False
     for entry in entries:
-        seeds = [(a, b, r) for r in entry.shown if (a := right(r)) is not None and (b := up(r)) is not None]
+        seeds = [
+            (a, b, r)
+            for r in entry.shown
+            if (a := right(r)) is not None and (b := up(r)) is not None
+        ]
         if not seeds:
             continue
         (x, dx), (y, dy) = over(a for a, _, _ in seeds), over(b for _, b, _ in seeds)
         assert x is not None and y is not None
         if len(seeds) > 1:
             several = True
-            tips = [f"{entry.name}, seed {r.seed}: {percent(a)} %, {percent(b)}" for a, b, r in seeds]
+            tips = [
+                f"{entry.name}, seed {r.seed}: {percent(a)} %, {percent(b)}" for a, b, r in seeds
+            ]
             marks.append(
                 Mark(
                     "dots",
@@ -258,7 +322,11 @@ def _scatter(
     if not marks:
         return []
     marks.sort(key=lambda m: m.size)
-    more = " Small dots are the seeds, the large one their mean with whiskers of one std." if several else ""
+    more = (
+        " Small dots are the seeds, the large one their mean with whiskers of one std."
+        if several
+        else ""
+    )
     chart = Chart(heading, marks, Axis(x_label), Axis(y_label), width=540, height=330)
     return [Panel(id, heading, caption + more, chart, tab)]
 
@@ -274,7 +342,10 @@ def profile(entries: Sequence[Entry]) -> Panels:
         cells = [over(row[j] for row in rows) for j in range(size)]
         x, y = [j + 1.0 for j in range(size)], [100 * (v or 0) for v, _ in cells]
         if all(s is not None for _, s in cells):
-            up, low = ([v + sign * 100 * (s or 0) for v, (_, s) in zip(y, cells, strict=True)] for sign in (1, -1))
+            up, low = (
+                [v + sign * 100 * (s or 0) for v, (_, s) in zip(y, cells, strict=True)]
+                for sign in (1, -1)
+            )
             marks.append(Mark("band", x, up, entry.number, low=low, opacity=0.14))
         tips = [f"{entry.name}: {text(v, s, percent)} %" for v, s in cells]
         marks.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.2))
@@ -285,7 +356,9 @@ def profile(entries: Sequence[Entry]) -> Panels:
     axis = Axis("rank of the client: 1 is the worst off", whole=True)
     chart = Chart(heading, marks, axis, Axis("accuracy, %"), width=540, height=330, unified=True)
     banded = (
-        f" With several seeds, clients are ranked within each; {SEEDS}." if any(m.kind == "band" for m in marks) else ""
+        f" With several seeds, clients are ranked within each; {SEEDS}."
+        if any(m.kind == "band" for m in marks)
+        else ""
     )
     caption = (
         "Last headline accuracy, the clients of each method ranked by their own. A flat line treats all alike; a high "
@@ -301,18 +374,28 @@ def _layouts(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
     for run in runs:
         if run.clients:
             own = [c.get("domain") for c in run.federation.get("clients") or []]
-            key = json.dumps(own) if own and None not in own else json.dumps(run.federation, sort_keys=True)
+            key = (
+                json.dumps(own)
+                if own and None not in own
+                else json.dumps(run.federation, sort_keys=True)
+            )
             groups.setdefault(key, []).append(run)
     return groups
 
 
-def domain_order(federation: Mapping[str, Any], size: int) -> tuple[list[int], list[str], list[str | None]]:
+def domain_order(
+    federation: Mapping[str, Any], size: int
+) -> tuple[list[int], list[str], list[str | None]]:
     """The order of the clients, domain by domain, with their labels and domains."""
     clients = federation.get("clients") or []
     owned = [clients[j].get("domain") if j < len(clients) else None for j in range(size)]
     rank = {d: k for k, d in enumerate(dict.fromkeys([*(federation.get("domains") or []), *owned]))}
     order = sorted(range(size), key=lambda j: rank[owned[j]])
-    return order, [str(j) for j in order], [None if owned[j] is None else str(owned[j]) for j in order]
+    return (
+        order,
+        [str(j) for j in order],
+        [None if owned[j] is None else str(owned[j]) for j in order],
+    )
 
 
 def _means(rows: Sequence[Sequence[Value]]) -> list[Value]:
@@ -355,7 +438,11 @@ def clients(entries: Sequence[Entry]) -> tuple[Panels, Panels]:
                 tab,
             )
         )
-        lifts = [(e, _means(found)) for e in entries if (found := [g for r in own[e.number] if (g := gains(r, shown))])]
+        lifts = [
+            (e, _means(found))
+            for e in entries
+            if (found := [g for r in own[e.number] if (g := gains(r, shown))])
+        ]
         if lifts:
             gained.append(
                 Panel(
@@ -363,20 +450,29 @@ def clients(entries: Sequence[Entry]) -> tuple[Panels, Panels]:
                     "Gain of every client over training alone",
                     "Percentage points above (blue) or below (orange) the same client's run of local, of the same "
                     f"seed.{note}",
-                    _map("Gain of every client over training alone", lifts, group[0].federation, True),
+                    _map(
+                        "Gain of every client over training alone", lifts, group[0].federation, True
+                    ),
                     tab,
                 )
             )
     return accuracy, gained
 
 
-def _map(heading: str, rows: Sequence[tuple[Entry, list[Value]]], federation: Mapping[str, Any], gain: bool) -> Heat:
+def _map(
+    heading: str,
+    rows: Sequence[tuple[Entry, list[Value]]],
+    federation: Mapping[str, Any],
+    gain: bool,
+) -> Heat:
     order, labels, bands = domain_order(federation, max(len(row) for _, row in rows))
     cells = [[row[j] if j < len(row) else None for j in order] for _, row in rows]
     known = [v for row in cells for v in row if v is not None] or [0.0]
     most = max(abs(v) for v in known) or 0.01
     ends = (-most, most) if gain else (min(known), max(known))
-    return Heat(heading, [e.name for e, _ in rows], labels, bands, cells, ends, signed if gain else percent)
+    return Heat(
+        heading, [e.name for e, _ in rows], labels, bands, cells, ends, signed if gain else percent
+    )
 
 
 def gain(entries: Sequence[Entry]) -> Panels:
@@ -410,7 +506,18 @@ def gain(entries: Sequence[Entry]) -> Panels:
         middle, spread = over(over(v for v in row if v is not None)[0] for _, row in rows)
         assert middle is not None
         tip = f"{entry.name}, mean over clients: {text(middle, spread, signed)} points"
-        marks.append(Mark("dots", [100 * middle], [y], entry.number, ink="ink", symbol="diamond", tips=[tip], size=5))
+        marks.append(
+            Mark(
+                "dots",
+                [100 * middle],
+                [y],
+                entry.number,
+                ink="ink",
+                symbol="diamond",
+                tips=[tip],
+                size=5,
+            )
+        )
         better = sum(v > 0 for v, _, _ in known)
         said.append(f"{entry.name} {better} of {len(known)} (mean {signed(middle)})")
     if not marks:
@@ -419,7 +526,13 @@ def gain(entries: Sequence[Entry]) -> Panels:
     axis = Axis("points above local", zero=True)
     ends = (names[-1][0] - 0.6, 0.6)
     chart = Chart(
-        heading, marks, axis, Axis("", ticks=names, ends=ends), width=1080, height=60 + 44 * len(names), rule=0.0
+        heading,
+        marks,
+        axis,
+        Axis("", ticks=names, ends=ends),
+        width=1080,
+        height=60 + 44 * len(names),
+        rule=0.0,
     )
     many = len({str(r.seed) for r in shown}) > 1
     caption = (
@@ -472,8 +585,22 @@ def costs(entries: Sequence[Entry]) -> Panels:
     if not known or not any(v for cells in table.values() for v, _ in cells):
         return []
     names = ("up: from all clients", "down: to all clients")
-    caption = "Bytes as serialised, of all clients together, mean over the rounds; MB are 10⁶ bytes."
-    return [_grouped("traffic", "Traffic per round", names, known, table, megabytes, "MB per round", 1e-6, caption)]
+    caption = (
+        "Bytes as serialised, of all clients together, mean over the rounds; MB are 10⁶ bytes."
+    )
+    return [
+        _grouped(
+            "traffic",
+            "Traffic per round",
+            names,
+            known,
+            table,
+            megabytes,
+            "MB per round",
+            1e-6,
+            caption,
+        )
+    ]
 
 
 def has_local(entries: Sequence[Entry]) -> bool:

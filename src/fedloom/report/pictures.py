@@ -20,7 +20,9 @@ Picture = Image.Image
 PAPER, INK, FAINT, LINE = (255, 255, 255), (32, 36, 44), (112, 119, 130), (222, 225, 230)
 BAR, EDGE = (62, 111, 173), (0, 230, 118)
 # From nothing to the most: the first two are apart, so that one sample can be told from none.
-RAMP = np.array([(232, 240, 248), (158, 199, 225), (78, 145, 196), (24, 92, 158), (8, 38, 87)], dtype=float)
+RAMP = np.array(
+    [(232, 240, 248), (158, 199, 225), (78, 145, 196), (24, 92, 158), (8, 38, 87)], dtype=float
+)
 NONE = (248, 249, 250)
 DOMAINS: tuple[Colour, ...] = (
     (230, 126, 34),
@@ -55,12 +57,22 @@ def heatmap(federation: Federation) -> Picture:
     names = [_shorten(c, 130, 12) for c in data.classes]
     every = math.ceil(13 / high)
     left = 16 + math.ceil(max(_length(n, 12) for n in names[::every]))
-    strip = 0 if len(data.domains) < 2 else 14 if (mix.max(1) == 1).all() else 28  # mixtures need room
+    strip = (
+        0 if len(data.domains) < 2 else 14 if (mix.max(1) == 1).all() else 28
+    )  # mixtures need room
     legend = _legend(data.domains, max(cell * clients, 400)) if strip else None
     top = legend.height + 6 + strip + 4 if legend else 8
     grid_width, grid_height = cell * clients, high * rows
-    note = f"client (the first {clients} of {len(federation)})" if clients < len(federation) else "client"
-    wide = left + max(grid_width + 84, (legend.width if legend else 0), math.ceil(_length(note, 12))) + 8
+    note = (
+        f"client (the first {clients} of {len(federation)})"
+        if clients < len(federation)
+        else "client"
+    )
+    wide = (
+        left
+        + max(grid_width + 84, (legend.width if legend else 0), math.ceil(_length(note, 12)))
+        + 8
+    )
     image, draw = _canvas(wide, top + grid_height + 40)
     if legend:
         image.paste(legend, (left, 0))
@@ -68,13 +80,17 @@ def heatmap(federation: Federation) -> Picture:
     colours = _shade(counts, most)
     # Drawn as an image of one pixel per cell, then enlarged; the gaps come on top.
     small = Image.fromarray(np.ascontiguousarray(colours.transpose(1, 0, 2)))
-    image.paste(small.resize((max(grid_width, 1), grid_height), Image.Resampling.NEAREST), (left, top))
+    image.paste(
+        small.resize((max(grid_width, 1), grid_height), Image.Resampling.NEAREST), (left, top)
+    )
     for k in range(clients if strip else 0):
         x, y = left + k * cell, float(top - strip - 4)
         for d in range(len(data.domains)):
             end = y + strip * mix[k, d]
             if round(end) > round(y):
-                draw.rectangle((x, round(y), x + cell - (2 if cell > 6 else 1), round(end) - 1), _domain(d))
+                draw.rectangle(
+                    (x, round(y), x + cell - (2 if cell > 6 else 1), round(end) - 1), _domain(d)
+                )
             y = end
     if cell > 6:
         for k in range(clients + 1):
@@ -87,7 +103,14 @@ def heatmap(federation: Federation) -> Picture:
             for c in range(rows):
                 if n := int(counts[k, c]):
                     ink = PAPER if colours[k, c].mean() < 150 else INK
-                    _text(draw, (left + (k + 0.5) * cell, top + (c + 0.5) * high), _short(n), 11, ink, "mm")
+                    _text(
+                        draw,
+                        (left + (k + 0.5) * cell, top + (c + 0.5) * high),
+                        _short(n),
+                        11,
+                        ink,
+                        "mm",
+                    )
     for c in range(0, rows, every):
         _text(draw, (left - 8, top + (c + 0.5) * high), names[c], 12, INK, "rm")
     step = _step(_length(str(clients), 11) + 6, cell)
@@ -108,9 +131,13 @@ def histogram(federation: Federation) -> Picture:
 def contact_sheet(data: Dataset, per_domain: int = 16) -> Picture:
     """Samples of each domain, a row or more each, with the classes taking turns; foregrounds of maps are outlined."""
     if not isinstance(data.x, Tensor) or data.x.ndim != 4 or data.x.dtype != torch.uint8:
-        raise FedloomError(f"{data.name}: only images (uint8, channels, height, width) can be shown.")
+        raise FedloomError(
+            f"{data.name}: only images (uint8, channels, height, width) can be shown."
+        )
     if data.x.shape[1] not in (1, 3):
-        raise FedloomError(f"{data.name}: only images of 1 or 3 channels can be shown, these have {data.x.shape[1]}.")
+        raise FedloomError(
+            f"{data.name}: only images of 1 or 3 channels can be shown, these have {data.x.shape[1]}."
+        )
     if per_domain < 1:
         raise FedloomError(f"per_domain must be at least 1, got {per_domain}.")
     height, width = data.x.shape[2:]
@@ -123,7 +150,9 @@ def contact_sheet(data: Dataset, per_domain: int = 16) -> Picture:
     fit = max(1, (WIDTH - left) // (wide + gap))
     across = math.ceil(longest / math.ceil(longest / fit))  # lines of about the same length
     lines = [max(1, math.ceil(len(rows) / across)) for rows in chosen]
-    image, draw = _canvas(left + across * (wide + gap), sum(lines) * (high + gap) + 8 * (len(lines) - 1))
+    image, draw = _canvas(
+        left + across * (wide + gap), sum(lines) * (high + gap) + 8 * (len(lines) - 1)
+    )
     top = 0
     for d, rows in enumerate(chosen):
         block = lines[d] * (high + gap) - gap
@@ -146,13 +175,20 @@ def picture(federation: Federation) -> Picture:
         (f"Training {what} of each client and class", heatmap(federation)),
         (f"Training {what} of each class{each}", histogram(federation)),
     ]
-    if isinstance(data.x, Tensor) and data.x.ndim == 4 and data.x.dtype == torch.uint8 and data.x.shape[1] in (1, 3):
+    if (
+        isinstance(data.x, Tensor)
+        and data.x.ndim == 4
+        and data.x.dtype == torch.uint8
+        and data.x.shape[1] in (1, 3)
+    ):
         parts.append(("What the samples look like", contact_sheet(data)))
     margin = 28
     wide = max(640, *(p.width for _, p in parts))
     # Clients may be tested on the same samples: each counts once.
     held = {part: [getattr(c, part) for c in federation.clients] for part in SPLITS}
-    sizes = ", ".join(f"{len(np.unique(np.concatenate([*rows, []])))} {part}" for part, rows in held.items())
+    sizes = ", ".join(
+        f"{len(np.unique(np.concatenate([*rows, []])))} {part}" for part, rows in held.items()
+    )
     title = f"{data.name}, {federation.partition}: {len(federation)} clients"
     said = _wrap(f"{federation.description} Samples: {sizes}.".strip(), wide, 13)
     high = margin + 34 + 18 * len(said) + sum(p.height + 56 for _, p in parts) + margin - 14
@@ -186,12 +222,19 @@ def _each(federation: Federation) -> Picture:
         head = f"client {k}" + (f", {client.domain}" if client.domain else "")
         _text(draw, (x, y - 20), _shorten(head, wide, 12), 12, INK, "la")
         names = federation.data.domains
-        colour = _domain(names.index(client.domain)) if client.domain in names and len(names) > 1 else BAR
+        colour = (
+            _domain(names.index(client.domain))
+            if client.domain in names and len(names) > 1
+            else BAR
+        )
         _axis(draw, x, y, bar * len(classes), high, most)
         for c, n in enumerate(counts[k].tolist()):
             tall = math.ceil(n / most * high)
             if tall:
-                draw.rectangle((x + c * bar, y + high - tall, x + c * bar + max(bar - 3, 0), y + high - 1), colour)
+                draw.rectangle(
+                    (x + c * bar, y + high - tall, x + c * bar + max(bar - 3, 0), y + high - 1),
+                    colour,
+                )
         _class_names(draw, classes, x, y + high + 4, bar)
     return image
 
@@ -220,7 +263,12 @@ def _overall(federation: Federation) -> Picture:
             low, up = round(below / most * high), round((below + n) / most * high)
             if up > low:
                 x, gap = left + c * bar, max(1, bar // 6)
-                box = (x + gap // 2, top + high - up, x + max(bar - gap, 1) - 1 + gap // 2, top + high - low - 1)
+                box = (
+                    x + gap // 2,
+                    top + high - up,
+                    x + max(bar - gap, 1) - 1 + gap // 2,
+                    top + high - low - 1,
+                )
                 draw.rectangle(box, _domain(d) if parts > 1 else BAR)
             below += n
     _class_names(draw, data.classes, left, top + high + 4, bar)
@@ -237,7 +285,9 @@ def _axis(draw: ImageDraw.ImageDraw, x: int, y: int, wide: int, high: int, most:
         _text(draw, (x - 6, level), _short(n), 10, FAINT, "rm")
 
 
-def _class_names(draw: ImageDraw.ImageDraw, classes: Sequence[str], x: int, y: int, bar: int) -> None:
+def _class_names(
+    draw: ImageDraw.ImageDraw, classes: Sequence[str], x: int, y: int, bar: int
+) -> None:
     """Class names below bars, or only some of their numbers where names do not fit."""
     if max(_length(c, 11) for c in classes) <= bar - 1 or bar >= 40:
         for c, name in enumerate(classes):
@@ -301,7 +351,9 @@ def _sample(pixels: Tensor, mask: np.ndarray | None, wide: int, high: int) -> Pi
         array[_outline(mask)] = EDGE
     image = Image.fromarray(array)
     larger = wide > image.width
-    return image.resize((wide, high), Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS)
+    return image.resize(
+        (wide, high), Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
+    )
 
 
 def _outline(mask: np.ndarray) -> np.ndarray:
@@ -348,7 +400,11 @@ def _step(room: float, cell: float) -> int:
     """The smallest round number of cells that gives a label this much room."""
     step = 1
     while step * cell < room:
-        step = next(s for s in (10 ** len(str(step)) // f for f in (5, 2, 1)) if s > step) if step > 1 else 2
+        step = (
+            next(s for s in (10 ** len(str(step)) // f for f in (5, 2, 1)) if s > step)
+            if step > 1
+            else 2
+        )
     return step
 
 
@@ -356,7 +412,11 @@ def _short(n: int) -> str:
     """A count in at most four characters or so: 950, 1.2k, 35k, 1.2M."""
     for size, letter in ((10**6, "M"), (10**3, "k")):
         if n >= size:
-            return f"{n / size:.0f}{letter}" if n >= 10 * size else f"{n / size:.1f}".removesuffix(".0") + letter
+            return (
+                f"{n / size:.0f}{letter}"
+                if n >= 10 * size
+                else f"{n / size:.1f}".removesuffix(".0") + letter
+            )
     return str(n)
 
 
@@ -374,7 +434,14 @@ def _length(text: str, size: int) -> float:
     return _font(size).getlength(text)
 
 
-def _text(draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, size: int, ink: Colour, anchor: str) -> None:
+def _text(
+    draw: ImageDraw.ImageDraw,
+    at: tuple[float, float],
+    text: str,
+    size: int,
+    ink: Colour,
+    anchor: str,
+) -> None:
     draw.text(at, text, fill=ink, font=_font(size), anchor=anchor)
 
 

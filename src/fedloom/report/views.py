@@ -67,7 +67,9 @@ class Opened:
         local = Local(self.site, k, self.round)
         return method.personal(method.download(self.server, k), self.store.get(k), local)
 
-    def features(self, k: int, split: str, most: int, of: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+    def features(
+        self, k: int, split: str, most: int, of: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor]:
         """What the body (or another part) of client `k`'s model makes of up to `most` of its samples; their labels."""
         x, y = self.federation.samples(k, split)
         if len(y) > most:
@@ -86,7 +88,9 @@ class Opened:
         if not len(y):
             return torch.zeros(0, 1), y
         if sum(map(len, caught)) != len(y) or caught[0].ndim != 2:
-            raise FedloomError(f"{self.entry.name}: its model does not give one vector of features per sample.")
+            raise FedloomError(
+                f"{self.entry.name}: its model does not give one vector of features per sample."
+            )
         return torch.cat(caught).to(torch.float32), y
 
 
@@ -104,7 +108,9 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
         if mine:
             opened.append((entry, back[id(mine[0])]))
     if not opened:
-        raise FedloomError("features are looked at in finished runs, and none of these is finished.")
+        raise FedloomError(
+            "features are looked at in finished runs, and none of these is finished."
+        )
     known: dict[str, Federation] = {}
     looks: list[tuple[Entry, Tiles]] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -118,7 +124,9 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
                     if (tiles := grad_cam(one)) is not None:
                         looks.append((entry, tiles))
                         if tiles.parts:
-                            found.setdefault("Grad-CAM of decoupled features", []).append(_decoupled(one, tiles))
+                            found.setdefault("Grad-CAM of decoupled features", []).append(
+                                _decoupled(one, tiles)
+                            )
             except FedloomError as error:
                 warnings.warn(f"no feature views of {entry.name}: {error}", stacklevel=2)
             bar.advance(task)
@@ -140,9 +148,13 @@ def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Op
     config = run.config
     for part in ("partition", "model"):
         if getattr(config, part) == "given":
-            raise FedloomError(f"the run was made with its own {'federation' if part == 'partition' else 'model'}.")
+            raise FedloomError(
+                f"the run was made with its own {'federation' if part == 'partition' else 'model'}."
+            )
     # Methods of a comparison differ in these sections only, and these do not change the data.
-    dealt = config.model_dump(mode="json", exclude={"method", "hyper", "model", "network", "schedule", "execution"})
+    dealt = config.model_dump(
+        mode="json", exclude={"method", "hyper", "model", "network", "schedule", "execution"}
+    )
     name = json.dumps(dealt, sort_keys=True)
     if name not in known:
         known[name] = encoded(config, deal(config))
@@ -157,7 +169,11 @@ def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Op
 def _features(one: Opened) -> dict[str, Panel]:
     """The three views of features, by heading."""
     federation = one.federation
-    held = [k for k in range(len(federation)) if len(federation.clients[k].train) and len(federation.clients[k].test)]
+    held = [
+        k
+        for k in range(len(federation))
+        if len(federation.clients[k].train) and len(federation.clients[k].test)
+    ]
     if not held:
         raise FedloomError("no client has both training and test samples.")
     if federation.data.kind == "segmentation":
@@ -195,7 +211,9 @@ def embedding(one: Opened, shown: Samples) -> Panel:
     if len(both) < 8:
         raise FedloomError("too few test samples for a t-SNE.")
     seed = key(one.site.seed, "views", "t-SNE") % 2**32
-    flat = TSNE(perplexity=min(30.0, (len(both) - 1) / 4), init="pca", random_state=seed).fit_transform(both)
+    flat = TSNE(
+        perplexity=min(30.0, (len(both) - 1) / 4), init="pca", random_state=seed
+    ).fit_transform(both)
     names = [str(d) for d in dict.fromkeys(owner)]
     classes = federation.data.classes
     marks = []
@@ -207,17 +225,39 @@ def embedding(one: Opened, shown: Samples) -> Panel:
                 tips = [f"{classes[c]}{f', {d}' if d else ''}"]
                 symbol = SYMBOLS[names.index(str(d)) % len(SYMBOLS)]
                 across, up = ([float(flat[i, axis]) for i in rows] for axis in (0, 1))
-                marks.append(Mark("dots", across, up, ink=ink, symbol=symbol, size=2.8, opacity=0.75, tips=tips))
+                marks.append(
+                    Mark(
+                        "dots",
+                        across,
+                        up,
+                        ink=ink,
+                        symbol=symbol,
+                        size=2.8,
+                        opacity=0.75,
+                        tips=tips,
+                    )
+                )
     for i, c in enumerate(present):
         at = [float(v) for v in flat[len(y) + i]]
         tip = f"mean of class {classes[c]}"
         marks.append(
-            Mark("dots", at[:1], at[1:], ink=shade(c, len(classes)), symbol="star", size=8, tips=[tip], edge="ink")
+            Mark(
+                "dots",
+                at[:1],
+                at[1:],
+                ink=shade(c, len(classes)),
+                symbol="star",
+                size=8,
+                tips=[tip],
+                edge="ink",
+            )
         )
         if len(present) <= 20:
             marks.append(Mark("dots", [], [], name=str(classes[c]), ink=shade(c, len(classes))))
     for d in names if len(names) > 1 else ():
-        marks.append(Mark("dots", [], [], name=d, ink="soft", symbol=SYMBOLS[names.index(d) % len(SYMBOLS)]))
+        marks.append(
+            Mark("dots", [], [], name=d, ink="soft", symbol=SYMBOLS[names.index(d) % len(SYMBOLS)])
+        )
     heading = f"{one.entry.name}: t-SNE"
     chart = Chart(heading, marks, Axis(), Axis(), width=540, height=400, square=True, legend=True)
     caption = (
@@ -233,16 +273,35 @@ def by_domain(one: Opened, shown: Samples) -> Panel:
     from sklearn.manifold import TSNE
 
     h = torch.cat([f for f, _ in shown.values()]).numpy()
-    owner = [str(one.federation.clients[k].domain) for k, (_, labels) in shown.items() for _ in labels]
+    owner = [
+        str(one.federation.clients[k].domain) for k, (_, labels) in shown.items() for _ in labels
+    ]
     if len(h) < 8:
         raise FedloomError("too few test samples for a t-SNE.")
     seed = key(one.site.seed, "views", "prompts") % 2**32
-    flat = TSNE(perplexity=min(30.0, (len(h) - 1) / 4), init="pca", random_state=seed).fit_transform(h)
+    flat = TSNE(
+        perplexity=min(30.0, (len(h) - 1) / 4), init="pca", random_state=seed
+    ).fit_transform(h)
     marks = []
     for i, d in enumerate(dict.fromkeys(owner)):
-        across, up = ([float(at[axis]) for at, own in zip(flat, owner, strict=True) if own == d] for axis in (0, 1))
+        across, up = (
+            [float(at[axis]) for at, own in zip(flat, owner, strict=True) if own == d]
+            for axis in (0, 1)
+        )
         symbol = SYMBOLS[i % len(SYMBOLS)]
-        marks.append(Mark("dots", across, up, name=d, ink=colour(i), symbol=symbol, size=2.8, opacity=0.75, tips=[d]))
+        marks.append(
+            Mark(
+                "dots",
+                across,
+                up,
+                name=d,
+                ink=colour(i),
+                symbol=symbol,
+                size=2.8,
+                opacity=0.75,
+                tips=[d],
+            )
+        )
     heading = f"{one.entry.name}: prompts by domain"
     chart = Chart(heading, marks, Axis(), Axis(), width=540, height=400, square=True, legend=True)
     caption = (
@@ -296,7 +355,13 @@ def spectrum(one: Opened, own: Samples) -> Panel:
     heading = f"{one.entry.name}: singular values of the covariance"
     axis = Axis("direction, from the strongest", whole=True)
     chart = Chart(
-        heading, marks, axis, Axis("log10, relative to the largest"), width=540, height=330, legend=len(domains) > 1
+        heading,
+        marks,
+        axis,
+        Axis("log10, relative to the largest"),
+        width=540,
+        height=330,
+        legend=len(domains) > 1,
     )
     width = next(iter(own.values()))[0].shape[1]
     caption = (
@@ -320,7 +385,9 @@ def similarity(one: Opened, own: Samples) -> Panel:
         row: list[float | None] = []
         for b in order:
             both = means[a].keys() & means[b].keys()
-            cosines = [float(F.cosine_similarity(means[a][c], means[b][c], dim=0)) for c in sorted(both)]
+            cosines = [
+                float(F.cosine_similarity(means[a][c], means[b][c], dim=0)) for c in sorted(both)
+            ]
             row.append(sum(cosines) / len(cosines) if cosines else None)
         cells.append(row)
     bands = [one.federation.clients[k].domain for k in order]
@@ -357,7 +424,9 @@ class Tiles:
     maps: list[np.ndarray]  # height x width, from 0 to 1
     truth: list[str]
     said: list[str]
-    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)  # maps of what `dfdc` makes of a feature map
+    parts: dict[str, list[np.ndarray]] = field(
+        default_factory=dict
+    )  # maps of what `dfdc` makes of a feature map
 
 
 def grad_cam(one: Opened) -> Tiles | None:
@@ -374,10 +443,14 @@ def grad_cam(one: Opened) -> Tiles | None:
     each = max(1, SHOWN // max(len(firsts), 1))
     tiles = Tiles([], [], [], [], [], [])
     for domain, k in list(firsts.items())[:SHOWN]:
-        chosen = numpy_rng(one.site.seed, "views", "grad-cam", k).permutation(federation.clients[k].test)[:each]
+        chosen = numpy_rng(one.site.seed, "views", "grad-cam", k).permutation(
+            federation.clients[k].test
+        )[:each]
         rows = torch.from_numpy(np.sort(chosen))
         x, y = data.take(rows), data.y[rows]
-        said = one.predictor(k)(x).argmax(1)  # as the method predicts, which need not be with the model's head
+        said = one.predictor(k)(x).argmax(
+            1
+        )  # as the method predicts, which need not be with the model's head
         maps = class_maps(one.site.model, data.prepare(x), said)
         for part, seen in part_maps(one.site.model, data.prepare(x), said).items():
             tiles.parts.setdefault(part, []).extend(seen.numpy())
@@ -409,7 +482,13 @@ def class_maps(model: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
     return F.interpolate(heat, size=x.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
 
 
-PARTS: dict[Use, str] = {"plain": "f", "robust": "f+", "related": "f-", "corrected": "f*", "whole": "f~"}
+PARTS: dict[Use, str] = {
+    "plain": "f",
+    "robust": "f+",
+    "related": "f-",
+    "corrected": "f*",
+    "whole": "f~",
+}
 
 
 def part_maps(model: nn.Module, x: Tensor, classes: Tensor) -> dict[str, Tensor]:
@@ -425,13 +504,24 @@ def part_maps(model: nn.Module, x: Tensor, classes: Tensor) -> dict[str, Tensor]
         return {}
     with torch.no_grad():
         parts = module.parts(given)
-        heats = {PARTS[name]: (weights * parts[name]).sum(1, keepdim=True).clamp_min(0) for name in PARTS}
-        top = torch.stack([h.amax((2, 3), keepdim=True) for h in heats.values()]).amax(0).clamp_min(1e-12)
+        heats = {
+            PARTS[name]: (weights * parts[name]).sum(1, keepdim=True).clamp_min(0) for name in PARTS
+        }
+        top = (
+            torch.stack([h.amax((2, 3), keepdim=True) for h in heats.values()])
+            .amax(0)
+            .clamp_min(1e-12)
+        )
     size = x.shape[-2:]
-    return {n: F.interpolate(h / top, size=size, mode="bilinear", align_corners=False)[:, 0] for n, h in heats.items()}
+    return {
+        n: F.interpolate(h / top, size=size, mode="bilinear", align_corners=False)[:, 0]
+        for n, h in heats.items()
+    }
 
 
-def _weighted(model: nn.Module, x: Tensor, classes: Tensor) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+def _weighted(
+    model: nn.Module, x: Tensor, classes: Tensor
+) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """The module that Grad-CAM looks at, what goes into it, what comes out, and the weights of its channels."""
     caught: list[tuple[nn.Module, Tensor, Tensor]] = []
 
@@ -440,7 +530,11 @@ def _weighted(model: nn.Module, x: Tensor, classes: Tensor) -> tuple[nn.Module, 
             caught.append((module, inputs[0], output))
 
     body: Any = model.body
-    handles = [m.register_forward_hook(keep) for m in body.modules() if isinstance(m, nn.Conv2d | Correction)]
+    handles = [
+        m.register_forward_hook(keep)
+        for m in body.modules()
+        if isinstance(m, nn.Conv2d | Correction)
+    ]
     model.eval()
     try:
         # A frozen body has no gradients of its own: let them flow from the input.
@@ -475,7 +569,9 @@ def _sheet(looks: Sequence[tuple[str, Tiles]]) -> bytes:
     left = 20 + max(math.ceil(large.getlength(name)) for name, _ in looks)
     left = max(left, 70)
     row, gap, head = TILE + 24, 6, 26
-    image = Image.new("RGB", (left + len(first.images) * (TILE + gap), head + row * (len(looks) + 1)), "#ffffff")
+    image = Image.new(
+        "RGB", (left + len(first.images) * (TILE + gap), head + row * (len(looks) + 1)), "#ffffff"
+    )
     draw = ImageDraw.Draw(image)
     start = 0
     for j in range(1, len(first.domains) + 1):
@@ -499,13 +595,17 @@ def _sheet(looks: Sequence[tuple[str, Tiles]]) -> bytes:
                 text = text[:-3] + ".."
             draw.text((x + TILE / 2, y + TILE + 10), text, fill=ink, font=small, anchor="mm")
     file = io.BytesIO()
-    image.quantize(256).save(file, format="PNG", optimize=True)  # a third of the size, and no worse to look at
+    image.quantize(256).save(
+        file, format="PNG", optimize=True
+    )  # a third of the size, and no worse to look at
     return file.getvalue()
 
 
 def _overlay(pixels: np.ndarray, heat: np.ndarray) -> np.ndarray:
     """An image in grey with a map over it, from blue (nothing) by yellow to red."""
-    ramp = np.array([[30, 60, 140], [60, 170, 190], [250, 220, 60], [230, 60, 30]], dtype=np.float64)
+    ramp = np.array(
+        [[30, 60, 140], [60, 170, 190], [250, 220, 60], [230, 60, 30]], dtype=np.float64
+    )
     at = np.clip(heat, 0, 1) * (len(ramp) - 1)
     low = np.minimum(at.astype(int), len(ramp) - 2)
     part = (at - low)[..., None]

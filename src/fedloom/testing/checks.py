@@ -65,7 +65,11 @@ def run_checks(method: str | Method) -> Iterator[CheckResult]:
         except NotApplicable as reason:
             yield CheckResult(name, str(reason), applies=False)
         except Exception as error:  # a check reports whatever goes wrong in the method
-            yield CheckResult(name, about, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            yield CheckResult(
+                name,
+                about,
+                f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+            )
         else:
             yield CheckResult(name, about)
 
@@ -76,12 +80,19 @@ def network(classes: int = 4) -> Split:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key("checks", "network"))
         body = nn.Sequential(
-            nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.1), nn.Flatten()
+            nn.Conv2d(1, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.1),
+            nn.Flatten(),
         )
         return Split(body, nn.Linear(96, classes), 96)
 
 
-def federation(sizes: Iterable[int] = (24, 40, 16, 32), only: dict[int, list[int]] | None = None) -> Federation:
+def federation(
+    sizes: Iterable[int] = (24, 40, 16, 32), only: dict[int, list[int]] | None = None
+) -> Federation:
     """Clients of two domains. Class 3 exists by name, but nobody has it; `only` restricts clients to some classes."""
     rng = numpy_rng("checks", "data")
     patterns = rng.normal(size=(3, 8, 8))
@@ -113,11 +124,15 @@ def small_dual() -> Dual:
     It reads the world's three names; any other text is a pseudo-random vector. Context vectors shift a class's row.
     """
     patterns = numpy_rng("checks", "data").normal(size=(3, 8, 8)).reshape(3, 64).astype(np.float32)
-    known = {name: torch.from_numpy(p) for name, p in zip(("zero", "one", "two"), patterns, strict=True)}
+    known = {
+        name: torch.from_numpy(p) for name, p in zip(("zero", "one", "two"), patterns, strict=True)
+    }
 
     def embed(texts: Sequence[str]) -> torch.Tensor:
         spoken = [next((w for w in re.findall(r"\w+", text) if w in known), None) for text in texts]
-        return torch.stack([known[w] if w else Hashed(64).word(t) for w, t in zip(spoken, texts, strict=True)])
+        return torch.stack(
+            [known[w] if w else Hashed(64).word(t) for w, t in zip(spoken, texts, strict=True)]
+        )
 
     def prompted(classes: Sequence[str], context: torch.Tensor) -> torch.Tensor:
         return embed(classes) * (1 + context.mean(0)) + 0.1 * context.mean(0)
@@ -129,7 +144,9 @@ def small_dual() -> Dual:
     )  # fmt: skip
 
 
-def place(method: Method, world: Federation | None = None, training: Training | None = None) -> Site:
+def place(
+    method: Method, world: Federation | None = None, training: Training | None = None
+) -> Site:
     """A worker in the small world, as the method wants it: images, or the features of a dual encoder."""
     world, model = world or federation(), network()
     if method.world == "dual":
@@ -137,7 +154,9 @@ def place(method: Method, world: Federation | None = None, training: Training | 
         x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
         world = replace(world, data=replace(world.data, x=x, encoder="checks"))
         model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
-    return Site(method, world, model, training or Training(**{**method.training, "batch": 8}), seed=7)
+    return Site(
+        method, world, model, training or Training(**{**method.training, "batch": 8}), seed=7
+    )
 
 
 @dataclass
@@ -162,7 +181,9 @@ class Notes:
 
     changed: list[str] = field(default_factory=list)  # inputs that are not what they were
     sent: set[str] = field(default_factory=set)  # names of all that was uploaded
-    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})  # in training, not in evaluation
+    bytes: dict[str, int] = field(
+        default_factory=lambda: {"up": 0, "down": 0}
+    )  # in training, not in evaluation
 
 
 def trace(
@@ -267,9 +288,15 @@ def check_resume(method: Method) -> None:
         for stop in range(1, ROUNDS + 1):
             rest = trace(method, folder=Path(folder), rounds=stop)
             where = f"stopped before round {stop}"
-            assert rest.metrics == usual(method).metrics[stop - 1 : stop], f"{where}: metrics differ"
-            assert rest.states[-1] == usual(method).states[stop - 1], f"{where}: a client's state differs"
-        assert rest.server.equal(usual(method).server), "stopped after every round: the server differs"
+            assert rest.metrics == usual(method).metrics[stop - 1 : stop], (
+                f"{where}: metrics differ"
+            )
+            assert rest.states[-1] == usual(method).states[stop - 1], (
+                f"{where}: a client's state differs"
+            )
+        assert rest.server.equal(usual(method).server), (
+            "stopped after every round: the server differs"
+        )
 
 
 @check
@@ -279,7 +306,9 @@ def check_neutral(method: Method) -> None:
         raise NotApplicable("it declares no neutral values")
     values, parent = method.neutral
     quiet, plain = type(method)(**{**method.params(), **values}), make(parent)
-    _alike(usual(quiet), trace(plain, trained_as=method), method.stage, f"with {dict(values)}", parent)
+    _alike(
+        usual(quiet), trace(plain, trained_as=method), method.stage, f"with {dict(values)}", parent
+    )
 
 
 @check
@@ -290,18 +319,31 @@ def check_alone(method: Method) -> None:
     values = {**(method.neutral[0] if method.neutral else {}), **method.alone}
     quiet, world = type(method)(**{**method.params(), **values}), federation(sizes=(40,))
     what = f"one client{f', with {values}' if values else ''} (the attribute `alone` says which values, or None)"
-    _alike(trace(quiet, world), trace(make("local"), world, trained_as=method), "after", what, "local", digits=6)
+    _alike(
+        trace(quiet, world),
+        trace(make("local"), world, trained_as=method),
+        "after",
+        what,
+        "local",
+        digits=6,
+    )
 
 
-def _alike(ours: Trace, theirs: Trace, stage: str, what: str, parent: str, digits: int = 16) -> None:
+def _alike(
+    ours: Trace, theirs: Trace, stage: str, what: str, parent: str, digits: int = 16
+) -> None:
     """Fail unless clients' models score the same, and, where both report it, the plain loss is the same."""
     for mine, other in zip(ours.metrics, theirs.metrics, strict=True):
-        for k, (a, b) in enumerate(zip(mine["clients"][stage], other["clients"][stage], strict=True)):
+        for k, (a, b) in enumerate(
+            zip(mine["clients"][stage], other["clients"][stage], strict=True)
+        ):
             same = a == b or (a is not None and b is not None and round(a - b, digits) == 0)
             where = f"{what}: in round {mine['round']} the model of client {k}"
             assert same, f"{where} scores {a}, that of {parent} {b}"
         a, b = mine["loss"].get("ce"), other["loss"].get("ce")
-        close = a is None or b is None or abs(a - b) <= 10.0 ** (-min(digits, 6) + 2) * max(1, abs(b))
+        close = (
+            a is None or b is None or abs(a - b) <= 10.0 ** (-min(digits, 6) + 2) * max(1, abs(b))
+        )
         assert close, f"{what}: in round {mine['round']} the loss 'ce' is {a}, that of {parent} {b}"
 
 
@@ -339,7 +381,9 @@ def check_evaluation(method: Method) -> None:
     rarely = trace(method, eval_every=ROUNDS)
     assert rarely.server.equal(usual(method).server), "evaluation changes the server"
     assert rarely.states[-1] == usual(method).states[-1], "evaluation changes a client's state"
-    assert rarely.metrics[-1]["personal"] == usual(method).metrics[-1]["personal"], "evaluation changes accuracy"
+    assert rarely.metrics[-1]["personal"] == usual(method).metrics[-1]["personal"], (
+        "evaluation changes accuracy"
+    )
 
 
 @check
@@ -362,7 +406,10 @@ def check_copies(method: Method) -> None:
     site = place(method)
     server = usual(method).server
     states = [Payload.decode(s) for s in usual(method).states[-1]]
-    tasks = (Task("client", ROUNDS + 1, (k,), method.download(server, k), states[k]) for k in range(site.clients))
+    tasks = (
+        Task("client", ROUNDS + 1, (k,), method.download(server, k), states[k])
+        for k in range(site.clients)
+    )
     executor = Inplace(site)
     uploads = [(r.clients[0], r.upload) for r in executor.run(tasks)]
     executor.close()
@@ -404,13 +451,17 @@ def check_common(method: Method) -> None:
     site = place(method)
     server, states = usual(method).server, usual(method).states[-1]
     tasks = (
-        Task("before", ROUNDS, (k,), method.download(server, k), Payload.decode(states[k]), ("test",))
+        Task(
+            "before", ROUNDS, (k,), method.download(server, k), Payload.decode(states[k]), ("test",)
+        )
         for k in range(site.clients)
     )
     executor = Inplace(site)
     own = [r.scores["test"][0].tolist() for r in executor.run(tasks)]
     executor.close()
-    assert [c / n for c, n in own] == record["clients"]["common"], "a client's own model differs from the common one"
+    assert [c / n for c, n in own] == record["clients"]["common"], (
+        "a client's own model differs from the common one"
+    )
 
 
 @check
@@ -422,7 +473,9 @@ def check_learns(method: Method) -> None:
 
     reached = best(usual(method))  # most need no more rounds than these
     reached = reached if reached > 0.5 else best(trace(method, rounds=6))
-    assert reached > 0.5, f"only {100 * reached:.0f} % after 6 rounds on three easy classes (chance is 33 %)"
+    assert reached > 0.5, (
+        f"only {100 * reached:.0f} % after 6 rounds on three easy classes (chance is 33 %)"
+    )
 
 
 # -- executors that watch -------------------------------------------------------------------------------------------

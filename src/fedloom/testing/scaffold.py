@@ -155,7 +155,11 @@ def write(name: str, folder: Path) -> list[Path]:
     for path in files:
         if path.exists():
             raise FedloomError(f"{path} is there already; nothing was written.")
-    texts = (_METHOD.replace("IMPORTS", _INSIDE if inside else _OUTSIDE), _PAGE, _TEST if inside else _TEST_OUTSIDE)
+    texts = (
+        _METHOD.replace("IMPORTS", _INSIDE if inside else _OUTSIDE),
+        _PAGE,
+        _TEST if inside else _TEST_OUTSIDE,
+    )
     for path, text in zip(files, texts, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(name=name, title=title, stem=stem))

@@ -19,7 +19,12 @@ Y = torch.tensor([0, 1, 2, 1, 0])
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     body = nn.Sequential(
-        nn.Flatten(), nn.Linear(12, 8, bias=False), nn.ReLU(), nn.Identity(), nn.Linear(8, 6), nn.ReLU()
+        nn.Flatten(),
+        nn.Linear(12, 8, bias=False),
+        nn.ReLU(),
+        nn.Identity(),
+        nn.Linear(8, 6),
+        nn.ReLU(),
     )
     return nn.Sequential(body, nn.Linear(6, 3))
 
@@ -44,10 +49,16 @@ def test_gradients_are_those_of_autograd(dtype: torch.dtype) -> None:
         assert p.grad is not None and torch.allclose(p.grad, g, atol=1e-7)
 
 
-@pytest.mark.parametrize("kept", [slice(0, 5), slice(3, 5), slice(1, 2), slice(2, 3)])  # all, head, a weight, a bias
-@pytest.mark.parametrize("large", [1, 1 << 40])  # from how many numbers on a weight is shown batches together
+@pytest.mark.parametrize(
+    "kept", [slice(0, 5), slice(3, 5), slice(1, 2), slice(2, 3)]
+)  # all, head, a weight, a bias
+@pytest.mark.parametrize(
+    "large", [1, 1 << 40]
+)  # from how many numbers on a weight is shown batches together
 @pytest.mark.parametrize("sizes", [[5], [2, 2, 1]])
-def test_steps_are_those_of_autograd(kept: slice, large: int, sizes: list[int], monkeypatch) -> None:
+def test_steps_are_those_of_autograd(
+    kept: slice, large: int, sizes: list[int], monkeypatch
+) -> None:
     monkeypatch.setattr("fedloom.client.fast.dense.LARGE", large)
     ours, theirs, rates, wanted = network(), network(), [0.5, 0.2, 0.3][: len(sizes)], []
     trained = list(theirs.parameters())[kept]
@@ -60,7 +71,9 @@ def test_steps_are_those_of_autograd(kept: slice, large: int, sizes: list[int], 
     found = chained(ours, list(ours.parameters())[kept]).descend(X, Y.split(sizes), rates)
     assert torch.allclose(torch.stack(found), torch.stack(wanted), atol=1e-6)
     changed = []
-    for p, q, old in zip(ours.parameters(), theirs.parameters(), network().parameters(), strict=True):
+    for p, q, old in zip(
+        ours.parameters(), theirs.parameters(), network().parameters(), strict=True
+    ):
         assert p.grad is None and torch.allclose(p, q, atol=1e-6)
         changed.append(not torch.equal(p, old))
     assert changed == [i in range(5)[kept] for i in range(5)]
@@ -87,13 +100,25 @@ def test_other_networks_are_refused() -> None:
     tied = nn.Linear(3, 3)
     tied.weight = linear.weight
     assert layers(nn.Sequential(linear), twice, ndim=2) == [linear, twice]
-    for others in ([nn.Dropout()], [Other(linear)], [twice, twice], [linear, tied], [nn.Conv2d(1, 1, 1)]):
+    for others in (
+        [nn.Dropout()],
+        [Other(linear)],
+        [twice, twice],
+        [linear, tied],
+        [nn.Conv2d(1, 1, 1)],
+    ):
         assert layers(*others, ndim=2) is None
 
 
 def test_a_layer_without_weights_may_come_twice() -> None:
     relu, one, other = nn.ReLU(), nn.Linear(3, 3), nn.Linear(3, 3)
-    assert layers(nn.Sequential(relu, one, relu), other, relu, ndim=2) == [relu, one, relu, other, relu]
+    assert layers(nn.Sequential(relu, one, relu), other, relu, ndim=2) == [
+        relu,
+        one,
+        relu,
+        other,
+        relu,
+    ]
 
 
 def test_samples_are_single_vectors() -> None:
@@ -147,17 +172,23 @@ RUNS: list[tuple[str, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "taken"), RUNS)
-def test_runs_agree_with_and_without(name: str, changes: dict[str, Any], taken: bool, monkeypatch) -> None:
+def test_runs_agree_with_and_without(
+    name: str, changes: dict[str, Any], taken: bool, monkeypatch
+) -> None:
     steps = []
     back = Chain._back
-    monkeypatch.setattr(Chain, "_back", lambda self, x, y, *how: steps.append(len(y)) or back(self, x, y, *how))
+    monkeypatch.setattr(
+        Chain, "_back", lambda self, x, y, *how: steps.append(len(y)) or back(self, x, y, *how)
+    )
     monkeypatch.setattr("fedloom.client.fast.dense.LARGE", 1)
 
     def losses() -> list[float]:
         given = {"model": "mlp", "limit_train": 4, "limit_test": 2, "batch": 7, **changes}
         if given["model"] == "mlp":
             given["hidden"] = (16, 8)
-        return [line["loss"]["ce"] for line in fedloom.run(name, clients=4, rounds=3, **given).metrics]
+        return [
+            line["loss"]["ce"] for line in fedloom.run(name, clients=4, rounds=3, **given).metrics
+        ]
 
     by_hand = losses()
     assert bool(steps) == taken
@@ -167,12 +198,17 @@ def test_runs_agree_with_and_without(name: str, changes: dict[str, Any], taken: 
         assert by_hand == pytest.approx(losses(), rel=1e-5) and not steps
 
 
-@pytest.mark.parametrize("changes", [{}, {"model": "linear"}, {"momentum": 0.9}, {"cosine": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"model": "linear"}, {"momentum": 0.9}, {"cosine": True}], ids=str
+)
 def test_small_layers_get_the_very_bits_of_autograd(changes: dict[str, Any], monkeypatch) -> None:
     def losses() -> list[float]:
         given = {"model": "mlp", "limit_train": 4, "batch": 7, "lr": 0.05, **changes}
         given |= {"hidden": (16, 8)} if given["model"] == "mlp" else {}
-        return [line["loss"]["ce"] for line in fedloom.run("fedavg", clients=4, rounds=3, **given).metrics]
+        return [
+            line["loss"]["ce"]
+            for line in fedloom.run("fedavg", clients=4, rounds=3, **given).metrics
+        ]
 
     by_hand = losses()
     monkeypatch.setattr("fedloom.client.context.layers", lambda *_, **__: None)

@@ -48,7 +48,9 @@ def lent(net: nn.Sequential) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [once, twice, slope, lent])
-def test_a_step_is_the_one_with_gradients(loss: Callable[[nn.Sequential], Tensor], monkeypatch) -> None:
+def test_a_step_is_the_one_with_gradients(
+    loss: Callable[[nn.Sequential], Tensor], monkeypatch
+) -> None:
     monkeypatch.setattr(module, "LARGE", 1)
     plain, kept = network(), network()
     loss(plain).backward()
@@ -89,17 +91,22 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it(monkeypatch) -> None:
 def test_runs_agree_with_and_without(changes: dict[str, float], monkeypatch) -> None:
     noted = []
     monkeypatch.setattr(
-        "fedloom.client.context.descend", lambda found, lr: noted.append(len(found)) or descend(found, lr)
+        "fedloom.client.context.descend",
+        lambda found, lr: noted.append(len(found)) or descend(found, lr),
     )
 
     def losses(large: int) -> list[float]:
         monkeypatch.setattr(module, "LARGE", large)
-        run = fedloom.run("fedavg", clients=4, rounds=3, model="cnn", limit_train=4, limit_test=2, **changes)
+        run = fedloom.run(
+            "fedavg", clients=4, rounds=3, model="cnn", limit_train=4, limit_test=2, **changes
+        )
         return [line["loss"]["ce"] for line in run.metrics]
 
     small, large = losses(1), losses(1 << 40)
     assert small == pytest.approx(large, rel=1e-5)
-    assert max(noted) == (0 if changes else 2)  # a hidden layer and the head, but not where gradients are wanted
+    assert max(noted) == (
+        0 if changes else 2
+    )  # a hidden layer and the head, but not where gradients are wanted
 
 
 def test_a_cross_entropy_of_vectors() -> None:

@@ -24,7 +24,9 @@ from fedloom.data.partitions.general import (
 )
 
 
-def make_pool(n: int, classes: int = 10, domains: int = 1, tests: float = 0.2, seed: int = 0) -> Pool:
+def make_pool(
+    n: int, classes: int = 10, domains: int = 1, tests: float = 0.2, seed: int = 0
+) -> Pool:
     """Random labels, domains and test marks; every class about equally frequent."""
     rng = np.random.default_rng(seed)
     y, domain = rng.permutation(np.arange(n) % classes), rng.integers(0, domains, n)
@@ -88,7 +90,10 @@ def test_pathological_owners_match_the_capacity_rule(clients: int, classes: int,
     pool = even_pool(clients, classes)
     if each <= classes and all(owners(each)):
         shares, _ = partition("pathological", pool, clients, rng(), classes_per_client=each)
-        got = [[k for k, share in enumerate(shares) if c in owned_classes(pool, share)] for c in range(classes)]
+        got = [
+            [k for k, share in enumerate(shares) if c in owned_classes(pool, share)]
+            for c in range(classes)
+        ]
         assert got == owners(each)
     else:
         with pytest.raises(PartitionError) as caught:
@@ -165,7 +170,9 @@ def test_full_clients_take_a_class_that_fits_nowhere_else() -> None:
 
 def test_the_least_that_is_suggested_works_with_the_same_seed() -> None:
     pool = make_pool(2000)
-    with pytest.raises(PartitionError, match=r"the best had \d+; use least=\d+ or a larger beta than 0.1\.") as caught:
+    with pytest.raises(
+        PartitionError, match=r"the best had \d+; use least=\d+ or a larger beta than 0.1\."
+    ) as caught:
         partition("dirichlet", pool, 20, rng(3), least=70)
     best = int(str(caught.value).split("least=")[1].split()[0])
     shares, _ = partition("dirichlet", pool, 20, rng(3), least=best)
@@ -194,7 +201,9 @@ def test_matching_test_follows_training_counts_in_each_cell() -> None:
     assert [len(part) for part in parts] == [6, 1, 3]  # floor(9 * 3/4), the rest to the last owner
     assert parts[1].tolist() == [16]
     assert 15 not in np.concatenate(parts)
-    assert [len(p) for p in matching_test(even_pool(1, 2), [np.array([0]), np.array([1])], rng())] == [0, 0]
+    assert [
+        len(p) for p in matching_test(even_pool(1, 2), [np.array([0]), np.array([1])], rng())
+    ] == [0, 0]
 
 
 def test_domain_of_a_share() -> None:
@@ -237,8 +246,15 @@ CHOICES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def pools(draw: st.DrawFn) -> Pool:
-    n, classes, domains = draw(st.integers(0, 300)), draw(st.integers(1, 12)), draw(st.integers(1, 5))
-    rng, skew = np.random.default_rng(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 1.0, 100.0]))
+    n, classes, domains = (
+        draw(st.integers(0, 300)),
+        draw(st.integers(1, 12)),
+        draw(st.integers(1, 5)),
+    )
+    rng, skew = (
+        np.random.default_rng(draw(st.integers(0, 2**32))),
+        draw(st.sampled_from([0.3, 1.0, 100.0])),
+    )
     y = rng.choice(classes, n, p=rng.dirichlet(np.full(classes, skew)))
     domain = rng.choice(domains, n, p=rng.dirichlet(np.full(domains, skew)))
     test = rng.random(n) < draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
@@ -247,11 +263,19 @@ def pools(draw: st.DrawFn) -> Pool:
 
 def test_every_partition_is_tested() -> None:
     assert set(CHOICES) <= set(names())
-    assert {name: set(options(name)) for name in CHOICES} == {name: set(chosen) for name, chosen in CHOICES.items()}
+    assert {name: set(options(name)) for name in CHOICES} == {
+        name: set(chosen) for name, chosen in CHOICES.items()
+    }
 
 
 @settings(max_examples=500, deadline=5000)
-@given(pools(), st.sampled_from(sorted(CHOICES)), st.none() | st.integers(1, 40), st.integers(0, 2**32), st.data())
+@given(
+    pools(),
+    st.sampled_from(sorted(CHOICES)),
+    st.none() | st.integers(1, 40),
+    st.integers(0, 2**32),
+    st.data(),
+)
 def test_any_partition_is_sound_or_refused(
     pool: Pool, name: str, clients: int | None, seed: int, data: st.DataObject
 ) -> None:
@@ -274,7 +298,9 @@ def test_any_partition_is_sound_or_refused(
     if name != "domains":
         trained = set(zip(pool.domain[train].tolist(), pool.y[train].tolist(), strict=True))
         cells = zip(pool.domain.tolist(), pool.y.tolist(), pool.test.tolist(), strict=True)
-        assert sorted(test) == [i for i, (d, c, held_out) in enumerate(cells) if held_out and (d, c) in trained]
+        assert sorted(test) == [
+            i for i, (d, c, held_out) in enumerate(cells) if held_out and (d, c) in trained
+        ]
 
     sizes = [len(share.train) for share in shares]
     assert min(sizes) >= 1
@@ -302,7 +328,9 @@ def test_other_seeds_give_other_parts() -> None:
     pool = make_pool(4000, domains=2)
     for name in CHOICES:
         one, other = (partition(name, pool, 20, rng(seed))[0] for seed in (0, 1))
-        assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, other, strict=True)), name
+        assert any(not np.array_equal(a.train, b.train) for a, b in zip(one, other, strict=True)), (
+            name
+        )
 
 
 # ---------------------------------------------------------------------------------------------- impossible requests
@@ -327,7 +355,9 @@ def test_a_number_of_clients_that_is_none(clients: Any) -> None:
 
 def test_least_that_cannot_be_met() -> None:
     pool = make_pool(1000, tests=0.0)
-    with stops("need 1020 training samples, but there are 1000; use at most 19 clients or least=50"):
+    with stops(
+        "need 1020 training samples, but there are 1000; use at most 19 clients or least=50"
+    ):
         partition("dirichlet", pool, 20, rng(), least=51)
     with stops("there are 1000; use least=50"):
         partition("dirichlet", pool, 20, rng(), least=10**30)
@@ -338,7 +368,8 @@ def test_least_that_cannot_be_met() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "beta", "tries"), [(1000, 0.1, 200), (60_000, 0.01, 200), (60_000, 1e-6, 200), (20, 1e-6, 10**12)]
+    ("clients", "beta", "tries"),
+    [(1000, 0.1, 200), (60_000, 0.01, 200), (60_000, 1e-6, 200), (20, 1e-6, 10**12)],
 )
 def test_a_hopeless_search_is_cut_short(clients: int, beta: float, tries: int) -> None:
     with stops("No Dirichlet partition"):
@@ -346,7 +377,15 @@ def test_a_hopeless_search_is_cut_short(clients: int, beta: float, tries: int) -
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"beta": 0.0}, {"beta": -1.0}, {"beta": math.nan}, {"beta": math.inf}, {"least": 0}, {"tries": 0}]
+    "chosen",
+    [
+        {"beta": 0.0},
+        {"beta": -1.0},
+        {"beta": math.nan},
+        {"beta": math.inf},
+        {"least": 0},
+        {"tries": 0},
+    ],
 )
 def test_dirichlet_options_out_of_range(chosen: dict[str, Any]) -> None:
     with stops(f"^(least and )?{next(iter(chosen))} .*must|least and tries must"):
@@ -378,7 +417,9 @@ def test_pathological_settings_that_cannot_work() -> None:
         partition("pathological", even_pool(40, 10), 20, rng(), classes_per_client=11)
     with stops(r"must lie in 1\.\.10, not 0"):
         partition("pathological", even_pool(40, 10), 20, rng(), classes_per_client=0)
-    with stops("leaves 15 of 20 clients .* without a training sample; ask for fewer clients or change classes_per"):
+    with stops(
+        "leaves 15 of 20 clients .* without a training sample; ask for fewer clients or change classes_per"
+    ):
         partition("pathological", even_pool(3, 10), 20, rng())
 
 
@@ -424,9 +465,14 @@ def test_adding_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_REGISTRY", dict(partitions._REGISTRY))
 
     @register("first", clients=2, keep=lambda pool, clients: clients * 3)
-    def first(pool: Pool, clients: int, rng: np.random.Generator, *, keep: int | None = None) -> list[Share]:
+    def first(
+        pool: Pool, clients: int, rng: np.random.Generator, *, keep: int | None = None
+    ) -> list[Share]:
         parts = np.array_split(pool.train[:keep], clients)
-        return [Share(part, test, -1) for part, test in zip(parts, matching_test(pool, parts, rng), strict=True)]
+        return [
+            Share(part, test, -1)
+            for part, test in zip(parts, matching_test(pool, parts, rng), strict=True)
+        ]
 
     shares, said = partition("first", make_pool(100), None, rng())
     assert [len(share.train) for share in shares] == [3, 3] and "keep=6" in said

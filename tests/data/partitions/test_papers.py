@@ -16,7 +16,16 @@ from fedloom.data.partitions import papers as protocols
 from fedloom.data.partitions.general import PartitionError, Pool, Share, names, options, partition
 
 GENERAL = ("iid", "dirichlet", "pathological", "domains")
-PAPERS = ("exdir", "feature_shift", "label_shift", "feature_label_shift", "dif", "f2dc", "fewshot", "natural")
+PAPERS = (
+    "exdir",
+    "feature_shift",
+    "label_shift",
+    "feature_label_shift",
+    "dif",
+    "f2dc",
+    "fewshot",
+    "natural",
+)
 ALL = GENERAL + PAPERS
 OFFICE = ("amazon", "caltech", "dslr", "webcam")
 PACS = ("photo", "art_painting", "cartoon", "sketch")
@@ -27,7 +36,9 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def build(domains: dict[str, tuple[int, int]], classes: int = 10, seed: int | None = None, owners: int = 0) -> Pool:
+def build(
+    domains: dict[str, tuple[int, int]], classes: int = 10, seed: int | None = None, owners: int = 0
+) -> Pool:
     """A pool with so many training and test samples per domain; classes in turn, or at random with a seed."""
     sizes = [sum(pair) for pair in domains.values()]
     domain = np.repeat(np.arange(len(sizes)), sizes)
@@ -42,7 +53,9 @@ def sizes(shares: list[Share]) -> list[int]:
     return [len(share.train) for share in shares]
 
 
-def run(name: str, pool: Pool, clients: int | None = None, seed: int = 0, **chosen: Any) -> list[Share]:
+def run(
+    name: str, pool: Pool, clients: int | None = None, seed: int = 0, **chosen: Any
+) -> list[Share]:
     shares, said = partition(name, pool, clients, rng(seed), **chosen)
     assert is_sentence(said) and "None" not in said.replace("counts=None", "")
     sound(pool, shares)
@@ -86,7 +99,9 @@ def test_names() -> None:
 def test_either_module_can_be_imported_first() -> None:
     for module in ("protocols", "partitions"):
         code = f"import fedloom.data.{module}; from fedloom.data.partitions import names; print(len(names()))"
-        assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(len(ALL))
+        assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(
+            len(ALL)
+        )
 
 
 def test_exdir_gives_few_classes_and_shares_them_evenly() -> None:
@@ -124,36 +139,64 @@ def test_feature_shift_takes_the_first_of_each_class() -> None:
         assert share.test.tolist() == list(range(start + 500, start + 2500))
     assert [share.domain for share in run("feature_shift", pool, 3)] == [0, 1, 2]
     again = run("feature_shift", pool, 7, per_class=2, test_per_class=1)
-    assert again[5].train.tolist() == list(range(20, 40)) and again[5].test.tolist() == again[0].test.tolist()
-    refuses("Domain 'mnist' has no training sample left for client 25; use at most 25", "feature_shift", pool, 26)
-    refuses("client 0; leave it out of the pool", "feature_shift", build({"a": (0, 5), "b": (5, 5)}))
+    assert (
+        again[5].train.tolist() == list(range(20, 40))
+        and again[5].test.tolist() == again[0].test.tolist()
+    )
+    refuses(
+        "Domain 'mnist' has no training sample left for client 25; use at most 25",
+        "feature_shift",
+        pool,
+        26,
+    )
+    refuses(
+        "client 0; leave it out of the pool", "feature_shift", build({"a": (0, 5), "b": (5, 5)})
+    )
 
 
-@pytest.mark.parametrize(("clients", "per_class", "share"), [(5, 110, 1 / 11), (10, 110, 1 / 11), (20, 55, 1 / 5.5)])
+@pytest.mark.parametrize(
+    ("clients", "per_class", "share"), [(5, 110, 1 / 11), (10, 110, 1 / 11), (20, 55, 1 / 5.5)]
+)
 def test_label_shift_of_digits(clients: int, per_class: int, share: float) -> None:
     pool = build({"mnist": (500, 500), "mnist_m": (2000, 15_000)})
     shares, said = partition("label_shift", pool, clients, rng())
     sound(pool, shares)
-    assert f"domain=mnist_m, alpha=1.0, per_class={per_class}, train_share={share}, part=test" in said
+    assert (
+        f"domain=mnist_m, alpha=1.0, per_class={per_class}, train_share={share}, part=test" in said
+    )
     assert f"with {sum(sizes(shares))} official test samples trained on" in said
     used = np.sort(np.concatenate([index for s in shares for index in (s.train, s.test)]))
-    assert used.tolist() == list(range(3000, 3000 + per_class * clients * 10))  # first ones of each class, all used
+    assert used.tolist() == list(
+        range(3000, 3000 + per_class * clients * 10)
+    )  # first ones of each class, all used
     for one in shares:
-        assert one.domain == 1 and len(one.train) == max(1, int(share * (len(one.train) + len(one.test)) + 1e-9))
+        assert one.domain == 1 and len(one.train) == max(
+            1, int(share * (len(one.train) + len(one.test)) + 1e-9)
+        )
     assert 0.8 * 100 * clients < sum(sizes(shares)) <= 100 * clients
 
 
 def test_label_shift_defaults_and_other_parts() -> None:
     pool = build({"a": (9000, 40_000), "b": (10, 20)})
-    for clients, told in ((40, "per_class=30, train_share=0.333"), (41, "per_class=15, train_share=0.666")):
+    for clients, told in (
+        (40, "per_class=30, train_share=0.333"),
+        (41, "per_class=15, train_share=0.666"),
+    ):
         assert told in partition("label_shift", pool, clients, rng(), domain="a", alpha=5.0)[1]
-    shares, said = partition("label_shift", pool, 4, rng(), domain="a", part="train", per_class=30, train_share=0.5)
+    shares, said = partition(
+        "label_shift", pool, 4, rng(), domain="a", part="train", per_class=30, train_share=0.5
+    )
     assert not pool.test[np.concatenate([share.test for share in shares])].any()
     assert "official training samples tested on" in said and "test samples trained on" not in said
     assert len(run("label_shift", pool, None, domain="a")) == 5
     refuses("no domain 'c'; did you mean", "label_shift", pool, 4, domain="c")
     refuses('part must be "train" or "test"', "label_shift", pool, 4, part="all")
-    refuses("cannot share 20 samples of the test part of domain 'b'; use at most 20", "label_shift", pool, 21)
+    refuses(
+        "cannot share 20 samples of the test part of domain 'b'; use at most 20",
+        "label_shift",
+        pool,
+        21,
+    )
     refuses("train_share must lie", "label_shift", pool, 4, train_share=0.0)
     refuses("per_class must be at least 1", "label_shift", pool, 4, per_class=0)
 
@@ -161,19 +204,32 @@ def test_label_shift_defaults_and_other_parts() -> None:
 def test_feature_label_shift_counts() -> None:
     pool = build({name: (5000, 2000) for name in FIVE})
     shares = run("feature_label_shift", pool, seed=3)
-    draws = np.stack([rng(3).dirichlet(np.ones(5))])  # the first class's proportions are the first draw
+    draws = np.stack(
+        [rng(3).dirichlet(np.ones(5))]
+    )  # the first class's proportions are the first draw
     for i, share in enumerate(shares):
         assert share.domain == i and np.bincount(pool.y[share.test]).tolist() == [100] * 10
         mine = share.train[pool.y[share.train] == 0]
         assert len(mine) == int(draws[0, i] * 50)
         assert mine.tolist() == [i * 7000 + 10 * k for k in range(len(mine))]
     assert 450 < sum(sizes(shares)) <= 500
-    assert [share.domain for share in run("feature_label_shift", pool, 12)] == [0, 1, 2, 3, 4] * 2 + [0, 1]
+    assert [share.domain for share in run("feature_label_shift", pool, 12)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ] * 2 + [0, 1]
     capped = build({"a": (3, 3), "b": (500, 50)}, classes=1)
     assert max(sizes(run("feature_label_shift", capped, alpha=1e6))) == 10
     got = sizes(run("feature_label_shift", capped, 6, alpha=1e6, per_class=100))
     assert got[::2] == [1, 1, 1] and set(got[1::2]) <= {99, 100}
-    refuses("Domain 'a' has no training sample left for client 6; use at most 6", "feature_label_shift", capped, 7)
+    refuses(
+        "Domain 'a' has no training sample left for client 6; use at most 6",
+        "feature_label_shift",
+        capped,
+        7,
+    )
 
 
 def test_feature_label_shift_leaves_nobody_empty() -> None:
@@ -197,7 +253,9 @@ def test_dif_digit_sizes() -> None:
     assert sizes(shares) == DIF10
     assert [share.domain for share in shares] == [0] * 10 + [1] * 6 + [2] * 3 + [3] * 2 + [4]
     stored = run("dif", pool, mix=False)
-    assert np.concatenate([share.train for share in stored[:10]]).tolist() == list(range(2970))  # consecutive
+    assert np.concatenate([share.train for share in stored[:10]]).tolist() == list(
+        range(2970)
+    )  # consecutive
     assert shares[0].test.tolist() == list(range(9916, 10_016)) == shares[9].test.tolist()
     assert sizes(run("dif", pool, 10, dif=1, percent=0.25)) == [371, 1115] * 5
     # The same sizes come from 7438 training samples, Digit-Five's own number, with a product of 0.4 and of 0.2.
@@ -227,8 +285,12 @@ def test_dif_client_counts(total: int, factor: float, counts: list[int]) -> None
     pool = build({f"d{i}": (800_000 if total == 2 else 9000, 10) for i in range(total)}, classes=2)
     order = tuple(reversed(pool.domains))
     shares = run("dif", pool, dif=factor, order=order)
-    assert list(Counter(share.domain for share in shares).items()) == list(zip(range(total)[::-1], counts, strict=True))
-    refuses(f"means {sum(counts)} clients, not 99; ask for {sum(counts)}", "dif", pool, 99, dif=factor)
+    assert list(Counter(share.domain for share in shares).items()) == list(
+        zip(range(total)[::-1], counts, strict=True)
+    )
+    refuses(
+        f"means {sum(counts)} clients, not 99; ask for {sum(counts)}", "dif", pool, 99, dif=factor
+    )
 
 
 def test_dif_pacs_ratio_and_small_domains() -> None:
@@ -238,7 +300,9 @@ def test_dif_pacs_ratio_and_small_domains() -> None:
     assert 9 < first[-1] / first[0] < 11  # a factor of dif between the largest and the smallest
     small = build({"a": (4000, 10), "b": (100, 10), "c": (4000, 10)})
     shares = run("dif", small, dif=4, percent=1.0, train_share=1.0)
-    assert sum(len(s.train) for s in shares if s.domain == 1) == 99  # never more than there are; rounded down
+    assert (
+        sum(len(s.train) for s in shares if s.domain == 1) == 99
+    )  # never more than there are; rounded down
     assert sizes(run("dif", small, dif=1, percent=1.0, train_share=1.0)) == [25, 75] * 3
 
 
@@ -247,7 +311,10 @@ def test_dif_mixes_domains_that_are_stored_class_by_class() -> None:
     order = np.lexsort((pool.y, pool.test, pool.domain))  # as folders are read
     pool = replace(pool, y=pool.y[order])
     lacking, mixed = (run("dif", pool, 10, dif=1, percent=1.0, mix=mix) for mix in (False, True))
-    least, most = (f(len(classes_of(pool, s.train)) for s in shares) for f, shares in ((min, mixed), (max, lacking)))
+    least, most = (
+        f(len(classes_of(pool, s.train)) for s in shares)
+        for f, shares in ((min, mixed), (max, lacking))
+    )
     assert least > 8 > most
     assert sizes(mixed) == sizes(lacking)
 
@@ -260,7 +327,12 @@ def test_dif_that_cannot_be() -> None:
     refuses("dif must lie", "dif", pool, dif=0.5)
     refuses("dif must lie", "dif", pool, dif=float("inf"))
     refuses("dif must lie", "dif", pool, dif=float("nan"))
-    refuses("means .* clients, but there are 5000 training samples; use a smaller dif", "dif", pool, dif=1_000_000)
+    refuses(
+        "means .* clients, but there are 5000 training samples; use a smaller dif",
+        "dif",
+        pool,
+        dif=1_000_000,
+    )
     refuses("single domain cannot .* use dif=1", "dif", build({"a": (50, 10)}))
     refuses("order must name each of", "dif", pool, order=["mnist", "usps"])
     refuses("no domain 'mnits'; did you mean 'mnist", "dif", pool, order=["mnits"])
@@ -279,10 +351,23 @@ def test_f2dc_sizes() -> None:
     }
     assert [s.domain for s in shares] != sorted(s.domain for s in shares)
     for synth in ("syn", "chars74k_font"):
-        digits = {"mnist": (60_000, 10), "usps": (7291, 10), "svhn": (73_257, 10), synth: (10_000, 10)}
+        digits = {
+            "mnist": (60_000, 10),
+            "usps": (7291, 10),
+            "svhn": (73_257, 10),
+            synth: (10_000, 10),
+        }
         shares, said = partition("f2dc", build(digits), None, rng())
-        assert "share=0.01, repair=False" in said and f"'mnist': 3, 'usps': 6, 'svhn': 6, '{synth}': 5" in said
-        assert Counter((s.domain, len(s.train)) for s in shares) == {(0, 600): 3, (1, 72): 6, (2, 732): 6, (3, 100): 5}
+        assert (
+            "share=0.01, repair=False" in said
+            and f"'mnist': 3, 'usps': 6, 'svhn': 6, '{synth}': 5" in said
+        )
+        assert Counter((s.domain, len(s.train)) for s in shares) == {
+            (0, 600): 3,
+            (1, 72): 6,
+            (2, 732): 6,
+            (3, 100): 5,
+        }
 
 
 def test_f2dc_repair_gives_every_client_every_class() -> None:
@@ -290,11 +375,17 @@ def test_f2dc_repair_gives_every_client_every_class() -> None:
     pool = Pool(np.tile(y, 4), np.repeat(np.arange(4), 100), np.zeros(400, bool), 3, OFFICE)
     for seed in range(20):
         shares = run("f2dc", pool, seed=seed, share=0.3)
-        assert Counter(s.domain for s in shares) == {0: 2, 1: 3, 2: 3, 3: 2} and set(sizes(shares)) == {30}
+        assert Counter(s.domain for s in shares) == {0: 2, 1: 3, 2: 3, 3: 2} and set(
+            sizes(shares)
+        ) == {30}
         assert all(classes_of(pool, s.train) == {0, 1, 2} for s in shares)
         assert len(run("f2dc", pool, seed=seed, repair=False)) == 10
     few = Pool(pool.y, pool.domain, (np.arange(400) % 100) == 91, 3, OFFICE)
-    refuses("has 2 training samples of class 1 for 3 clients .* at most 2 clients there or repair=False", "f2dc", few)
+    refuses(
+        "has 2 training samples of class 1 for 3 clients .* at most 2 clients there or repair=False",
+        "f2dc",
+        few,
+    )
     refuses("it must be 3 to 50; use share=0.03", "f2dc", pool, share=0.02)
     assert min(sizes(run("f2dc", pool, share=0.03))) == 3
 
@@ -302,9 +393,14 @@ def test_f2dc_repair_gives_every_client_every_class() -> None:
 def test_f2dc_other_sets_and_counts() -> None:
     pool = build({"a": (100, 10), "b": (100, 10), "c": (100, 10)})
     shares, said = partition("f2dc", pool, 7, rng())
-    assert "counts={'a': 3, 'b': 2, 'c': 2}, share=0.3, repair=False" in said and set(sizes(shares)) == {30}
+    assert "counts={'a': 3, 'b': 2, 'c': 2}, share=0.3, repair=False" in said and set(
+        sizes(shares)
+    ) == {30}
     assert Counter(s.domain for s in run("f2dc", pool, counts={"c": 2, "a": 1})) == {2: 2, 0: 1}
-    assert Counter(s.domain for s in run("f2dc", build({"dslr": (99, 1), "amazon": (99, 1)}))) == {0: 3, 1: 2}
+    assert Counter(s.domain for s in run("f2dc", build({"dslr": (99, 1), "amazon": (99, 1)}))) == {
+        0: 3,
+        1: 2,
+    }
     refuses("make 3, not 4; ask for 3 clients", "f2dc", pool, 4, counts={"c": 2, "a": 1})
     refuses("make 10, not 12; ask for 10", "f2dc", build(dict.fromkeys(PACS, (99, 1))), 12)
     refuses("it must be 1 to 25; use share=0.25", "f2dc", pool)
@@ -315,7 +411,12 @@ def test_f2dc_other_sets_and_counts() -> None:
         refuses("counts must give every domain a number", "f2dc", pool, counts=bad)
     refuses("at least one client", "f2dc", pool, counts={})
     refuses("exclude each other", "f2dc", pool, 2, counts={"a": 2}, random=True)
-    refuses("'a' has 2 training samples for 3 clients; use at most 2", "f2dc", build({"a": (2, 1), "b": (9, 1)}), 5)
+    refuses(
+        "'a' has 2 training samples for 3 clients; use at most 2",
+        "f2dc",
+        build({"a": (2, 1), "b": (9, 1)}),
+        5,
+    )
 
 
 def test_f2dc_random() -> None:
@@ -329,7 +430,9 @@ def test_f2dc_random() -> None:
     packed = build({f"d{i}": (100, 1) for i in range(30)})
     counts = Counter(s.domain for s in run("f2dc", packed, 300, random=True, share=0.1))
     assert set(counts.values()) == {10}
-    assert Counter(s.domain for s in run("f2dc", packed, 90, random=True))[0] == 3  # a share of 0.3 serves three
+    assert (
+        Counter(s.domain for s in run("f2dc", packed, 90, random=True))[0] == 3
+    )  # a share of 0.3 serves three
     refuses("at most 300 clients or a smaller share", "f2dc", packed, 301, random=True, share=0.01)
 
 
@@ -342,12 +445,21 @@ def test_fewshot(scheme: str) -> None:
     assert np.sort(train).tolist() == list(range(160))  # the first eight of each class
     assert len(np.unique(test)) == len(test) == 1000
     for share in shares:
-        one, other = (np.bincount(pool.y[i], minlength=20) / max(1, len(i)) for i in (share.train, share.test))
+        one, other = (
+            np.bincount(pool.y[i], minlength=20) / max(1, len(i)) for i in (share.train, share.test)
+        )
         assert scheme == "per_class" or (len(share.train), len(share.test)) == (16, 100)
-        assert scheme == "mixture" or np.abs(one * len(share.train) / 8 - other * len(share.test) / 50).max() < 0.26
+        assert (
+            scheme == "mixture"
+            or np.abs(one * len(share.train) / 8 - other * len(share.test) / 50).max() < 0.26
+        )
     if scheme == "mixture":
-        first = run("fewshot", pool, shots=150)[0]  # nothing is used up for the first client, and stocks are alike
-        one, other = (np.bincount(pool.y[i], minlength=20) / len(i) for i in (first.train, first.test))
+        first = run("fewshot", pool, shots=150)[
+            0
+        ]  # nothing is used up for the first client, and stocks are alike
+        one, other = (
+            np.bincount(pool.y[i], minlength=20) / len(i) for i in (first.train, first.test)
+        )
         assert np.abs(one - other).sum() / 2 < 0.2
         wide = run("fewshot", pool, rho=100.0)
         kinds = [np.mean([len(classes_of(pool, s.train)) for s in made]) for made in (shares, wide)]
@@ -360,7 +472,13 @@ def test_fewshot_gives_everybody_something() -> None:
         assert min(sizes(run("fewshot", pool, 32, seed, rho=1e-6, scheme="per_class"))) == 1
         assert set(sizes(run("fewshot", pool, 30, seed, rho=1e-6))) == {1}
     assert sum(sizes(run("fewshot", pool, 9, shots=10**12))) == 297
-    refuses("which are 8 samples; use at most 8 clients or shots of 3 or more", "fewshot", pool, 10, shots=2)
+    refuses(
+        "which are 8 samples; use at most 8 clients or shots of 3 or more",
+        "fewshot",
+        pool,
+        10,
+        shots=2,
+    )
     refuses("shots must be at least 1", "fewshot", pool, shots=0)
     refuses('scheme must be "mixture"', "fewshot", pool, scheme="other")
     refuses("rho must lie", "fewshot", pool, rho=-1.0)
@@ -368,11 +486,22 @@ def test_fewshot_gives_everybody_something() -> None:
 
 def test_drawing_several_at_once_equals_one_after_the_other() -> None:
     """One, two and one samples of three classes: the exact chances of what the first of two clients gets."""
-    groups, mixture = [np.array([0]), np.array([1, 2]), np.array([3])], np.array([[0.6, 0.2, 0.2], [0.6, 0.2, 0.2]])
+    groups, mixture = (
+        [np.array([0]), np.array([1, 2]), np.array([3])],
+        np.array([[0.6, 0.2, 0.2], [0.6, 0.2, 0.2]]),
+    )
     source = rng(5)
-    got = Counter(tuple(sorted(protocols._deal_mixtures(groups, mixture, source)[0].tolist())) for _ in range(10_000))
+    got = Counter(
+        tuple(sorted(protocols._deal_mixtures(groups, mixture, source)[0].tolist()))
+        for _ in range(10_000)
+    )
     # For example (0, 3): first 0 and then 3 of what is left (.2/.4), or first 3 and then 0 (.6/.8).
-    chances = {(0, 1): 0.6 * 0.5 + 0.2 * 0.6, (0, 3): 0.6 * 0.5 + 0.2 * 0.75, (1, 2): 0.04, (1, 3): 0.04 + 0.05}
+    chances = {
+        (0, 1): 0.6 * 0.5 + 0.2 * 0.6,
+        (0, 3): 0.6 * 0.5 + 0.2 * 0.75,
+        (1, 2): 0.04,
+        (1, 3): 0.04 + 0.05,
+    }
     for key, chance in chances.items():
         assert abs(got[key] / 10_000 - chance) < 0.015
     assert sum(got.values()) == sum(got[key] for key in chances)
@@ -390,9 +519,15 @@ def test_natural() -> None:
     assert [s.train.tolist() for s in fewer] == [s.train.tolist() for s in shares[:3]]
     refuses("come with 7 clients, not 8; ask for at most 7", "natural", pool, 8)
     refuses("'natural' is for data that come with their clients", "natural", build({"a": (9, 1)}))
-    refuses("'natural' is for data that come with their clients", "natural", build({"a": (9, 1)}), 2)
+    refuses(
+        "'natural' is for data that come with their clients", "natural", build({"a": (9, 1)}), 2
+    )
     for bad in (np.zeros(3, np.int64), np.zeros(100), np.full(100, -1)):
-        refuses("owner must hold one int64", "natural", Pool(pool.y, pool.domain, pool.test, 10, pool.domains, bad))
+        refuses(
+            "owner must hold one int64",
+            "natural",
+            Pool(pool.y, pool.domain, pool.test, 10, pool.domains, bad),
+        )
     gap = Pool(pool.y, pool.domain, pool.test, 10, pool.domains, np.arange(100) % 3 * 2)
     refuses("Owner 1 has no training sample; use at most 1 clients", "natural", gap)
 
@@ -459,9 +594,13 @@ def translated(chosen: dict[str, Any], pool: Pool) -> dict[str, Any]:
     if chosen.get("domain"):
         chosen["domain"] = real.get(chosen["domain"], "none such")
     if chosen.get("order"):
-        chosen["order"] = [real[name] for name in chosen["order"] if name in real] + list(pool.domains[len(DOMAINS) :])
+        chosen["order"] = [real[name] for name in chosen["order"] if name in real] + list(
+            pool.domains[len(DOMAINS) :]
+        )
     if chosen.get("counts"):
-        chosen["counts"] = {real[name]: count for name, count in chosen["counts"].items() if name in real}
+        chosen["counts"] = {
+            real[name]: count for name, count in chosen["counts"].items() if name in real
+        }
     return chosen
 
 
@@ -477,13 +616,17 @@ def expected(name: str, pool: Pool, chosen: dict[str, Any]) -> int | None:
 
 def test_every_option_is_tried() -> None:
     assert set(CHOICES) == set(PAPERS)
-    assert {name: set(options(name)) for name in CHOICES} == {name: set(chosen) for name, chosen in CHOICES.items()}
+    assert {name: set(options(name)) for name in CHOICES} == {
+        name: set(chosen) for name, chosen in CHOICES.items()
+    }
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))
 @settings(max_examples=120, deadline=5000)
 @given(pools(), st.none() | st.integers(1, 40), st.integers(0, 2**32), st.data())
-def test_any_is_sound_or_refused(name: str, pool: Pool, clients: int | None, seed: int, data: st.DataObject) -> None:
+def test_any_is_sound_or_refused(
+    name: str, pool: Pool, clients: int | None, seed: int, data: st.DataObject
+) -> None:
     chosen = translated(data.draw(st.fixed_dictionaries({}, optional=CHOICES[name])), pool)
     if name in ("dif", "f2dc") and seed % 4:
         clients = None  # most other numbers are refused
@@ -502,8 +645,12 @@ def test_any_is_sound_or_refused(name: str, pool: Pool, clients: int | None, see
         assert not pool.test[np.concatenate([share.train for share in shares])].any()
         assert pool.test[np.concatenate([share.test for share in shares])].all()
     if name == "exdir":
-        assert np.array_equal(np.sort(np.concatenate([share.train for share in shares])), pool.train)
-        assert all(len(classes_of(pool, s.train)) <= chosen.get("classes_per_client", 2) for s in shares)
+        assert np.array_equal(
+            np.sort(np.concatenate([share.train for share in shares])), pool.train
+        )
+        assert all(
+            len(classes_of(pool, s.train)) <= chosen.get("classes_per_client", 2) for s in shares
+        )
     if name == "f2dc" and ("repair=True" in said):
         for share in shares:
             here = pool.train[pool.domain[pool.train] == share.domain]
@@ -516,14 +663,21 @@ def test_any_is_sound_or_refused(name: str, pool: Pool, clients: int | None, see
 
 
 @settings(max_examples=40, deadline=5000)
-@given(st.integers(2, 7), st.integers(300, 3000), st.floats(1, 6) | st.integers(1, 6), st.integers(0, 2**32))
+@given(
+    st.integers(2, 7),
+    st.integers(300, 3000),
+    st.floats(1, 6) | st.integers(1, 6),
+    st.integers(0, 2**32),
+)
 def test_dif_on_ample_domains(total: int, size: int, factor: float, seed: int) -> None:
     pool = build({f"d{i}": (size + 10 * i, 20) for i in range(total)}, seed=seed)
     try:
         shares = run("dif", pool, dif=factor, percent=1.0)
     except PartitionError as error:
         assert "; use dif=" in str(error)
-        run("dif", pool, dif=int(str(error).rsplit("dif=", 1)[1][:-1]), percent=1.0)  # what it names does work
+        run(
+            "dif", pool, dif=int(str(error).rsplit("dif=", 1)[1][:-1]), percent=1.0
+        )  # what it names does work
         return
     counts = [sum(share.domain == d for share in shares) for d in range(total)]
     assert counts == sorted(counts, reverse=True) and counts[-1] == (2 if factor == 1 else 1)
@@ -561,6 +715,12 @@ def test_other_seeds_give_other_parts(name: str) -> None:
 
 def test_types_of_options() -> None:
     pool = build({"a": (200, 100), "b": (200, 100)})
-    for name, chosen in (("dif", {"order": "ab"}), ("f2dc", {"counts": [1]}), ("fewshot", {"shots": True})):
-        refuses(f"Option '{next(iter(chosen))}' of partition '{name}' must be", name, pool, **chosen)
+    for name, chosen in (
+        ("dif", {"order": "ab"}),
+        ("f2dc", {"counts": [1]}),
+        ("fewshot", {"shots": True}),
+    ):
+        refuses(
+            f"Option '{next(iter(chosen))}' of partition '{name}' must be", name, pool, **chosen
+        )
     run("label_shift", pool, np.int64(3), alpha=np.float32(1), per_class=np.int64(9))  # type: ignore[arg-type]

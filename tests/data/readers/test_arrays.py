@@ -14,7 +14,14 @@ import torch
 from PIL import Image
 
 from fedloom.core.errors import FedloomError
-from fedloom.data.readers.arrays import is_sparse, mod10, npz_keys, read_npz, read_npz_folder, resize
+from fedloom.data.readers.arrays import (
+    is_sparse,
+    mod10,
+    npz_keys,
+    read_npz,
+    read_npz_folder,
+    resize,
+)
 
 DATA = Path(os.environ.get("FEDLOOM_DATA") or "/nonexistent")
 
@@ -31,10 +38,18 @@ def save(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def made(path: Path, shape: tuple[int, ...] = (4, 4), dtype: Any = np.uint8, **changed: Any) -> Path:
+def made(
+    path: Path, shape: tuple[int, ...] = (4, 4), dtype: Any = np.uint8, **changed: Any
+) -> Path:
     """A file with six training and three test samples in three classes; None removes an array."""
     draw = np.random.default_rng(0).integers(0, 200, (9, *shape)).astype(dtype)
-    arrays = {"x_train": draw[:6], "y_train": [0, 1, 2] * 2, "x_test": draw[6:], "y_test": [2, 1, 0], **changed}
+    arrays = {
+        "x_train": draw[:6],
+        "y_train": [0, 1, 2] * 2,
+        "x_test": draw[6:],
+        "y_test": [2, 1, 0],
+        **changed,
+    }
     return save(path, **{k: v for k, v in arrays.items() if v is not None})
 
 
@@ -68,7 +83,9 @@ def test_vectors_become_float32(tmp_path: Path, dtype: Any) -> None:
 
 def test_domains_in_stored_order_split_by_index(tmp_path: Path) -> None:
     x = np.arange(22, dtype=np.uint16)[:, None].repeat(3, 1)
-    path = save(tmp_path / "a.npz", web_x=x[:12], web_y=[0, 1] * 6, amazon_x=x[12:], amazon_y=[1] * 10)
+    path = save(
+        tmp_path / "a.npz", web_x=x[:12], web_y=[0, 1] * 6, amazon_x=x[12:], amazon_y=[1] * 10
+    )
     data = read_npz(path, name="a")
     assert data.domains == ("web", "amazon") and data.x.dtype == torch.float32
     assert data.test.nonzero().flatten().tolist() == [8, 9, 12 + 8, 12 + 9]
@@ -79,16 +96,26 @@ def test_domains_in_stored_order_split_by_index(tmp_path: Path) -> None:
 def test_masks(tmp_path: Path) -> None:
     mask = np.zeros((9, 4, 4), np.uint8)
     mask[:, :2] = 1
-    masked = {"y_train": None, "y_test": None, "mask_train": mask[:6], "mask_test": mask[6:].astype(bool)}
+    masked = {
+        "y_train": None,
+        "y_test": None,
+        "mask_train": mask[:6],
+        "mask_test": mask[6:].astype(bool),
+    }
     data = read_npz(made(tmp_path / "a.npz", (4, 4, 3), **masked), name="a")
     assert data.y.shape == (9, 4, 4) and data.y.dtype == torch.int64 and int(data.y.sum()) == 9 * 8
     assert data.classes == ("background", "lesion")
     doubled = read_npz(tmp_path / "a.npz", name="a", size=8)
     assert doubled.y.shape == (9, 8, 8) and int(doubled.y.sum()) == 4 * 9 * 8
-    named = read_npz(made(tmp_path / "b.npz", (4, 4, 3), **masked, classes=["skin", "mole"]), name="a")
+    named = read_npz(
+        made(tmp_path / "b.npz", (4, 4, 3), **masked, classes=["skin", "mole"]), name="a"
+    )
     assert named.classes == ("skin", "mole")
     with pytest.raises(FedloomError, match="a label is 255, but there are only 2 classes"):
-        read_npz(made(tmp_path / "c.npz", (4, 4, 3), **{**masked, "mask_train": mask[:6] * 255}), name="a")
+        read_npz(
+            made(tmp_path / "c.npz", (4, 4, 3), **{**masked, "mask_train": mask[:6] * 255}),
+            name="a",
+        )
     with pytest.raises(FedloomError, match="x_train and mask_train differ in height or width"):
         read_npz(made(tmp_path / "d.npz", (4, 5, 3), **masked), name="a")
     with pytest.raises(FedloomError, match=r"lacks mask_test\."):
@@ -100,7 +127,10 @@ def test_masks(tmp_path: Path) -> None:
     [
         ({"y_test": None, "x_train": None}, r"lacks x_train, y_test\."),
         ({"y_train": [0, 1, 2]}, "x_train and y_train differ in length (6 and 3)"),
-        ({"y_train": [0, 1, 3] * 2, "y_test": [0, 1, 3]}, "no sample has the label 2 although labels go up to 3"),
+        (
+            {"y_train": [0, 1, 3] * 2, "y_test": [0, 1, 3]},
+            "no sample has the label 2 although labels go up to 3",
+        ),
         ({"classes": ["a", "b"]}, "a label is 2, but there are only 2 classes"),
         ({"y_test": [0, -1, 2]}, "y_test holds a negative label, -1"),
         ({"y_test": [0.0, 1.0, 2.0]}, "y_test must hold whole numbers, holds float64"),
@@ -131,7 +161,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FedloomError, match=r"lacks web_y\."):
         read_npz(save(tmp_path / "a.npz", web_x=np.ones((2, 2))), name="a")
     with pytest.raises(FedloomError, match=r"vectors of 3 values, .* of 2"):
-        both = {"web_x": np.ones((2, 2)), "web_y": [0, 1], "cam_x": np.ones((2, 3)), "cam_y": [0, 1]}
+        both = {
+            "web_x": np.ones((2, 2)),
+            "web_y": [0, 1],
+            "cam_x": np.ones((2, 3)),
+            "cam_y": [0, 1],
+        }
         read_npz(save(tmp_path / "a.npz", **both), name="a")
     with pytest.raises(FedloomError, match="holds values that are not finite"):
         read_npz(save(tmp_path / "a.npz", web_x=[[np.nan]], web_y=[0]), name="a")
@@ -157,7 +192,9 @@ class Bomb:
 def test_pickles_are_refused_unopened(tmp_path: Path) -> None:
     objects = np.empty(6, object)
     objects[:] = Bomb(tmp_path / "exploded")
-    with pytest.raises(FedloomError, match=r"a\.npz: y_train holds pickled objects; pickles are refused"):
+    with pytest.raises(
+        FedloomError, match=r"a\.npz: y_train holds pickled objects; pickles are refused"
+    ):
         read_npz(made(tmp_path / "a.npz", y_train=objects), name="a")
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
     with pytest.raises(FedloomError, match=r"b\.npz: is not an \.npz file \(a pickle, perhaps"):
@@ -180,7 +217,12 @@ def test_truncated_and_damaged_files(tmp_path: Path) -> None:
 
 
 def test_sparse_files_are_told_by_their_keys(tmp_path: Path) -> None:
-    keys = [f"{d}_{p}_{f}" for d in "ab" for p in ("train", "test") for f in ("data", "indices", "indptr", "y")]
+    keys = [
+        f"{d}_{p}_{f}"
+        for d in "ab"
+        for p in ("train", "test")
+        for f in ("data", "indices", "indptr", "y")
+    ]
     assert is_sparse(keys)
     assert not is_sparse(keys[:-1])
     assert not is_sparse(["x_train", "y_train", "x_test", "y_test"]) and not is_sparse([])
@@ -238,14 +280,18 @@ def test_folder_refuses(tmp_path: Path) -> None:
 def test_resize_agrees_with_pillow(size: int) -> None:
     x = np.random.default_rng(0).integers(0, 256, (3, 20, 20), dtype=np.uint8)
     got = resize(torch.from_numpy(x[:, None]), size).int().numpy()[:, 0]
-    want = np.stack([np.asarray(Image.fromarray(i).resize((size, size), Image.Resampling.BILINEAR)) for i in x])
+    want = np.stack(
+        [np.asarray(Image.fromarray(i).resize((size, size), Image.Resampling.BILINEAR)) for i in x]
+    )
     assert np.abs(got - want.astype(int)).max() <= 1
 
 
 def test_digits5() -> None:
     data = read_npz_folder(real("digits5"), name="digits5")
     assert data.domains == ("mnist", "usps", "mnist_m", "svhn", "chars74k_font")
-    assert data.x.shape[1:] == (3, 32, 32) and data.x.dtype == torch.uint8 and len(data.classes) == 10
+    assert (
+        data.x.shape[1:] == (3, 32, 32) and data.x.dtype == torch.uint8 and len(data.classes) == 10
+    )
     assert torch.bincount(data.domain[~data.test]).tolist() == [20000, 7291, 3400, 1083, 8160]
     assert torch.bincount(data.domain[data.test]).tolist() == [5000, 2007, 1000, 949, 2000]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # read when `datasets` is imported
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = (
+    "1"  # read when `datasets` is imported
+)
 
 import io
 import sys
@@ -61,7 +63,9 @@ def test_images_in_parquet(tmp_path: Path, cache: Path) -> None:
 
 
 def test_grey_images_saved_to_disk(tmp_path: Path, cache: Path) -> None:
-    made = table({"image": [picture(i, "L") for i in range(10)], "label": [i % 2 for i in range(10)]})
+    made = table(
+        {"image": [picture(i, "L") for i in range(10)], "label": [i % 2 for i in range(10)]}
+    )
     made.save_to_disk(str(tmp_path / "a"))
     data = read_hf(str(tmp_path / "a"), name="grey", cache=cache)
     assert data.x.shape == (10, 1, 4, 5) and data.x[:, 0, 0, 0].tolist() == list(range(10))
@@ -76,7 +80,12 @@ def test_images_as_bare_bytes(tmp_path: Path, cache: Path) -> None:
 
 
 def test_texts_with_domains_and_clients(tmp_path: Path, cache: Path) -> None:
-    train = {"text": ["a b", "b c"], "label": ["no", "yes"], "domain": ["x", "y"], "client": ["kim", "ann"]}
+    train = {
+        "text": ["a b", "b c"],
+        "label": ["no", "yes"],
+        "domain": ["x", "y"],
+        "client": ["kim", "ann"],
+    }
     test = {"text": ["b z"], "label": ["yes"], "domain": ["y"], "client": ["kim"]}
     both = datasets.DatasetDict(train=table(train), validation=table(test), extra=table(test))
     both.save_to_disk(str(tmp_path / "a"))
@@ -87,7 +96,10 @@ def test_texts_with_domains_and_clients(tmp_path: Path, cache: Path) -> None:
     assert data.domains == ("x", "y") and data.domain.tolist() == [0, 1, 1]
     assert data.owner is not None and data.owner.tolist() == [1, 0, 1]
     assert data.classes == ("no", "yes")
-    assert read_hf(str(tmp_path / "a"), name="a", cache=cache, hashed=True, vocabulary=50).vocabulary == 50
+    assert (
+        read_hf(str(tmp_path / "a"), name="a", cache=cache, hashed=True, vocabulary=50).vocabulary
+        == 50
+    )
 
 
 def test_features_and_numbered_clients(tmp_path: Path, cache: Path) -> None:
@@ -113,7 +125,10 @@ def test_arrow_files_in_folders_of_splits(tmp_path: Path, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"img": [1], "target": [0]}, "wants a column label and one of image, text, features; found img, target"),
+        (
+            {"img": [1], "target": [0]},
+            "wants a column label and one of image, text, features; found img, target",
+        ),
         ({"text": ["a"]}, "found text"),
         ({"text": ["a", None], "label": [0, 1]}, "sample 1 has no text"),
         ({"text": ["a", "b"], "label": [0, None]}, "sample 1 has no label"),
@@ -163,7 +178,10 @@ def test_wrong_places(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "bad" / "train.parquet").write_bytes(b"PAR1 cut")
     refused(tmp_path / "bad", "the datasets library cannot load it")
     one = table({"features": [[1.0]], "label": [0]})
-    refused(parquet(tmp_path / "two", train=one, second=one), "does not begin with train, test or validation")
+    refused(
+        parquet(tmp_path / "two", train=one, second=one),
+        "does not begin with train, test or validation",
+    )
     refused(parquet(tmp_path / "test_only", test=one), "no split called train; found test")
     other = table({"features": [[1.0]], "label": [0], "domain": ["d"]})
     refused(parquet(tmp_path / "differ", train=one, test=other), "differ|cannot load it")
@@ -188,7 +206,9 @@ def test_offline_a_name_is_refused_in_one_sentence(cache: Path) -> None:
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(FedloomError, match=r"^hf: data need the extra: pip install 'fedloom\[hf\]'$"):
+    with pytest.raises(
+        FedloomError, match=r"^hf: data need the extra: pip install 'fedloom\[hf\]'$"
+    ):
         read_hf("x", name="a", cache=cache)
 
 

@@ -26,7 +26,12 @@ DATA = Path(os.environ.get("FEDLOOM_DATA") or "/nonexistent")
 needs_pacs = pytest.mark.skipif(not (DATA / "pacs").is_dir(), reason="FEDLOOM_DATA/pacs is absent")
 
 
-def draw(path: Path, colour: tuple[int, ...] = (10, 20, 30), side: tuple[int, int] = (8, 8), mode: str = "RGB") -> Path:
+def draw(
+    path: Path,
+    colour: tuple[int, ...] = (10, 20, 30),
+    side: tuple[int, int] = (8, 8),
+    mode: str = "RGB",
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, side, colour if len(colour) > 1 else colour[0]).save(path)
     return path
@@ -67,7 +72,12 @@ def test_domains_are_split_by_index_counted_over_the_whole_domain(root: Path, ca
 
 
 def test_top_level_parts(root: Path, cache: Path) -> None:
-    data = read(domains(root, {"train": {"cat": 3, "dog": 2}, "val": {"cat": 1}, "test": {"cat": 1, "dog": 2}}), cache)
+    data = read(
+        domains(
+            root, {"train": {"cat": 3, "dog": 2}, "val": {"cat": 1}, "test": {"cat": 1, "dog": 2}}
+        ),
+        cache,
+    )
     assert data.domains == ("root",)
     assert int(data.test.sum()) == 3 and int((~data.test).sum()) == 6
     assert data.y[data.test].tolist() == [0, 1, 1]
@@ -88,7 +98,9 @@ def test_parts_may_be_written_otherwise(root: Path, cache: Path, held: str, test
 
 def test_a_part_without_its_other(root: Path, cache: Path) -> None:
     domains(root, {"train": {"cat": 3}, "valid": {"cat": 1}})
-    with pytest.raises(FedloomError, match="wants a folder train and a folder test, found train, valid"):
+    with pytest.raises(
+        FedloomError, match="wants a folder train and a folder test, found train, valid"
+    ):
         read(root, cache)
 
 
@@ -140,7 +152,9 @@ def test_sizes_that_differ(root: Path, cache: Path) -> None:
     assert len(read(root, cache, size=8).y) == 3
 
 
-def test_second_load_decodes_nothing(root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_load_decodes_nothing(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     domains(root, {"a": {"cat": 70, "dog": 70}})
     told: list[tuple[int, int]] = []
     first = read(root, cache, progress=lambda done, total: told.append((done, total)))
@@ -241,12 +255,18 @@ def test_broken_image(root: Path, cache: Path, kind: str) -> None:
     whole = draw(root / "a" / "cat" / "003.png", (3, 3, 1), (64, 64))
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(whole)
-    bytes_ = {"garbage": b"nothing like a PNG", "truncated": whole.read_bytes()[:-4000], "empty": b""}[kind]
+    bytes_ = {
+        "garbage": b"nothing like a PNG",
+        "truncated": whole.read_bytes()[:-4000],
+        "empty": b"",
+    }[kind]
     whole.write_bytes(bytes_)
     with pytest.raises(FedloomError, match=r"003\.png: cannot be decoded"):
         read(root, cache)
     for _ in range(2):  # decoded, then from the cache
-        with pytest.warns(UserWarning, match=r"left out 1 of 12 images, unreadable: a/cat/003\.png"):
+        with pytest.warns(
+            UserWarning, match=r"left out 1 of 12 images, unreadable: a/cat/003\.png"
+        ):
             data = read(root, cache, on_bad_file="skip")
         assert data.x.shape == (11, 3, 8, 8)
         assert data.x[:, 0, 0, 0].tolist() == [0, 1, 2, *range(4, 12)]
@@ -256,7 +276,9 @@ def test_broken_image(root: Path, cache: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("many", [1, 1000])
-def test_broken_first_and_all_broken(root: Path, cache: Path, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_first_and_all_broken(
+    root: Path, cache: Path, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(images, "MANY", many)  # by processes, and by threads
     domains(root, {"a": {"cat": 120}})
     for i in range(25):
@@ -336,7 +358,9 @@ def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(
         if attempt:
             shutil.rmtree(tmp_path / str(attempt))  # half a gigabyte
     wall, work = np.min(ours, axis=0) / np.min(theirs, axis=0)
-    print(f"first load / decoding with Pillow: {wall:.2f} by the clock, {work:.2f} by the processors' time")
+    print(
+        f"first load / decoding with Pillow: {wall:.2f} by the clock, {work:.2f} by the processors' time"
+    )
     # The aim is 1.5 by the clock of an idle machine. Beside other tests no clock is fair, so this only catches a
     # reader that has become slow; docs/data.md has the figure.
     assert work < 2
@@ -346,20 +370,30 @@ def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(
     assert second < 2
 
     parts = {
-        d: (int(((data.domain == i) & ~data.test).sum()), int(((data.domain == i) & data.test).sum()))
+        d: (
+            int(((data.domain == i) & ~data.test).sum()),
+            int(((data.domain == i) & data.test).sum()),
+        )
         for i, d in enumerate(data.domains)
     }
-    assert parts == {"photo": (1336, 334), "art_painting": (1640, 408), "cartoon": (1876, 468), "sketch": (3144, 785)}
+    assert parts == {
+        "photo": (1336, 334),
+        "art_painting": (1640, 408),
+        "cartoon": (1876, 468),
+        "sketch": (3144, 785),
+    }
     assert data.x.shape == (9991, 3, 128, 128) and len(data.classes) == 7
     for row in (0, 4321, 9990):
         with Image.open(files[row]) as image:
             assert torch.equal(
-                data.x[row], torch.from_numpy(np.asarray(image.convert("RGB")).transpose(2, 0, 1).copy())
+                data.x[row],
+                torch.from_numpy(np.asarray(image.convert("RGB")).transpose(2, 0, 1).copy()),
             )
 
 
 @pytest.mark.parametrize(
-    ("name", "classes", "train"), [("flowers102", 102, 102 * 16), ("dtd", 47, 47 * 32), ("oxford_pets", 37, 37 * 24)]
+    ("name", "classes", "train"),
+    [("flowers102", 102, 102 * 16), ("dtd", 47, 47 * 32), ("oxford_pets", 37, 37 * 24)],
 )
 def test_official_parts_of_real_sets(tmp_path: Path, name: str, classes: int, train: int) -> None:
     if not (DATA / name).is_dir():

@@ -34,7 +34,13 @@ def images(n: int) -> dict[str, Any]:
 
 def folder(path: Path, make: Samples = images, clients: int = 3, classes: int = 3) -> Path:
     """As PFLlib's `save_file` writes it."""
-    config = {"num_clients": clients, "num_classes": classes, "non_iid": True, "balance": False, "partition": "dir"}
+    config = {
+        "num_clients": clients,
+        "num_classes": classes,
+        "non_iid": True,
+        "balance": False,
+        "partition": "dir",
+    }
     (path / "train").mkdir(parents=True)
     (path / "test").mkdir()
     (path / "config.json").write_text(json.dumps(config))
@@ -57,7 +63,9 @@ def test_clients_and_parts_are_kept(tmp_path: Path) -> None:
     data = read_pfllib(folder(tmp_path / "a"), name="mnist")
     assert data.owner is not None
     assert data.x.dtype == torch.float32 and data.x.shape == (6 + 7 + 8 + 2 + 3 + 4, 1, 4, 4)
-    assert data.classes == ("0", "1", "2") and data.domains == ("mnist",) and data.vocabulary is None
+    assert (
+        data.classes == ("0", "1", "2") and data.domains == ("mnist",) and data.vocabulary is None
+    )
     for k in range(3):
         for part, n in ((False, 6 + k), (True, 2 + k)):
             mine = (data.owner == k) & (data.test == part)
@@ -83,9 +91,15 @@ def test_clients_and_parts_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_samples(tmp_path: Path, x: Any, dtype: torch.dtype) -> None:
-    data = read_pfllib(folder(tmp_path / "a", lambda n: {"x": x, "y": np.zeros(4, int)}, clients=1), name="a")
+    data = read_pfllib(
+        folder(tmp_path / "a", lambda n: {"x": x, "y": np.zeros(4, int)}, clients=1), name="a"
+    )
     assert data.x.dtype == dtype
-    plain = np.array([row for row, _ in x]) if isinstance(x, np.ndarray) and x.dtype == object else np.array(x)
+    plain = (
+        np.array([row for row, _ in x])
+        if isinstance(x, np.ndarray) and x.dtype == object
+        else np.array(x)
+    )
     assert np.array_equal(data.x[:4].numpy(), plain.astype(data.x[:4].numpy().dtype))
     assert data.vocabulary == (int(plain.max()) + 1 if dtype == torch.int64 else None)
 
@@ -103,7 +117,9 @@ def test_arrays_of_numpy_1(tmp_path: Path) -> None:
     path = folder(tmp_path / "a", clients=1)
     held = np.empty((), dtype=object)
     held[()] = images(6)
-    old = pickle.dumps(held, protocol=3).replace(b"cnumpy._core.multiarray", b"cnumpy.core.multiarray")
+    old = pickle.dumps(held, protocol=3).replace(
+        b"cnumpy._core.multiarray", b"cnumpy.core.multiarray"
+    )
     hand_made(path / "train" / "0.npz", old)
     assert torch.equal(read_pfllib(path, name="a").x[:6], torch.from_numpy(images(6)["x"]))
 
@@ -179,11 +195,25 @@ def test_other_callables_are_refused(
         Call(np.ndarray, (1,), np.dtype("O"), b"\x01" * 8),
         Call(RECONSTRUCT, list, (0,), b"b"),
         Call(RECONSTRUCT, np.dtype, (0,), b"b"),
-        Call(RECONSTRUCT, np.ndarray, (0,), b"b", state=(1, (1,), np.dtype("O"), False, b"\x01" * 8)),
-        Call(RECONSTRUCT, np.ndarray, (0,), b"b", state=(1, (2**50,), np.dtype("f8"), False, b"\x01" * 8)),
+        Call(
+            RECONSTRUCT, np.ndarray, (0,), b"b", state=(1, (1,), np.dtype("O"), False, b"\x01" * 8)
+        ),
+        Call(
+            RECONSTRUCT,
+            np.ndarray,
+            (0,),
+            b"b",
+            state=(1, (2**50,), np.dtype("f8"), False, b"\x01" * 8),
+        ),
         Call(RECONSTRUCT, np.ndarray, (0,), b"b", state=(1, (2**50,), np.dtype("O"), False, [1])),
         Call(RECONSTRUCT, np.ndarray, (0,), b"b", state={"__class__": 1}),
-        Call(np.dtype, "f8", False, True, state=(3, "<", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0)),
+        Call(
+            np.dtype,
+            "f8",
+            False,
+            True,
+            state=(3, "<", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0),
+        ),
         Call(np.dtype, "O8,i4"),
         Call(np.dtype, "V8"),
         Call(np.dtype, [("a", "O")]),
@@ -202,12 +232,16 @@ def test_allowed_callables_cannot_be_abused(tmp_path: Path, evil: Any) -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), list(_ALLOWED))
-@pytest.mark.parametrize("state", [b"}X\x05\x00\x00\x00arrayK\x01s", b"N}X\x05\x00\x00\x00arrayK\x01s\x86"])
+@pytest.mark.parametrize(
+    "state", [b"}X\x05\x00\x00\x00arrayK\x01s", b"N}X\x05\x00\x00\x00arrayK\x01s\x86"]
+)
 def test_no_pickle_changes_the_reader(tmp_path: Path, module: str, name: str, state: bytes) -> None:
     path = folder(tmp_path / "a", clients=1)
     stand_in = _ALLOWED[module, name]
     before = dict(vars(stand_in))
-    hand_made(path / "test" / "0.npz", b"\x80\x02c" + f"{module}\n{name}\n".encode() + state + b"b.")
+    hand_made(
+        path / "test" / "0.npz", b"\x80\x02c" + f"{module}\n{name}\n".encode() + state + b"b."
+    )
     with pytest.raises(FedloomError, match=r"test/0\.npz"):
         read_pfllib(path, name="a")
     assert dict(vars(stand_in)) == before
@@ -233,7 +267,12 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
 
     file.unlink()
     refused("missing, though config.json says there are 20 clients")
-    for cut in (whole[: len(whole) // 2], whole[:10], b"", whole[:150] + b"\xff" * 60 + whole[210:]):
+    for cut in (
+        whole[: len(whole) // 2],
+        whole[:10],
+        b"",
+        whole[:150] + b"\xff" * 60 + whole[210:],
+    ):
         file.write_bytes(cut)
         refused("damaged or cut short")
     hand_made(file, boxed(images(3))[:-20])
@@ -247,7 +286,10 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
         ({"x": np.ones(3)}, "wants a dictionary with x and y"),
         (images(4) | {"y": np.zeros(3, int)}, r"x has shape \(4, 1, 4, 4\) and y \(3,\)"),
         (images(4) | {"y": np.zeros(4)}, "whole numbers, found float64"),
-        (images(4) | {"y": np.array([0, 1, 2, 3])}, "between 0 and 2, as config.json has 3 classes"),
+        (
+            images(4) | {"y": np.array([0, 1, 2, 3])},
+            "between 0 and 2, as config.json has 3 classes",
+        ),
         (images(4) | {"x": np.ones((4, 1, 5, 5))}, r"shape \(1, 5, 5\), those before"),
         (images(4) | {"x": "four"}, "arrays of numbers"),
         (images(4) | {"x": [[1], [1, 2], [1], [1]]}, "arrays of numbers"),
@@ -264,7 +306,9 @@ def test_a_client_without_test_samples(tmp_path: Path) -> None:
     assert data.owner is not None and not int(((data.owner == 1) & data.test).sum())
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"num_clients": 3}', '{"num_clients": "3", "num_classes": 3}'])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", '{"num_clients": 3}', '{"num_clients": "3", "num_classes": 3}']
+)
 def test_wrong_config(tmp_path: Path, content: str) -> None:
     path = folder(tmp_path / "a")
     (path / "config.json").write_text(content)

@@ -68,7 +68,9 @@ def test_entries_named_twice_add_up() -> None:
     assert rows[0].tolist() == [0, 3, 0]
 
 
-@pytest.mark.parametrize("index", [40, -41, torch.tensor([0, 40]), torch.zeros(2, 2, dtype=torch.int64)])
+@pytest.mark.parametrize(
+    "index", [40, -41, torch.tensor([0, 40]), torch.zeros(2, 2, dtype=torch.int64)]
+)
 def test_rows_out_of_range(dense: np.ndarray, index: int | torch.Tensor) -> None:
     with pytest.raises(IndexError):
         sparse(dense)[index]
@@ -89,7 +91,9 @@ def test_iteration_ends(dense: np.ndarray) -> None:
         ([1.0], [-1], [0, 1], "between 0 and 2"),
     ],
 )
-def test_wrong_arrays(data: list[float], indices: list[int], indptr: list[int], sentence: str) -> None:
+def test_wrong_arrays(
+    data: list[float], indices: list[int], indptr: list[int], sentence: str
+) -> None:
     with pytest.raises(FedloomError, match=sentence):
         SparseRows(torch.tensor(data), torch.tensor(indices), torch.tensor(indptr), 3)
 
@@ -99,8 +103,12 @@ def test_a_worker_process_shares_the_rows(dense: np.ndarray) -> None:
     assert all(tensor.is_shared() for tensor in (rows.data, rows.indices, rows.indptr))
     index = torch.tensor([39, 3, 3, 0])
     with torch.multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert torch.equal(pool.apply(operator.getitem, (rows, index)), torch.from_numpy(dense)[index])
-        pool.apply(operator.imul, (rows.data, 2))  # what the worker writes is seen here: no copy was made
+        assert torch.equal(
+            pool.apply(operator.getitem, (rows, index)), torch.from_numpy(dense)[index]
+        )
+        pool.apply(
+            operator.imul, (rows.data, 2)
+        )  # what the worker writes is seen here: no copy was made
     assert torch.equal(rows[index], 2 * torch.from_numpy(dense)[index])
 
 
@@ -154,7 +162,10 @@ def test_wrong_files(tmp_path: Path) -> None:
     refused("vector of whole numbers from 0", toys_test_y=np.array([0, 1, -1, 0]))
     refused("vector of whole numbers from 0", toys_test_y=np.ones(4))
     refused("whole numbers", toys_test_indices=np.ones(3))
-    refused("toys_test: .*indptr must not fall|toys_test: .*from 0", toys_test_indptr=np.array([0, 9, 8, 7, 3]))
+    refused(
+        "toys_test: .*indptr must not fall|toys_test: .*from 0",
+        toys_test_indptr=np.array([0, 9, 8, 7, 3]),
+    )
     refused("plain arrays", toys_test_y=np.array([{}], dtype=object))
     np.savez(file, x=np.ones(3))
     with pytest.raises(FedloomError, match="found x"):

@@ -25,7 +25,11 @@ def write(path: Path, *rows: tuple[object, ...]) -> Path:
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 def test_one_file(tmp_path: Path, ending: str) -> None:
-    path = write(tmp_path / f"a{ending}", ("label", "text"), *((i % 3, f"word{i} same, and\nmore") for i in range(11)))
+    path = write(
+        tmp_path / f"a{ending}",
+        ("label", "text"),
+        *((i % 3, f"word{i} same, and\nmore") for i in range(11)),
+    )
     data = read_csv(path, name="a", length=6)
     assert data.classes == ("0", "1", "2")
     assert data.domains == ("a",)
@@ -81,7 +85,9 @@ def test_ag_news_classes(tmp_path: Path) -> None:
 
 def test_long_texts_are_read_and_the_limit_put_back(tmp_path: Path) -> None:
     before = csv.field_size_limit()
-    data = read_csv(write(tmp_path / "a.csv", ("label", "text"), (0, "word " * 50_000)), name="a", length=5)
+    data = read_csv(
+        write(tmp_path / "a.csv", ("label", "text"), (0, "word " * 50_000)), name="a", length=5
+    )
     assert data.x.tolist() == [[2] * 5]
     assert csv.field_size_limit() == before
 
@@ -92,7 +98,10 @@ def test_long_texts_are_read_and_the_limit_put_back(tmp_path: Path) -> None:
         ("", "the file is empty; wants the columns label,text or domain,label,text"),
         (" \n\n", "the file is empty"),
         ("label,text\n", "a header but no samples"),
-        ('3,"Wall St. Bears"\n1,x\n', "wants the header label,text or domain,label,text; the first line is '3,"),
+        (
+            '3,"Wall St. Bears"\n1,x\n',
+            "wants the header label,text or domain,label,text; the first line is '3,",
+        ),
         ("class,body\n1,x\n", "the first line is 'class,body'"),
         ("label;text\n1;x\n", "the first line is 'label;text'"),
         ('label,text\n0,"two\nlines"\n1\n', "a.csv, line 4: 1 fields instead of 2"),
@@ -100,7 +109,10 @@ def test_long_texts_are_read_and_the_limit_put_back(tmp_path: Path) -> None:
         ("label,text\n0,x\n,b\n", "line 3: label is empty"),
         ("domain,label,text\n ,0,x\n", "line 2: domain is empty"),
         ("label,text\n0,x\n-1,x\n", "line 3: label -1 is not one of 0..1."),
-        ("label,text\n1,x\n2,x\n", "line 3: label 2 is not one of 0..1, as no sample has the label 0"),
+        (
+            "label,text\n1,x\n2,x\n",
+            "line 3: label 2 is not one of 0..1, as no sample has the label 0",
+        ),
         ('label,text\n0,x\n1,"never closed\n0,x\n', "line 3: unexpected end of data"),
     ],
 )
@@ -113,14 +125,23 @@ def test_wrong_files(tmp_path: Path, content: str, sentence: str) -> None:
 
 
 def test_an_empty_text_is_a_text(tmp_path: Path) -> None:
-    data = read_csv(write(tmp_path / "a.csv", ("label", "text"), (0, ""), (1, "x")), name="a", length=2)
+    data = read_csv(
+        write(tmp_path / "a.csv", ("label", "text"), (0, ""), (1, "x")), name="a", length=2
+    )
     assert data.x.tolist() == [[0, 0], [2, 0]]
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv.gz", ("label", "text"), *((i % 2, f"word{i * i}") for i in range(500)))
+    path = write(
+        tmp_path / "a.csv.gz", ("label", "text"), *((i % 2, f"word{i * i}") for i in range(500))
+    )
     whole = path.read_bytes()
-    for part in (whole[:-300], whole[:5], b"plain" + whole, whole[:200] + b"\xff" * 50 + whole[250:]):
+    for part in (
+        whole[:-300],
+        whole[:5],
+        b"plain" + whole,
+        whole[:200] + b"\xff" * 50 + whole[250:],
+    ):
         path.write_bytes(part)
         with pytest.raises(FedloomError, match=r"a\.csv\.gz: damaged or cut short"):
             read_csv(path, name="a")
@@ -145,7 +166,9 @@ def test_ag_news() -> None:
 
 @pytest.mark.skipif(not REAL, reason="FEDLOOM_DATA is not set: no real data")
 def test_amazon_texts() -> None:
-    data = read_csv(Path(str(REAL)) / "amazon_reviews_raw.csv.gz", name="amazon", hashed=True, length=50)
+    data = read_csv(
+        Path(str(REAL)) / "amazon_reviews_raw.csv.gz", name="amazon", hashed=True, length=50
+    )
     assert data.domains == ("books", "dvd", "electronics", "kitchen")
     assert len(data.y) == 8000 and int(data.test.sum()) == 1600
     assert data.classes == ("0", "1")

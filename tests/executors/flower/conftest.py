@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 # Before flwr is imported: tests talk to nobody.
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ |= {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 import pytest
 import torch
@@ -48,7 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("FEDLOOM_FEDERATION") != "1":
         for item in items:
             if item.get_closest_marker("federation"):
-                item.add_marker(pytest.mark.skip(reason="starts a real federation: set FEDLOOM_FEDERATION=1"))
+                item.add_marker(
+                    pytest.mark.skip(reason="starts a real federation: set FEDLOOM_FEDERATION=1")
+                )
 
 
 @dataclass
@@ -67,7 +73,9 @@ class World:
         self.training = Training(**{**self.method.training, "batch": 8})
         self.federation = checks.place(self.method, training=self.training).federation
         self.homes = {k: self.home(k) for k in range(len(self.federation))}
-        self.app = client_app(lambda context: self.homes[int(context.node_config["partition-id"])], self.mods)
+        self.app = client_app(
+            lambda context: self.homes[int(context.node_config["partition-id"])], self.mods
+        )
         nodes = {100 + k: {"partition-id": k} for k in self.homes}
         self.grid = InProcessGrid(self.app, nodes, fault=self.fault)
         self.book = self.book or Book.open(None, "test")
@@ -141,7 +149,11 @@ class Deployment:
         }
         (root / "flwr").mkdir(parents=True)
         address = f'address = "127.0.0.1:{self.port}"'
-        how = "insecure = true" if simulation else f'root-certificates = "{root / "certs" / "ca.crt"}"'
+        how = (
+            "insecure = true"
+            if simulation
+            else f'root-certificates = "{root / "certs" / "ca.crt"}"'
+        )
         (root / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}\n{how}\n'
         )
@@ -192,13 +204,20 @@ class Deployment:
             self.flwr("supernode", "register", str(self.root / "certs" / f"site-{k}.pub"), "here")
 
     def node(
-        self, k: int, config: str = "", key: int | None = None, name: str | None = None, plain: bool = False
+        self,
+        k: int,
+        config: str = "",
+        key: int | None = None,
+        name: str | None = None,
+        plain: bool = False,
     ) -> Any:
         """Site k."""
         certs = self.root / "certs"
         secure = ["--root-certificates", str(certs / "ca.crt"),
                   "--auth-supernode-private-key", str(certs / f"site-{k if key is None else key}")]  # fmt: skip
-        node_config = f'partition-id={k} num-partitions=3 state="{self.root / f"site-{k}"}" {config}'
+        node_config = (
+            f'partition-id={k} num-partitions=3 state="{self.root / f"site-{k}"}" {config}'
+        )
         return self.start(
             name or f"site-{k}", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port",
             str(free_port()), "--node-config", node_config, *(["--insecure"] if plain else secure),
@@ -223,7 +242,12 @@ class Deployment:
     def flwr(self, *command: str) -> str:
         """A command of Flower's, and what it prints."""
         done = subprocess.run(
-            [str(self.bin / "flwr"), *command], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=120
+            [str(self.bin / "flwr"), *command],
+            env=self.env,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

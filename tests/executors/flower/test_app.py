@@ -24,8 +24,13 @@ SMALL = {"width": 4, "features": 16, "limit_train": 4, "limit_test": 4, "rounds"
 
 @pytest.mark.parametrize("name", names())
 def test_a_config_survives_flowers_flat_keys(name: str) -> None:
-    config = build({"method": name, "data": "digits4", "model": "mlp"}, {"hidden": [32, 16], "augment": ["flip"]})
-    config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"dropouts": {2: [0, 1]}})})
+    config = build(
+        {"method": name, "data": "digits4", "model": "mlp"},
+        {"hidden": [32, 16], "augment": ["flip"]},
+    )
+    config = config.model_copy(
+        update={"schedule": config.schedule.model_copy(update={"dropouts": {2: [0, 1]}})}
+    )
     settings = Settings(timeout=7.5, classes="a,b")
     keys = flat(config, settings)
     assert all(isinstance(v, bool | int | float | str) for v in keys.values())
@@ -39,8 +44,12 @@ def test_every_key_is_in_the_app(tmp_path: Path) -> None:
     body = tomllib.loads(path.read_text())
     assert body["project"]["name"] == "my-app"
     components = body["tool"]["flwr"]["app"]["components"]
-    assert components["clientapp"] == "fedloom.executors.flower.client:app" and isinstance(client.app, object)
-    assert components["serverapp"] == "fedloom.executors.flower.server:app" and server.app is not None
+    assert components["clientapp"] == "fedloom.executors.flower.client:app" and isinstance(
+        client.app, object
+    )
+    assert (
+        components["serverapp"] == "fedloom.executors.flower.server:app" and server.app is not None
+    )
     given = body["tool"]["flwr"]["app"]["config"]
     found = {f"{s}.{k}" if isinstance(v, dict) else s: x for s, v in given.items()
              for k, x in (v.items() if isinstance(v, dict) else [("", v)])}  # fmt: skip
@@ -59,7 +68,9 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_setting_of_the_federation_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["flower", "init", str(tmp_path / "a"), "fedavg", "--federation", "timout=9"])
+    done = CliRunner().invoke(
+        cli, ["flower", "init", str(tmp_path / "a"), "fedavg", "--federation", "timout=9"]
+    )
     assert done.exit_code != 0 and "did you mean 'timeout'" in str(done.exception) + done.output
     assert not (tmp_path / "a").exists()
 
@@ -70,7 +81,12 @@ def test_commands(tmp_path: Path, monkeypatch) -> None:
     done = CliRunner().invoke(cli, ["flower", "init", *what])
     assert done.exit_code == 0, done.output
     config, settings = parse(_keys(tmp_path / "app" / "pyproject.toml"))
-    assert (config.method, config.clients, config.hyper["tau"], settings.timeout) == ("fedpcl", 5, 0.1, 9)
+    assert (config.method, config.clients, config.hyper["tau"], settings.timeout) == (
+        "fedpcl",
+        5,
+        0.1,
+        9,
+    )
     assert settings.out == str(tmp_path / "runs" / "app")
     hosts = ["--host", "10.0.0.1", "--host", "fed.org"]
     done = CliRunner().invoke(cli, ["flower", "certs", "certs", "--sites", "2", *hosts])
@@ -128,7 +144,13 @@ def _quietly(context, sock) -> None:
 
 def federation(tmp_path: Path, config, nodes, **settings) -> tuple[InProcessGrid, Settings]:
     chosen = Settings(
-        **{"out": str(tmp_path / "run"), "state": str(tmp_path / "state"), "wait": 0, "timeout": 5, **settings}
+        **{
+            "out": str(tmp_path / "run"),
+            "state": str(tmp_path / "state"),
+            "wait": 0,
+            "timeout": 5,
+            **settings,
+        }
     )
     return InProcessGrid(client.app, nodes, flat(config, chosen)), chosen
 
@@ -141,7 +163,13 @@ def test_a_dealt_data_set_as_in_one_process(tmp_path: Path) -> None:
     assert [m["personal"] for m in made.metrics] == [m["personal"] for m in alone.metrics]
     assert made.finished and fedloom.Run.load(tmp_path / "run").finished
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert {"summary.json", "report.html", "answers.jsonl", "federation-log.json", "federation.json"} <= names
+    assert {
+        "summary.json",
+        "report.html",
+        "answers.jsonl",
+        "federation-log.json",
+        "federation.json",
+    } <= names
     assert "counts" not in json.dumps(made.federation), "class counts stay with the sites"
     again = server.serve(grid, config, settings)  # the folder holds the run already
     assert again.metrics == made.metrics and len(grid._replies) == 0
@@ -157,15 +185,24 @@ def write_site(path: Path, classes: list[str], seed: int, size: int = 8) -> str:
             for i in range(n):
                 from PIL import Image
 
-                image = np.clip(60 + 60 * c + 20 * rng.normal(size=(size, size, 3)), 0, 255).astype(np.uint8)
+                image = np.clip(60 + 60 * c + 20 * rng.normal(size=(size, size, 3)), 0, 255).astype(
+                    np.uint8
+                )
                 Image.fromarray(image).save(folder / f"{i}.png")
     return str(path)
 
 
 def test_each_site_with_its_own_folder(tmp_path: Path) -> None:
-    config = build({"method": "fedavg", "clients": 3, "model": "mlp", "data": "own"}, {"rounds": 2, "hidden": [8]})
+    config = build(
+        {"method": "fedavg", "clients": 3, "model": "mlp", "data": "own"},
+        {"rounds": 2, "hidden": [8]},
+    )
     nodes = {
-        k: {"partition-id": k, "data": write_site(tmp_path / f"hospital-{k}", ["cat", "dog"], k), "domain": f"h{k}"}
+        k: {
+            "partition-id": k,
+            "data": write_site(tmp_path / f"hospital-{k}", ["cat", "dog"], k),
+            "domain": f"h{k}",
+        }
         for k in range(3)
     }
     grid, settings = federation(tmp_path, config, nodes)
@@ -176,12 +213,19 @@ def test_each_site_with_its_own_folder(tmp_path: Path) -> None:
 
 
 def test_sites_that_differ_are_named(tmp_path: Path) -> None:
-    config = build({"method": "fedavg", "clients": 3, "model": "mlp", "data": "own"}, {"rounds": 1, "hidden": [8]})
+    config = build(
+        {"method": "fedavg", "clients": 3, "model": "mlp", "data": "own"},
+        {"rounds": 1, "hidden": [8]},
+    )
     kinds = {0: ["cat", "dog"], 1: ["cat", "dog"], 2: ["cat", "fish"]}
-    nodes = {k: {"partition-id": k, "data": write_site(tmp_path / f"s{k}", c, k)} for k, c in kinds.items()}
+    nodes = {
+        k: {"partition-id": k, "data": write_site(tmp_path / f"s{k}", c, k)}
+        for k, c in kinds.items()
+    }
     grid, settings = federation(tmp_path, config, nodes)
     with pytest.raises(
-        FedloomError, match=r"site 2 does not fit the others: as classes it has cat, fish, 2 of 3 .* cat, dog"
+        FedloomError,
+        match=r"site 2 does not fit the others: as classes it has cat, fish, 2 of 3 .* cat, dog",
     ):
         server.serve(grid, config, settings)
     nodes[2]["data"] = write_site(tmp_path / "s3", ["cat", "dog"], 3, size=10)
@@ -191,28 +235,47 @@ def test_sites_that_differ_are_named(tmp_path: Path) -> None:
 
 
 def test_agreed_classes_may_be_more_than_a_site_has(tmp_path: Path) -> None:
-    config = build({"method": "fedavg", "clients": 2, "model": "mlp", "data": "own"}, {"rounds": 1, "hidden": [8]})
+    config = build(
+        {"method": "fedavg", "clients": 2, "model": "mlp", "data": "own"},
+        {"rounds": 1, "hidden": [8]},
+    )
     nodes = {k: {"partition-id": k, "data": write_site(tmp_path / f"s{k}", c, k)}
              for k, c in {0: ["cat", "dog"], 1: ["dog", "fish"]}.items()}  # fmt: skip
     grid, settings = federation(tmp_path, config, nodes, classes="cat, dog, fish")
     made = server.serve(grid, config, settings)
     assert made.federation["classes"] == ["cat", "dog", "fish"]
     home = client.from_config(SimpleNamespace(node_config=nodes[1], run_config=grid.run_config))
-    assert home.site.federation.counts(1).tolist()[0] == 0 and len(home.site.federation.clients[0].train) == 0
-    grid, settings = federation(tmp_path, config, nodes, classes="cat, dog", out=str(tmp_path / "other"))
-    with pytest.raises(FedloomError, match=r"1 of 2 sites came.* unknown class among those agreed 'fish'"):
+    assert (
+        home.site.federation.counts(1).tolist()[0] == 0
+        and len(home.site.federation.clients[0].train) == 0
+    )
+    grid, settings = federation(
+        tmp_path, config, nodes, classes="cat, dog", out=str(tmp_path / "other")
+    )
+    with pytest.raises(
+        FedloomError, match=r"1 of 2 sites came.* unknown class among those agreed 'fish'"
+    ):
         server.serve(grid, config, settings)
 
 
 def test_a_round_with_too_few_uploads_is_done_again(tmp_path: Path) -> None:
     config = build({"method": "scaffold", "clients": 3, "partition": "iid"}, SMALL)
     grid, settings = federation(
-        tmp_path, config, {k: {"partition-id": k} for k in range(3)}, replies=3, timeout=0.05, tries=2
+        tmp_path,
+        config,
+        {k: {"partition-id": k} for k in range(3)},
+        replies=3,
+        timeout=0.05,
+        tries=2,
     )
     lost = []
 
     def fault(message):
-        first = message.metadata.message_type == "train" and message.metadata.group_id == "2" and not lost
+        first = (
+            message.metadata.message_type == "train"
+            and message.metadata.group_id == "2"
+            and not lost
+        )
         lost.extend([message] if first else [])
         return "silent" if first else None
 
@@ -225,7 +288,9 @@ def test_a_round_with_too_few_uploads_is_done_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "federation-log.json").read_text())["attempt"] == 2
     grid.fault = lambda m: "lost" if m.metadata.message_type == "train" else None
     never = short.model_copy(update={"out": str(tmp_path / "never"), "timeout": 0.05})
-    with pytest.raises(FedloomError, match=r"round 1 had 0 of the 3 uploads it needs. It was tried 2 times"):
+    with pytest.raises(
+        FedloomError, match=r"round 1 had 0 of the 3 uploads it needs. It was tried 2 times"
+    ):
         server.serve(grid, config, never)
 
 
@@ -237,7 +302,9 @@ def test_a_site_says_what_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(FedloomError, match="there is no client 7: the federation has 2"):
         client.from_config(SimpleNamespace(node_config={"partition-id": 7}, run_config=keys))
     own = {"partition-id": 0, "data": write_site(tmp_path / "s", ["a", "b"], 0)}
-    alone = flat(build({"method": "fedavg", "model": "mlp", "data": "own"}, {"rounds": 1}), Settings())
+    alone = flat(
+        build({"method": "fedavg", "model": "mlp", "data": "own"}, {"rounds": 1}), Settings()
+    )
     with pytest.raises(FedloomError, match="set clients"):
         client.from_config(SimpleNamespace(node_config=own, run_config=alone))
 
@@ -245,7 +312,10 @@ def test_a_site_says_what_it_lacks(tmp_path: Path) -> None:
 def test_flowers_local_differential_privacy_works_where_the_docs_say_so(tmp_path: Path) -> None:
     from flwr.clientapp.mod import LocalDpMod
 
-    config = build({"method": "fedavg", "clients": 2, "model": "mlp", "partition": "iid"}, {"hidden": [8], "rounds": 1})
+    config = build(
+        {"method": "fedavg", "clients": 2, "model": "mlp", "partition": "iid"},
+        {"hidden": [8], "rounds": 1},
+    )
     grid, settings = federation(tmp_path, config, {k: {"partition-id": k} for k in range(2)})
     plain = server.serve(grid, config, settings)
     noisy = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=10.0, delta=1e-5)

@@ -28,7 +28,11 @@ def wired(payload: Payload) -> Payload:
 def test_every_type_and_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     payload = Payload(a=(100 * torch.randn(shape)).to(dtype), b=torch.ones(2, 3).t())
     again = wired(payload)
-    assert again.equal(payload) and again.tensor("a").dtype == dtype and again.tensor("a").shape == shape
+    assert (
+        again.equal(payload)
+        and again.tensor("a").dtype == dtype
+        and again.tensor("a").shape == shape
+    )
 
 
 def test_floats_that_are_no_numbers_come_back_bit_by_bit() -> None:
@@ -75,8 +79,14 @@ def test_size_is_that_of_the_tensors() -> None:
         (Array("object", (2,), "numpy.ndarray", b"\0" * 8), "array of object"),
         (Array("bfloat16", (2,), "fedloom.bits", b"\0" * 5), "5 bytes"),
         (Array("float32", (-1,), "numpy.ndarray", b""), "no tensor"),
-        (Array("float32", (3,), "numpy.ndarray", Array(np.zeros(3, dtype=np.int32)).data), "int32 of shape"),
-        (Array("float32", (2,), "numpy.ndarray", Array(np.zeros(3, dtype=np.float32)).data), r"\(3,\) inside"),
+        (
+            Array("float32", (3,), "numpy.ndarray", Array(np.zeros(3, dtype=np.int32)).data),
+            "int32 of shape",
+        ),
+        (
+            Array("float32", (2,), "numpy.ndarray", Array(np.zeros(3, dtype=np.float32)).data),
+            r"\(3,\) inside",
+        ),
     ],
 )
 def test_an_array_that_lies_is_refused(array: Array, said: str) -> None:
@@ -90,11 +100,16 @@ def test_objects_are_never_unpickled() -> None:
     file = io.BytesIO()
     np.save(file, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(FedloomError):
-        from_records(ArrayRecord({"w": Array("float32", (1,), "numpy.ndarray", file.getvalue())}), ConfigRecord())
+        from_records(
+            ArrayRecord({"w": Array("float32", (1,), "numpy.ndarray", file.getvalue())}),
+            ConfigRecord(),
+        )
 
 
 def test_a_list_or_a_name_given_twice_is_refused() -> None:
     with pytest.raises(FedloomError, match="'w' is a list"):
         from_records(ArrayRecord(), ConfigRecord({"w": [1, 2]}))
     with pytest.raises(FedloomError, match="'w' is sent twice"):
-        from_records(ArrayRecord({"w": Array(np.zeros(1, dtype=np.float32))}), ConfigRecord({"w": 1}))
+        from_records(
+            ArrayRecord({"w": Array(np.zeros(1, dtype=np.float32))}), ConfigRecord({"w": 1})
+        )

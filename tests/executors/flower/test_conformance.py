@@ -25,9 +25,15 @@ def test_as_in_one_process(name: str, world) -> None:
     seen = here.run()
     assert len(seen.metrics) == len(expected.metrics) == 3
     for mine, theirs in zip(seen.metrics, expected.metrics, strict=True):
-        if method.personalised:  # a common model beside personal ones would need the whole server at the clients
+        if (
+            method.personalised
+        ):  # a common model beside personal ones would need the whole server at the clients
             assert mine["common"] is None
-            theirs = {**theirs, "common": None, "validation": {**theirs["validation"], "common": None}}
+            theirs = {
+                **theirs,
+                "common": None,
+                "validation": {**theirs["validation"], "common": None},
+            }
             theirs["clients"] = {s: v for s, v in theirs["clients"].items() if s != "common"}
         assert "figures" not in mine  # these may need test samples, which stay at the sites
         theirs = {part: value for part, value in theirs.items() if part != "figures"}
@@ -36,6 +42,8 @@ def test_as_in_one_process(name: str, world) -> None:
             assert np.allclose(flat(mine[part]), flat(theirs[part]), atol=1e-5, rtol=0), part
     assert seen.server.equal(expected.server), "the server differs"
     for k in range(4):
-        assert here.state(k).equal(Payload.decode(expected.states[-1][k])), f"client {k} remembers something else"
+        assert here.state(k).equal(Payload.decode(expected.states[-1][k])), (
+            f"client {k} remembers something else"
+        )
     assert all(not e["refused"] and not e["silent"] and not e["absent"] for e in here.book.answers)
     assert {e["kind"] for e in here.book.answers} == {"hello", "client", "before"}

@@ -17,11 +17,22 @@ from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.store import Versions
 
 pytestmark = pytest.mark.federation
-SMALL = {"width": 4, "features": 16, "limit_train": 3, "limit_test": 2, "rounds": 3, "eval_every": 3}
+SMALL = {
+    "width": 4,
+    "features": 16,
+    "limit_train": 3,
+    "limit_test": 2,
+    "rounds": 3,
+    "eval_every": 3,
+}
 
 
-def app(folder: Path, out: Path, method: str, changes: dict | None = None, **settings: object) -> Path:
-    config = build({"method": method, "clients": 3, "partition": "iid"}, {**SMALL, **(changes or {})})
+def app(
+    folder: Path, out: Path, method: str, changes: dict | None = None, **settings: object
+) -> Path:
+    config = build(
+        {"method": method, "clients": 3, "partition": "iid"}, {**SMALL, **(changes or {})}
+    )
     return write_app(folder, config, Settings(out=str(out), **settings)).parent
 
 
@@ -46,7 +57,11 @@ def test_only_registered_keys_over_tls_get_in(deployment) -> None:
     here.node(0, name="plain", plain=True)  # it speaks plain HTTP
     here.until(lambda: "SuperNode ID" in here.said("site-0"), 120, "site 0")
     here.until(lambda: "Exit Code: 305" in here.said("stranger"), 120, "the stranger's end")
-    here.until(lambda: here.said("plain").count("Connection attempt failed") > 2, 120, "attempts of the plain one")
+    here.until(
+        lambda: here.said("plain").count("Connection attempt failed") > 2,
+        120,
+        "attempts of the plain one",
+    )
     assert not any("SuperNode ID" in here.said(name) for name in ("stranger", "plain"))
     assert online(here) == 1
 
@@ -117,10 +132,18 @@ def test_faults(deployment, tmp_path: Path) -> None:
     for k in range(3):
         here.node(k)
     folder = app(
-        tmp_path / "app", out, "scaffold", {"rounds": LAST, "eval_every": LAST}, wait=300, timeout=90, limit_mb=10
+        tmp_path / "app",
+        out,
+        "scaffold",
+        {"rounds": LAST, "eval_every": LAST},
+        wait=300,
+        timeout=90,
+        limit_mb=10,
     )
     project = folder / "pyproject.toml"
-    project.write_text(project.read_text().replace("fedloom.executors.flower.client:app", "spoiled:app"))
+    project.write_text(
+        project.read_text().replace("fedloom.executors.flower.client:app", "spoiled:app")
+    )
     (folder / "spoiled.py").write_text(SPOILED)
     here.run(folder, name="run")
     here.until(lambda: len(answers(out)) >= 5, 1200, "five rounds")
@@ -149,12 +172,22 @@ def test_faults(deployment, tmp_path: Path) -> None:
     print("\nround  fault                               who answered     what was said")
     for r in range(1, LAST + 1):
         e = rounds[r]
-        said = json.dumps(e["refused"]) if e["refused"] else f"silent: {e['silent']}" if e["silent"] else ""
-        print(f"{r:5}  {table.get(r, ('none', ''))[0]:34}  {sorted(e['answered'])!s:15}  {said[:90]}")
+        said = (
+            json.dumps(e["refused"])
+            if e["refused"]
+            else f"silent: {e['silent']}"
+            if e["silent"]
+            else ""
+        )
+        print(
+            f"{r:5}  {table.get(r, ('none', ''))[0]:34}  {sorted(e['answered'])!s:15}  {said[:90]}"
+        )
     for r in (2, 3, 4):
         assert sorted(rounds[r]["answered"]) == [0, 1] and table[r][1] in rounds[r]["refused"]["2"]
     assert 2 not in rounds[5]["answered"] and 1 not in rounds[6]["answered"]
-    assert rounds[7]["attempt"] == 2 and rounds[6]["attempt"] == 1, "the round that was cut short was done again"
+    assert rounds[7]["attempt"] == 2 and rounds[6]["attempt"] == 1, (
+        "the round that was cut short was done again"
+    )
     there = fedloom.Run.load(out)
     assert there.metrics[-1]["round"] == LAST
     assert sorted(rounds[LAST]["answered"]) == [0, 1, 2], "all are back, the killed one too"
@@ -175,7 +208,9 @@ def test_faults(deployment, tmp_path: Path) -> None:
     experiment = json.loads((out / "federation-log.json").read_text())["experiment"]
     for k in range(3):
         version = found.get(k)
-        held = Versions(here.root / f"site-{k}", experiment, k).get((int(version["attempt"]), int(version["round"])))
+        held = Versions(here.root / f"site-{k}", experiment, k).get(
+            (int(version["attempt"]), int(version["round"]))
+        )
         assert held.equal(expected.get(k)) and not held.equal(Payload()), f"site {k}"
 
 
@@ -193,7 +228,9 @@ def simulate(here, folder: Path, out: Path) -> float:
 def twenty(tmp_path: Path, method: str, changes: dict) -> tuple[Path, Path]:
     """An app for twenty clients, and the folder of its run."""
     config = build({"method": method, "clients": 20, "partition": "iid"}, changes)
-    settings = Settings(out=str(tmp_path / "run"), state=str(tmp_path / "state"), wait=600, timeout=600)
+    settings = Settings(
+        out=str(tmp_path / "run"), state=str(tmp_path / "state"), wait=600, timeout=600
+    )
     return write_app(tmp_path / "app", config, settings).parent, tmp_path / "run"
 
 
@@ -215,9 +252,13 @@ def test_overhead_against_the_pool(deployment, tmp_path: Path) -> None:
     folder, out = twenty(tmp_path, "fedavg", changes)
     simulate(deployment(simulation=True), folder, out)
     pool = fedloom.run("fedavg", partition="iid", clients=20, executor="pool", workers=2, **changes)
-    mine, theirs = ([t["seconds"] for t in run.timing[1:-1]] for run in (pool, fedloom.Run.load(out)))
+    mine, theirs = (
+        [t["seconds"] for t in run.timing[1:-1]] for run in (pool, fedloom.Run.load(out))
+    )
     ours, flowers = statistics.median(mine), statistics.median(theirs)
-    print(f"\nseconds per round: pool {ours:.2f}, simulation {flowers:.2f}, {flowers / ours:.2f} times as long")
+    print(
+        f"\nseconds per round: pool {ours:.2f}, simulation {flowers:.2f}, {flowers / ours:.2f} times as long"
+    )
     assert len(mine) == len(theirs) == 4 and flowers < 3 * ours, (
         "the figure depends on the machine's load; this is a bound"
     )

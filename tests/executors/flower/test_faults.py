@@ -120,7 +120,9 @@ def test_private_states_stay_with_the_last_accepted_round(name: str, how: str, w
                   for n, a in reply.content["payload"].items()}  # fmt: skip
         reply.content["payload"] = ArrayRecord(arrays)
 
-    here = world(method, fault=fault, settings=settings, mods=(spoiled(poisoned),) if how == "NaN" else ())
+    here = world(
+        method, fault=fault, settings=settings, mods=(spoiled(poisoned),) if how == "NaN" else ()
+    )
     seen = here.run()
     assert seen.server.equal(expected.server)
     for k in range(4):
@@ -136,7 +138,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("name", ["scaffold", "fedpcl"])
 @pytest.mark.parametrize("moment", ["train", "evaluate"])
-def test_a_server_killed_in_a_round_resumes_with_clients_that_are_not_ahead(name, moment, world, tmp_path) -> None:
+def test_a_server_killed_in_a_round_resumes_with_clients_that_are_not_ahead(
+    name, moment, world, tmp_path
+) -> None:
     method = make(name)
     expected = checks.usual(method)
     calls = []
@@ -153,7 +157,9 @@ def test_a_server_killed_in_a_round_resumes_with_clients_that_are_not_ahead(name
     with pytest.raises(Killed):
         first.run()
     ahead = [k for k in range(4) if (1, 2) in first.versions(k).held()]
-    assert len(ahead) == (4 if moment == "evaluate" else 2), "some clients have done round 2 already"
+    assert len(ahead) == (4 if moment == "evaluate" else 2), (
+        "some clients have done round 2 already"
+    )
     again = world(method, schedule={"saved": True}, book=Book.open(tmp_path, "test"))
     assert (again.book.attempt, again.book.experiment) == (2, first.book.experiment)
     seen = again.run()
@@ -174,8 +180,12 @@ def test_messages_of_a_server_that_is_no_more_leave_no_trace(world) -> None:
     assert len(training) == 12
     said = [here.grid.deliver(m).content for m in reversed(training)]
     late = [c["refusal"]["why"] for c in said if "refusal" in c]
-    assert len(late) == 8 and all("came late" in why for why in late)  # rounds 1 and 2; round 3 is merely repeated
-    assert {p: p.read_bytes() for k in range(4) for p in here.versions(k).folder.iterdir()} == before
+    assert len(late) == 8 and all(
+        "came late" in why for why in late
+    )  # rounds 1 and 2; round 3 is merely repeated
+    assert {
+        p: p.read_bytes() for k in range(4) for p in here.versions(k).folder.iterdir()
+    } == before
 
 
 def test_a_site_that_lost_its_state_is_named(world) -> None:
@@ -210,7 +220,12 @@ def test_sites_that_come_late_and_come_back(world) -> None:
     seen = here.run(rounds=5)
     trained = {m["round"]: sorted(e["answered"]) for m, e in
                zip(seen.metrics, (e for e in here.book.answers if e["kind"] == "client"), strict=True)}  # fmt: skip
-    assert trained[1] == [1, 2, 3] and 0 in trained[3] and 3 not in trained[3] and trained[5] == [0, 1, 2, 3]
+    assert (
+        trained[1] == [1, 2, 3]
+        and 0 in trained[3]
+        and 3 not in trained[3]
+        and trained[5] == [0, 1, 2, 3]
+    )
     assert here.book.sites[0].train == 24 and here.roster.nodes[3] == 203
     assert [e["answered"] for e in here.book.answers if e["kind"] == "hello"] == [[1, 3, 2], [0]]
 
@@ -237,7 +252,8 @@ def test_a_site_that_does_not_fit_is_named(world) -> None:
     data = replace(home.site.federation.data, classes=("zero", "one", "two", "three"))
     home.site.federation = replace(alone(here.federation, 2), data=data)
     with pytest.raises(
-        FedloomError, match=r"site 2 does not fit the others: as classes it has zero, one, two, three, 3"
+        FedloomError,
+        match=r"site 2 does not fit the others: as classes it has zero, one, two, three, 3",
     ):
         here.run()
 

@@ -100,7 +100,9 @@ class Forking(InProcessGrid):
                     del self._pipes[number]
                     if data:  # a process that was killed says nothing
                         name, objects = pickle.loads(data)
-                        came.append(Message(inflate_object_from_contents(name, objects), reply_to=message))
+                        came.append(
+                            Message(inflate_object_from_contents(name, objects), reply_to=message)
+                        )
         return came
 
 
@@ -112,7 +114,9 @@ def lost(message):
 
 def federation(world, tmp_path: Path, phase: int):
     settings = Settings(timeout=6, wait=0, limit_mb=5)
-    here = world(make("scaffold"), mods=(spoil,), fault=lost, settings=settings, schedule={"saved": True})
+    here = world(
+        make("scaffold"), mods=(spoil,), fault=lost, settings=settings, schedule={"saved": True}
+    )
     here.grid = Forking(here.app, here.grid.nodes, fault=lost)
     here.grid.folder, here.grid.phase = tmp_path / "notes", phase
     here.book = Book.open(tmp_path / "log", "test")
@@ -149,7 +153,9 @@ def test_faults(world, tmp_path: Path) -> None:
     ahead = [k for k in range(4) if (1, 7) in again.versions(k).held()]
     seen = again.run(rounds=ROUNDS)
 
-    lines = [json.loads(line) for line in (tmp_path / "log" / "answers.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "log" / "answers.jsonl").read_text().splitlines()
+    ]
     rounds = {e["round"]: e for e in lines if e["kind"] == "client"}
     print(f"\n{'round':5}  {'fault':48} {'answered':13} what was said")
     for r, e in rounds.items():
@@ -172,4 +178,6 @@ def test_faults(world, tmp_path: Path) -> None:
     assert seen.server.equal(expected.server)
     for k in range(4):
         assert again.state(k).equal(Payload.decode(expected.states[-1][k])), f"site {k}"
-        assert all(version <= (2, 8) and version != (1, 7) for version in again.versions(k).held()), "ahead"
+        assert all(
+            version <= (2, 8) and version != (1, 7) for version in again.versions(k).held()
+        ), "ahead"

@@ -26,7 +26,11 @@ def test_a_new_client_remembers_nothing(versions) -> None:
 def test_states_are_kept_by_version_and_old_ones_go(versions) -> None:
     for r in range(1, 6):
         versions.put((1, r), (1, r - 1) if r > 1 else NOTHING, state(r))
-    assert list(versions.held()) == [(1, 3), (1, 4), (1, 5)]  # the new one, what it came from, and one to go back to
+    assert list(versions.held()) == [
+        (1, 3),
+        (1, 4),
+        (1, 5),
+    ]  # the new one, what it came from, and one to go back to
     assert versions.get((1, 4)).equal(state(4))
 
 
@@ -53,7 +57,9 @@ def test_a_repeated_message_changes_nothing(versions) -> None:
     versions.check((1, 1))
     versions.put((1, 1), NOTHING, state(1))
     assert {p.name: p.read_bytes() for p in versions.folder.iterdir()} == before
-    versions.put((1, 1), NOTHING, state(7))  # other contents under the same version: one of them, the last
+    versions.put(
+        (1, 1), NOTHING, state(7)
+    )  # other contents under the same version: one of them, the last
     assert versions.get((1, 1)).equal(state(7)) and len(list(versions.folder.iterdir())) == 1
 
 

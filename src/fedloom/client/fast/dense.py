@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LARGE = 1 << 18  # numbers in a weight from which on it pays to show it several small batches at once
+LARGE = (
+    1 << 18
+)  # numbers in a weight from which on it pays to show it several small batches at once
 SMALL = 16  # samples in such a batch
 _KINDS = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 _aten = torch.ops.aten
@@ -36,13 +38,21 @@ class Chain:
         trained = {id(p) for p in params}
         self._links = []
         for layer in layers:
-            weight, bias = (layer.weight, layer.bias) if isinstance(layer, nn.Linear) else (None, None)
-            self._links.append(_Link(layer, weight, bias, id(weight) in trained, id(bias) in trained))
+            weight, bias = (
+                (layer.weight, layer.bias) if isinstance(layer, nn.Linear) else (None, None)
+            )
+            self._links.append(
+                _Link(layer, weight, bias, id(weight) in trained, id(bias) in trained)
+            )
         self._one = params[0].new_ones(())
         # Otherwise steps have the very bits of autograd and SGD.
-        self._large = any(link.weighs and cast(Tensor, link.weight).numel() >= LARGE for link in self._links)
+        self._large = any(
+            link.weighs and cast(Tensor, link.weight).numel() >= LARGE for link in self._links
+        )
         # What comes before the first that is trained needs no gradient.
-        self._first = next((i for i, link in enumerate(self._links) if link.weighs or link.shifts), len(layers))
+        self._first = next(
+            (i for i, link in enumerate(self._links) if link.weighs or link.shifts), len(layers)
+        )
 
     @torch.no_grad()
     def back(self, x: Tensor, y: Tensor) -> Tensor:
@@ -56,13 +66,20 @@ class Chain:
         for link in self._links[: self._first]:  # they stay the same meanwhile
             x = link.layer(x)
         _, weight, bias, weighs, shifts = self._links[self._first]
-        large = weight is not None and weight.numel() >= LARGE and weighs and shifts == (bias is not None)
+        large = (
+            weight is not None
+            and weight.numel() >= LARGE
+            and weighs
+            and shifts == (bias is not None)
+        )
         if large and len(targets) > 1 and len(x) <= SMALL * len(targets):
             return self._together(x, targets, rates)
         batches = zip(x.split([len(y) for y in targets]), targets, rates, strict=True)
         return [self._back(part, y, self._first, lr)[0] for part, y, lr in batches]
 
-    def _together(self, x: Tensor, targets: Sequence[Tensor], rates: Sequence[float]) -> list[Tensor]:
+    def _together(
+        self, x: Tensor, targets: Sequence[Tensor], rates: Sequence[float]
+    ) -> list[Tensor]:
         """The same, with one product for all batches in the first trained layer.
 
         Its weight W changes meanwhile, which is made up for: after a step W - lr g^T x it gives lr (x' x^T) g less for
@@ -109,7 +126,11 @@ class Chain:
         for i in range(len(self._links) - 1, max(start, self._first) - 1, -1):
             link, x = self._links[i], seen[i - start]
             if link.weight is None:
-                g = _aten.threshold_backward.default(g, x, 0) if isinstance(link.layer, nn.ReLU) else g.view_as(x)
+                g = (
+                    _aten.threshold_backward.default(g, x, 0)
+                    if isinstance(link.layer, nn.ReLU)
+                    else g.view_as(x)
+                )
                 continue
             above, g = g, g @ link.weight if i > self._first else g
             if link.weighs and lr is not None and self._large:
@@ -128,7 +149,9 @@ def _use(parameter: Tensor, slope: Tensor, lr: float | None) -> None:
         parameter.add_(slope, alpha=-lr)
 
 
-def layers(*modules: nn.Module, ndim: int, also: Sequence[type[nn.Module]] = ()) -> list[nn.Module] | None:
+def layers(
+    *modules: nn.Module, ndim: int, also: Sequence[type[nn.Module]] = ()
+) -> list[nn.Module] | None:
     """The layers of modules that follow each other and are shown batches of `ndim` dimensions.
 
     None if they are not all of kinds that are known here (or `also` known), if anything else is done in them, or if
@@ -154,8 +177,15 @@ def _gathered(module: nn.Module, kinds: Sequence[type[nn.Module]], found: list[n
 
 def touched(module: nn.Module) -> bool:
     """Whether somebody looks at what goes through the module, or has changed what it does."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
     on_gradients = (
-        h for p in module.parameters(recurse=False) for h in (p._backward_hooks, p._post_accumulate_grad_hooks)
+        h
+        for p in module.parameters(recurse=False)
+        for h in (p._backward_hooks, p._post_accumulate_grad_hooks)
     )
     return "forward" in vars(module) or any(hooks) or any(on_gradients)

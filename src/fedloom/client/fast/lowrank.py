@@ -26,7 +26,9 @@ class _Linear(torch.autograd.Function):
     """x W^T + b; on the way back g and x are noted in place of W's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, noted: list[Product]) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, noted: list[Product]
+    ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.weight, ctx.noted = weight, noted
         return F.linear(x, weight, bias)
@@ -53,7 +55,10 @@ def products(model: nn.Module, params: Iterable[Tensor]) -> Iterator[list[Produc
     layers = [
         m
         for m in model.modules()
-        if type(m) is nn.Linear and id(m.weight) in trained and m.weight.numel() >= LARGE and not touched(m)
+        if type(m) is nn.Linear
+        and id(m.weight) in trained
+        and m.weight.numel() >= LARGE
+        and not touched(m)
     ]
     for layer in layers:
         layer.forward = partial(_forward, layer, layer.weight, noted)  # type: ignore[method-assign]
@@ -65,7 +70,9 @@ def products(model: nn.Module, params: Iterable[Tensor]) -> Iterator[list[Produc
 
 
 def _forward(layer: nn.Linear, own: Tensor, noted: list[Product], x: Tensor) -> Tensor:
-    if layer.weight is not own or not torch.is_grad_enabled():  # it is lent other weights, or only asked
+    if (
+        layer.weight is not own or not torch.is_grad_enabled()
+    ):  # it is lent other weights, or only asked
         return F.linear(x, layer.weight, layer.bias)
     made: Tensor = _Linear.apply(x, own, layer.bias, noted)
     return made

@@ -35,19 +35,32 @@ class Pool:
     test: np.ndarray  # bool: the sample belongs to the data set's official test part
     classes: int
     domains: tuple[str, ...]
-    owner: np.ndarray | None = None  # int64 client numbers from 0, for data that come with their clients
+    owner: np.ndarray | None = (
+        None  # int64 client numbers from 0, for data that come with their clients
+    )
 
     def __post_init__(self) -> None:
         if self.y.ndim != 1 or not self.y.shape == self.domain.shape == self.test.shape:
             shapes = f"{self.y.shape}, {self.domain.shape} and {self.test.shape}"
-            raise PartitionError(f"A pool needs flat y, domain and test of one length, but their shapes are {shapes}.")
+            raise PartitionError(
+                f"A pool needs flat y, domain and test of one length, but their shapes are {shapes}."
+            )
         if self.test.dtype != bool:  # `~` on integers would silently mark every sample as training
-            raise PartitionError(f"A pool's test must be a bool array, but it is {self.test.dtype}.")
-        for what, values, limit in (("label", self.y, self.classes), ("domain", self.domain, len(self.domains))):
+            raise PartitionError(
+                f"A pool's test must be a bool array, but it is {self.test.dtype}."
+            )
+        for what, values, limit in (
+            ("label", self.y, self.classes),
+            ("domain", self.domain, len(self.domains)),
+        ):
             if values.dtype != np.int64:  # narrow integers would overflow when combined
-                raise PartitionError(f"Every {what} of a pool must be int64, but they are {values.dtype}.")
+                raise PartitionError(
+                    f"Every {what} of a pool must be int64, but they are {values.dtype}."
+                )
             if len(values) and not (values.min() >= 0 and values.max() < limit):
-                raise PartitionError(f"Every {what} of a pool must lie in 0..{limit - 1}, but one does not.")
+                raise PartitionError(
+                    f"Every {what} of a pool must lie in 0..{limit - 1}, but one does not."
+                )
 
     @property
     def train(self) -> np.ndarray:
@@ -79,7 +92,9 @@ class _Entry:
 _REGISTRY: dict[str, _Entry] = {}
 
 
-def register(name: str, clients: int | Callable[..., int] = 20, **derived: Derived) -> Callable[[Method], Method]:
+def register(
+    name: str, clients: int | Callable[..., int] = 20, **derived: Derived
+) -> Callable[[Method], Method]:
     """Make a function available as partition `name`.
 
     `clients` is the number used when none is asked for, or a function of the pool that finds it.  `derived` gives, for
@@ -92,7 +107,9 @@ def register(name: str, clients: int | Callable[..., int] = 20, **derived: Deriv
             raise ValueError(f"There is already a partition called {name!r}.")
         every = inspect.signature(method, eval_str=True).parameters.values()
         keywords = {p.name: p for p in every if p.kind is p.KEYWORD_ONLY}
-        _REGISTRY[name] = _Entry(method, clients if callable(clients) else lambda _: clients, derived, keywords)
+        _REGISTRY[name] = _Entry(
+            method, clients if callable(clients) else lambda _: clients, derived, keywords
+        )
         return method
 
     return add
@@ -125,13 +142,17 @@ def partition(
             raise PartitionError(f"Partition {name!r} has no option {key!r}; {hint}")
         if not _fits(value, wanted := entry.parameters[key].annotation):
             kind = getattr(wanted, "__name__", str(wanted))
-            raise PartitionError(f"Option {key!r} of partition {name!r} must be {kind}, not {value!r}.")
+            raise PartitionError(
+                f"Option {key!r} of partition {name!r} must be {kind}, not {value!r}."
+            )
         used[key] = value
     count, n = _find_out(entry.clients, used, pool) if clients is None else clients, len(pool.train)
     if not _fits(count, int) or count < 1:
         raise PartitionError(f"The number of clients must be a positive integer, not {count!r}.")
     if count > n:
-        raise PartitionError(f"{count} clients cannot share {n} training samples; ask for at most {n} clients.")
+        raise PartitionError(
+            f"{count} clients cannot share {n} training samples; ask for at most {n} clients."
+        )
     clients = int(count)  # from here on a plain int, whatever integer came in
     missing = {key: find for key, find in entry.derived.items() if used[key] is None}
     used |= {key: _find_out(find, used, pool, clients) for key, find in missing.items()}
@@ -159,12 +180,16 @@ def partition(
 
 def _find_out(find: Callable[..., Any], used: dict[str, Any], *known: Any) -> Any:
     """`find` of what is known and of those options that it names."""
-    return find(*known, **{key: used[key] for key in inspect.signature(find).parameters if key in used})
+    return find(
+        *known, **{key: used[key] for key in inspect.signature(find).parameters if key in used}
+    )
 
 
 def _find(name: str) -> _Entry:
     if name not in _REGISTRY:
-        raise PartitionError(f"There is no partition {name!r}; did you mean {_nearest(name, _REGISTRY)!r}?")
+        raise PartitionError(
+            f"There is no partition {name!r}; did you mean {_nearest(name, _REGISTRY)!r}?"
+        )
     return _REGISTRY[name]
 
 
@@ -178,7 +203,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):  # a bool is an int to Python, but `least=True` is surely a slip
         return bool in kinds
     wider: dict[Any, Any] = {int: Integral, float: Real}  # numpy's numbers too, and 1 for 1.0
-    return any(not isinstance(kind, type) or isinstance(value, wider.get(kind, kind)) for kind in kinds)
+    return any(
+        not isinstance(kind, type) or isinstance(value, wider.get(kind, kind)) for kind in kinds
+    )
 
 
 # ------------------------------------------------------------------------------------------- tools for partitions
@@ -189,7 +216,9 @@ def default_least(pool: Pool, clients: int) -> int:
     return max(1, int(min(40, len(pool.train) / clients / 2)))
 
 
-def matching_test(pool: Pool, train_shares: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+def matching_test(
+    pool: Pool, train_shares: Sequence[np.ndarray], rng: np.random.Generator
+) -> list[np.ndarray]:
     """Test indices per client with the skew of its training indices.
 
     Within each (domain, class) cell the shuffled test samples are shared in proportion to the clients' training
@@ -229,7 +258,9 @@ def _by_key(index: np.ndarray, key: np.ndarray) -> dict[int, np.ndarray]:
     """`index` in groups of equal `key`, keys ascending."""
     order = np.argsort(key, kind="stable")
     values, starts = np.unique(key[order], return_index=True)
-    return dict(zip(values.tolist(), np.split(index[order], starts[1:]), strict=False))  # no key at all: no group
+    return dict(
+        zip(values.tolist(), np.split(index[order], starts[1:]), strict=False)
+    )  # no key at all: no group
 
 
 def _by_client(index: np.ndarray, client: np.ndarray, clients: int) -> list[np.ndarray]:
@@ -270,7 +301,9 @@ def dirichlet(
     if least * clients > n:
         raise PartitionError(
             f"{clients} clients with at least {least} samples each need {least * clients} training samples, but there "
-            f"are {n}; use " + (f"at most {n // least} clients or " if least <= n else "") + f"least={n // clients}."
+            f"are {n}; use "
+            + (f"at most {n // least} clients or " if least <= n else "")
+            + f"least={n // clients}."
         )
     groups = list(_by_key(pool.train, pool.y[pool.train]).values())
     allowed = max(1, min(tries, _WORK // (len(groups) * (clients + _OVERHEAD))))
@@ -294,7 +327,11 @@ def dirichlet(
 
 
 def _draw(
-    sizes: Sequence[int], clients: int, beta: float, rng: np.random.Generator, owns: np.ndarray | None = None
+    sizes: Sequence[int],
+    clients: int,
+    beta: float,
+    rng: np.random.Generator,
+    owns: np.ndarray | None = None,
 ) -> np.ndarray:
     """One Dirichlet draw, passing over full clients: how many samples of each class (row) each client (column) gets.
 
@@ -312,7 +349,9 @@ def _draw(
     return counts
 
 
-def _deal(groups: Sequence[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def _deal(
+    groups: Sequence[np.ndarray], counts: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
     """The samples of each class, shuffled, to clients as `counts` (class x client) says."""
     index = np.concatenate([rng.permutation(group) for group in groups])
     owner = np.repeat(np.tile(np.arange(counts.shape[1]), len(groups)), counts.ravel())
@@ -321,7 +360,12 @@ def _deal(groups: Sequence[np.ndarray], counts: np.ndarray, rng: np.random.Gener
 
 @register("pathological")
 def pathological(
-    pool: Pool, clients: int, rng: np.random.Generator, *, classes_per_client: int = 2, balance: bool = True
+    pool: Pool,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    classes_per_client: int = 2,
+    balance: bool = True,
 ) -> list[Share]:
     """A few classes per client: each class goes to the first clients, in order, that may still take one.
 
@@ -337,7 +381,9 @@ def pathological(
         return -(-clients // width(each)) * each
 
     if not 1 <= classes_per_client <= classes:
-        raise PartitionError(f"classes_per_client must lie in 1..{classes}, not {classes_per_client}.")
+        raise PartitionError(
+            f"classes_per_client must lie in 1..{classes}, not {classes_per_client}."
+        )
     if owned(classes_per_client) < classes:
         works = next(each for each in range(1, classes + 1) if owned(each) >= classes)
         raise PartitionError(
@@ -352,8 +398,13 @@ def pathological(
         owners = np.arange(first, min(first + width(classes_per_client), clients))
         mean = len(group) / len(owners)
         counts = np.full(len(owners), int(mean))
-        low, high = math.ceil(max(mean / 10, default_least(pool, clients) / classes)), math.ceil(mean)
-        if not balance and low < high:  # in a class too small for [low, high) to hold an integer, equal parts remain
+        low, high = (
+            math.ceil(max(mean / 10, default_least(pool, clients) / classes)),
+            math.ceil(mean),
+        )
+        if (
+            not balance and low < high
+        ):  # in a class too small for [low, high) to hold an integer, equal parts remain
             counts = rng.integers(low, high, len(owners))
         counts[-1] = len(group) - counts[:-1].sum()
         index.append(rng.permutation(group))
@@ -366,9 +417,13 @@ def domains(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
     """One domain per client, in turn; all clients of a domain are tested on the whole test part of that domain."""
     total = len(pool.domains)
     if clients < total:
-        raise PartitionError(f"{clients} clients cannot cover {total} domains with one each; use {total} or more.")
+        raise PartitionError(
+            f"{clients} clients cannot cover {total} domains with one each; use {total} or more."
+        )
     sizes = np.bincount(pool.domain[pool.train], minlength=total)
-    most = np.arange(total) + total * sizes  # clients until this domain's next one would find no sample
+    most = (
+        np.arange(total) + total * sizes
+    )  # clients until this domain's next one would find no sample
     if clients > most.min():
         d = int(most.argmin())
         raise PartitionError(
@@ -378,7 +433,10 @@ def domains(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
     shares: dict[int, Share] = {}
     for d in range(total):
         here, members = pool.domain == d, range(d, clients, total)
-        train, test = rng.permutation(np.flatnonzero(here & ~pool.test)), np.flatnonzero(here & pool.test)
+        train, test = (
+            rng.permutation(np.flatnonzero(here & ~pool.test)),
+            np.flatnonzero(here & pool.test),
+        )
         for client, part in zip(members, np.array_split(train, len(members)), strict=True):
             shares[client] = Share(np.sort(part), test, d)
     return [shares[client] for client in range(clients)]

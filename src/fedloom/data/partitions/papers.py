@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .general import PartitionError, Pool, Share, _by_client, _by_key, _cut, _deal, _draw, _nearest, _shares, register
+from .general import (
+    PartitionError,
+    Pool,
+    Share,
+    _by_client,
+    _by_key,
+    _cut,
+    _deal,
+    _draw,
+    _nearest,
+    _shares,
+    register,
+)
 
 # ------------------------------------------------------------------------------------------------------------ tools
 
@@ -50,7 +62,9 @@ def _part(share: float, n: int) -> int:
 
 def _domain_index(pool: Pool, name: Any) -> int:
     if name not in pool.domains:
-        raise PartitionError(f"There is no domain {name!r}; did you mean {_nearest(str(name), pool.domains)!r}?")
+        raise PartitionError(
+            f"There is no domain {name!r}; did you mean {_nearest(str(name), pool.domains)!r}?"
+        )
     return pool.domains.index(name)
 
 
@@ -69,13 +83,17 @@ def _count_domains(pool: Pool) -> int:
 
 
 def _first_tests(pool: Pool, domain: int, each: int) -> np.ndarray:
-    return _join([group[:each] for group in _by_class(pool, pool.test & (pool.domain == domain)).values()])
+    return _join(
+        [group[:each] for group in _by_class(pool, pool.test & (pool.domain == domain)).values()]
+    )
 
 
 def _too_few(pool: Pool, client: int, domain: int) -> PartitionError:
     """`client` is the first that finds no training sample in its domain."""
     do = f"use at most {client} clients" if client else "leave it out of the pool"
-    return PartitionError(f"Domain {pool.domains[domain]!r} has no training sample left for client {client}; {do}.")
+    return PartitionError(
+        f"Domain {pool.domains[domain]!r} has no training sample left for client {client}; {do}."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- FedDTR/PFLlib
@@ -83,7 +101,12 @@ def _too_few(pool: Pool, client: int, domain: int) -> PartitionError:
 
 @register("exdir")
 def exdir(
-    pool: Pool, clients: int, rng: np.random.Generator, *, classes_per_client: int = 2, alpha: float = 100.0
+    pool: Pool,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    classes_per_client: int = 2,
+    alpha: float = 100.0,
 ) -> list[Share]:
     """PFLlib's extended Dirichlet: every client gets some classes, then each class is shared among its owners.
 
@@ -96,7 +119,9 @@ def exdir(
     classes = len(groups)
     _concentration(alpha=alpha)
     if not 1 <= classes_per_client <= classes:
-        raise PartitionError(f"classes_per_client must lie in 1..{classes}, not {classes_per_client}.")
+        raise PartitionError(
+            f"classes_per_client must lie in 1..{classes}, not {classes_per_client}."
+        )
     if clients * classes_per_client < classes:
         raise PartitionError(
             f"{clients} clients with classes_per_client={classes_per_client} cannot own {classes} classes; the "
@@ -117,7 +142,9 @@ def _deal_classes(classes: int, clients: int, each: int, rng: np.random.Generato
         row[rng.choice(classes, each, replace=False)] = True
     owners, need = owns.sum(axis=0), max(1, clients * each // classes // 2)
     for lacking in range(classes):
-        while owners[lacking] < need:  # the mean is at least `need`, so another class has more owners than this one
+        while (
+            owners[lacking] < need
+        ):  # the mean is at least `need`, so another class has more owners than this one
             rich = int(owners.argmax())
             one = rng.choice(np.flatnonzero(owns[:, rich] & ~owns[:, lacking]))
             owns[one, rich], owns[one, lacking] = False, True
@@ -131,7 +158,12 @@ def _deal_classes(classes: int, clients: int, each: int, rng: np.random.Generato
 
 @register("feature_shift", clients=_count_domains)
 def feature_shift(
-    pool: Pool, clients: int, rng: np.random.Generator, *, per_class: int = 10, test_per_class: int = 200
+    pool: Pool,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    per_class: int = 10,
+    test_per_class: int = 200,
 ) -> list[Share]:
     """FedPCL, feature shift: one domain per client and the first few samples of each class, for both parts.
 
@@ -140,7 +172,10 @@ def feature_shift(
     """
     _at_least(1, per_class=per_class, test_per_class=test_per_class)
     shares, total, each = [], len(pool.domains), int(per_class)
-    groups = [list(_by_class(pool, ~pool.test & (pool.domain == d)).values()) for d in range(min(total, clients))]
+    groups = [
+        list(_by_class(pool, ~pool.test & (pool.domain == d)).values())
+        for d in range(min(total, clients))
+    ]
     tests = [_first_tests(pool, d, test_per_class) for d in range(min(total, clients))]
     for client in range(clients):
         turn, d = divmod(client, total)
@@ -238,7 +273,9 @@ def feature_label_shift(
     every = np.arange(clients)
     if len(late := np.flatnonzero(sizes[every % total] <= every // total)):
         raise _too_few(pool, int(late[0]), int(late[0] % total))
-    wanted = {c: np.floor(rng.dirichlet(np.full(clients, alpha)) * budget) for c in range(pool.classes)}
+    wanted = {
+        c: np.floor(rng.dirichlet(np.full(clients, alpha)) * budget) for c in range(pool.classes)
+    }
     parts: dict[int, list[int]] = {}
     for d in range(min(total, clients)):
         members = range(d, clients, total)
@@ -289,7 +326,9 @@ def _dif_counts(total: int, dif: float) -> list[int]:
 def _dif_clients(pool: Pool, dif: float) -> int:
     count, n = sum(_dif_counts(len(pool.domains), dif)), len(pool.train)
     if count > max(n, 2 * len(pool.domains)):
-        raise PartitionError(f"dif={dif} means {count} clients, but there are {n} training samples; use a smaller dif.")
+        raise PartitionError(
+            f"dif={dif} means {count} clients, but there are {n} training samples; use a smaller dif."
+        )
     return count
 
 
@@ -335,9 +374,13 @@ def dif(
     _proportion(percent=percent, train_share=train_share)
     places = list(range(total)) if order is None else [_domain_index(pool, name) for name in order]
     if sorted(places) != list(range(total)):
-        raise PartitionError(f"order must name each of {', '.join(pool.domains)} once, but it is {list(order or ())}.")
+        raise PartitionError(
+            f"order must name each of {', '.join(pool.domains)} once, but it is {list(order or ())}."
+        )
     if clients != (right := sum(_dif_counts(total, dif))):
-        raise PartitionError(f"dif={dif} with {total} domains means {right} clients, not {clients}; ask for {right}.")
+        raise PartitionError(
+            f"dif={dif} with {total} domains means {right} clients, not {clients}; ask for {right}."
+        )
 
     every = np.bincount(pool.domain[pool.train], minlength=total)[places].tolist()
     pacs = _known_set(pool) == "pacs" and total == 4
@@ -346,7 +389,10 @@ def dif(
         return min(size for domain in _dif_sizes(every, factor, used, pacs) for size in domain) > 0
 
     if not works(dif, percent * train_share):
-        more = next((p for p in range(1, 101) if p / 100 > percent and works(dif, p / 100 * train_share)), None)
+        more = next(
+            (p for p in range(1, 101) if p / 100 > percent and works(dif, p / 100 * train_share)),
+            None,
+        )
         lower = range(min(math.ceil(dif) - 1, 64), 0, -1)
         less = next((f for f in lower if works(f, percent * train_share)), None)
         do = [f"percent={p / 100:g}" for p in [more] if p] + [f"dif={f}" for f in [less] if f]
@@ -360,7 +406,10 @@ def dif(
         train, test = np.flatnonzero(here & ~pool.test), np.flatnonzero(here & pool.test)
         train = rng.permutation(train) if mix else train
         ends = np.cumsum(sizes)
-        shares += [Share(np.sort(train[end - size : end]), test, d) for size, end in zip(sizes, ends, strict=True)]
+        shares += [
+            Share(np.sort(train[end - size : end]), test, d)
+            for size, end in zip(sizes, ends, strict=True)
+        ]
     return shares
 
 
@@ -372,7 +421,13 @@ _SETS: dict[str, dict[str, int]] = {  # clients per domain
     "pacs": {"photo": 2, "art_painting": 3, "cartoon": 2, "sketch": 3},
 }
 _SHARES = {"digits": 0.01, "office": 0.2, "pacs": 0.3}
-_ALIASES = {"chars74k_font": "syn", "synthdigits": "syn", "synth": "syn", "art": "art_painting", "caltech10": "caltech"}
+_ALIASES = {
+    "chars74k_font": "syn",
+    "synthdigits": "syn",
+    "synth": "syn",
+    "art": "art_painting",
+    "caltech10": "caltech",
+}
 _CROWD = 10  # clients that one domain may have where domains are drawn at random
 
 
@@ -395,7 +450,9 @@ def _fixed_counts(pool: Pool, counts: Mapping[str, Any] | None) -> list[int] | N
     result = [0] * len(pool.domains)
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 0:
-            raise PartitionError(f"counts must give every domain a number of clients, but {name!r} has {count!r}.")
+            raise PartitionError(
+                f"counts must give every domain a number of clients, but {name!r} has {count!r}."
+            )
         result[_domain_index(pool, name)] = int(count)
     if not any(result):
         raise PartitionError("counts must give at least one client to some domain.")
@@ -424,7 +481,9 @@ def _f2dc_repair(pool: Pool, _: int) -> bool:
     return _known_set(pool) in ("office", "pacs")
 
 
-@register("f2dc", clients=_f2dc_clients, counts=_f2dc_counts, share=_f2dc_share, repair=_f2dc_repair)
+@register(
+    "f2dc", clients=_f2dc_clients, counts=_f2dc_counts, share=_f2dc_share, repair=_f2dc_repair
+)
 def f2dc(
     pool: Pool,
     clients: int,
@@ -455,10 +514,16 @@ def f2dc(
     groups = [np.flatnonzero(~pool.test & (pool.domain == d)) for d in range(total)]
     sizes = [_part(share, len(group)) for group in groups]
     if random:
-        room = [min(_CROWD, len(group) // max(1, size)) for group, size in zip(groups, sizes, strict=True)]
+        room = [
+            min(_CROWD, len(group) // max(1, size))
+            for group, size in zip(groups, sizes, strict=True)
+        ]
         where = _random_domains(room, clients, _known_set(pool) == "office", rng)
     else:
-        fixed = _fixed_counts(pool, _f2dc_counts(pool, clients, False) if counts is None else counts) or []
+        fixed = (
+            _fixed_counts(pool, _f2dc_counts(pool, clients, False) if counts is None else counts)
+            or []
+        )
         if sum(fixed) != clients:
             raise PartitionError(
                 f"The clients per domain, {', '.join(map(str, fixed))}, make {sum(fixed)}, not {clients}; "
@@ -478,7 +543,9 @@ def f2dc(
     return [Share(np.sort(train[k]), tests[d], d) for k, d in enumerate(where.tolist())]
 
 
-def _random_domains(room: list[int], clients: int, one_each: bool, rng: np.random.Generator) -> np.ndarray:
+def _random_domains(
+    room: list[int], clients: int, one_each: bool, rng: np.random.Generator
+) -> np.ndarray:
     """A domain for every client, none with more clients than it has room for."""
     total, limit = len(room), np.array(room)
     if clients > limit.sum():
@@ -511,9 +578,13 @@ def _check_draw(
         do = f"use at most {fewer} clients there" if fewer else "leave it out of the pool"
         do += " or repair=False" if repair and most else ""
         each = f" with {least} each" if least > 1 else ""
-        raise PartitionError(f"Domain {name!r} has {n} training samples for {clients} clients{each}; {do}.")
+        raise PartitionError(
+            f"Domain {name!r} has {n} training samples for {clients} clients{each}; {do}."
+        )
     if not least <= size <= most:
-        best = math.ceil(least / n * 1e6) / 1e6 if size < least else math.floor(most / n * 1e6) / 1e6
+        best = (
+            math.ceil(least / n * 1e6) / 1e6 if size < least else math.floor(most / n * 1e6) / 1e6
+        )
         raise PartitionError(
             f"share={share} of the {n} training samples of domain {name!r} is {size} for each of {clients} clients, "
             f"but it must be {least} to {most}; use share={best:g}."
@@ -525,7 +596,9 @@ def _check_draw(
         )
 
 
-def _repair(pool: Pool, parts: list[np.ndarray], free: np.ndarray, rng: np.random.Generator) -> None:
+def _repair(
+    pool: Pool, parts: list[np.ndarray], free: np.ndarray, rng: np.random.Generator
+) -> None:
     """Give every part every class, in place; `free` are the samples in no part."""
     free = free.copy()
     kinds = np.unique(pool.y[np.concatenate([*parts, free])]).tolist()
@@ -536,7 +609,9 @@ def _repair(pool: Pool, parts: list[np.ndarray], free: np.ndarray, rng: np.rando
             if tally[i, c]:
                 continue
             source = free
-            if not (pool.y[free] == c).any():  # then somebody has two or more, because there is one for everybody
+            if not (
+                pool.y[free] == c
+            ).any():  # then somebody has two or more, because there is one for everybody
                 source = parts[rich := int(tally[:, c].argmax())]
             give = rng.choice(np.flatnonzero(pool.y[source] == c))
             drop = rng.choice(np.flatnonzero(tally[i, pool.y[part]] >= 2))
@@ -592,7 +667,10 @@ def fewshot(
         cuts = {c: rng.dirichlet(np.full(clients, rho)) for c in train}
         dealt = []
         for groups in (train, test):
-            owner = [np.repeat(np.arange(clients), _cut(cuts[c], len(group))) for c, group in groups.items()]
+            owner = [
+                np.repeat(np.arange(clients), _cut(cuts[c], len(group)))
+                for c, group in groups.items()
+            ]
             dealt.append(_by_client(_join(list(groups.values())), _join(owner), clients))
         for k in range(clients):
             if not len(dealt[0][k]):
@@ -601,7 +679,9 @@ def fewshot(
     return [_share(pool, mine, tests) for mine, tests in zip(*dealt, strict=True)]
 
 
-def _deal_mixtures(groups: Sequence[np.ndarray], mixtures: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def _deal_mixtures(
+    groups: Sequence[np.ndarray], mixtures: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Equally many samples for each row of `mixtures`, each of a class drawn from it among those with stock."""
     stock = np.array([len(group) for group in groups])
     used, budget = np.zeros_like(stock), int(stock.sum()) // len(mixtures)
@@ -612,7 +692,9 @@ def _deal_mixtures(groups: Sequence[np.ndarray], mixtures: np.ndarray, rng: np.r
             weights = np.where(used < stock, mixture, 0.0)
             weights = weights if weights.sum() > 0 else (used < stock).astype(float)
             # Drawing several at once and refusing what is gone by then is the same as drawing one after the other.
-            drawn = np.bincount(rng.choice(len(stock), left, p=weights / weights.sum()), minlength=len(stock))
+            drawn = np.bincount(
+                rng.choice(len(stock), left, p=weights / weights.sum()), minlength=len(stock)
+            )
             taken = np.minimum(drawn, stock - used)
             for c in np.flatnonzero(taken).tolist():
                 mine.append(groups[c][used[c] : used[c] + taken[c]])
@@ -633,7 +715,9 @@ def _owners(pool: Pool) -> np.ndarray:
         )
     owner = np.asarray(pool.owner)
     if owner.shape != pool.y.shape or owner.dtype != np.int64 or (len(owner) and owner.min() < 0):
-        raise PartitionError("A pool's owner must hold one int64 client number from 0 up for every sample.")
+        raise PartitionError(
+            "A pool's owner must hold one int64 client number from 0 up for every sample."
+        )
     return owner
 
 
@@ -649,7 +733,9 @@ def natural(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
     """
     owner, total = _owners(pool), _count_owners(pool)
     if clients > total:
-        raise PartitionError(f"These data come with {total} clients, not {clients}; ask for at most {total}.")
+        raise PartitionError(
+            f"These data come with {total} clients, not {clients}; ask for at most {total}."
+        )
     sizes = np.bincount(owner[pool.train], minlength=total)[:clients]
     if not sizes.all():
         k = int(sizes.argmin())

@@ -18,10 +18,15 @@ from ...core.errors import FedloomError, unknown
 from ..federation import Dataset
 
 DIGITS5 = ("mnist", "usps", "mnist_m", "svhn", "chars74k_font")
-SPARSE = tuple(f"_{part}_{field}" for part in ("train", "test") for field in ("data", "indices", "indptr", "y"))
+SPARSE = tuple(
+    f"_{part}_{field}" for part in ("train", "test") for field in ("data", "indices", "indptr", "y")
+)
 LABELLED = ("x_train", "y_train", "x_test", "y_test")
 MASKED = ("x_train", "mask_train", "x_test", "mask_test")
-SEGMENTATION = ("background", "lesion")  # what mask values 0 and 1 mean unless the file says otherwise
+SEGMENTATION = (
+    "background",
+    "lesion",
+)  # what mask values 0 and 1 mean unless the file says otherwise
 CHUNK = 2048  # images resized at once
 
 
@@ -70,7 +75,11 @@ def npz_kind(path: Path) -> Literal["image", "vector", "sparse", "segmentation"]
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{first}.npy") as stored:
             version = np.lib.format.read_magic(stored)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
             shape, _, _ = read(stored)
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, first, error) from error
@@ -122,7 +131,9 @@ def read_npz(path: Path, *, name: str, size: int | None = None) -> Dataset:
     return _assemble(name, path, parts, classes, domains, size)
 
 
-def read_npz_folder(path: Path, *, name: str, size: int | None = None, domains: Sequence[str] | None = None) -> Dataset:
+def read_npz_folder(
+    path: Path, *, name: str, size: int | None = None, domains: Sequence[str] | None = None
+) -> Dataset:
     """A folder of files with `x_train y_train x_test y_test`, each of them one domain.
 
     Domains are in the order given by `domains` (which may leave some out), else in the order of `DIGITS5` if all are
@@ -140,7 +151,9 @@ def read_npz_folder(path: Path, *, name: str, size: int | None = None, domains: 
                 raise unknown("domain", d, files)
         order = tuple(domains)
     else:
-        order = tuple(d for d in DIGITS5 if d in files) if set(files) <= set(DIGITS5) else tuple(files)
+        order = (
+            tuple(d for d in DIGITS5 if d in files) if set(files) <= set(DIGITS5) else tuple(files)
+        )
     parts: list[_Part] = []
     classes: tuple[str, ...] | None = None
     for i, d in enumerate(order):
@@ -150,8 +163,15 @@ def read_npz_folder(path: Path, *, name: str, size: int | None = None, domains: 
         if own and classes and own != classes:
             raise FedloomError(f"{files[d]}: its classes are not those of the other domains.")
         classes = own or classes
-        parts += [_part(files[d], arrays, f"x_{part}", f"y_{part}", i, part == "test") for part in ("train", "test")]
-    if size is None and all(p.x.ndim == 4 for p in parts) and len({p.x.shape[2:] for p in parts}) > 1:
+        parts += [
+            _part(files[d], arrays, f"x_{part}", f"y_{part}", i, part == "test")
+            for part in ("train", "test")
+        ]
+    if (
+        size is None
+        and all(p.x.ndim == 4 for p in parts)
+        and len({p.x.shape[2:] for p in parts}) > 1
+    ):
         size = max(side for p in parts for side in p.x.shape[2:])
     return _assemble(name, path, parts, classes, order, size)
 
@@ -175,7 +195,9 @@ def _unreadable(path: Path, error: Exception) -> FedloomError:
     if isinstance(error, IsADirectoryError):
         return FedloomError(f"{path}: is a folder, not an .npz file.")
     if "allow_pickle" in str(error):  # what NumPy says of anything that it does not know
-        return FedloomError(f"{path}: is not an .npz file (a pickle, perhaps, which would be refused).")
+        return FedloomError(
+            f"{path}: is not an .npz file (a pickle, perhaps, which would be refused)."
+        )
     return FedloomError(f"{path}: is truncated or not an .npz file ({error}).")
 
 
@@ -192,7 +214,9 @@ def _load(path: Path) -> dict[str, np.ndarray]:
                 value = file[key]
         except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             if "allow_pickle" in str(error):
-                raise FedloomError(f"{path}: {key} holds pickled objects; pickles are refused.") from error
+                raise FedloomError(
+                    f"{path}: {key} holds pickled objects; pickles are refused."
+                ) from error
             raise _damaged(path, key, error) from error
         if isinstance(value, np.ndarray):  # anything else in the archive comes as bytes
             arrays[key] = value
@@ -221,20 +245,33 @@ def _two_parts(path: Path, arrays: dict[str, np.ndarray]) -> list[_Part]:
     masked = any(k.startswith("mask_") for k in arrays)
     _require(path, arrays, MASKED if masked else LABELLED)
     target = "mask" if masked else "y"
-    return [_part(path, arrays, f"x_{p}", f"{target}_{p}", 0, p == "test") for p in ("train", "test")]
+    return [
+        _part(path, arrays, f"x_{p}", f"{target}_{p}", 0, p == "test") for p in ("train", "test")
+    ]
 
 
-def _part(path: Path, arrays: dict[str, np.ndarray], x_key: str, y_key: str, domain: int, test: bool | None) -> _Part:
+def _part(
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    x_key: str,
+    y_key: str,
+    domain: int,
+    test: bool | None,
+) -> _Part:
     """Samples and targets under two keys, checked."""
     x, y = arrays[x_key], arrays[y_key]
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise FedloomError(f"{path}: {x_key} and {y_key} differ in length ({_length(x)} and {_length(y)}).")
+        raise FedloomError(
+            f"{path}: {x_key} and {y_key} differ in length ({_length(x)} and {_length(y)})."
+        )
     masks = y_key.startswith("mask_")
     samples = _samples(path, x_key, x)
     if y.dtype.kind not in ("iub" if masks else "iu"):
         raise FedloomError(f"{path}: {y_key} must hold whole numbers, holds {y.dtype}.")
     if masks and (samples.ndim != 4 or y.shape[1:] != tuple(samples.shape[2:])):
-        raise FedloomError(f"{path}: {x_key} and {y_key} differ in height or width ({x.shape} and {y.shape}).")
+        raise FedloomError(
+            f"{path}: {x_key} and {y_key} differ in height or width ({x.shape} and {y.shape})."
+        )
     if not masks and y.ndim != 1:
         raise FedloomError(f"{path}: {y_key} must be one label per sample, has shape {y.shape}.")
     if y.size and y.min() < 0:
@@ -285,17 +322,23 @@ def _assemble(
     first = parts[0]
     images = first.x.ndim == 4
     if size is not None and not images:
-        raise FedloomError(f"{first.where} holds vectors; images, to be scaled to size={size}, are wanted.")
+        raise FedloomError(
+            f"{first.where} holds vectors; images, to be scaled to size={size}, are wanted."
+        )
     channels = max(p.x.shape[1] for p in parts)
     xs, ys = [], []
     for p in parts:
         x, target = p.x, p.y
         if (x.ndim == 4) != images:
-            raise FedloomError(f"{p.where} and {first.where} do not go together: images and vectors.")
+            raise FedloomError(
+                f"{p.where} and {first.where} do not go together: images and vectors."
+            )
         if images and size is not None:
             x = resize(x, size)
             if target.ndim == 3:
-                target = F.interpolate(target[:, None].float(), (size, size), mode="nearest-exact")[:, 0].long()
+                target = F.interpolate(target[:, None].float(), (size, size), mode="nearest-exact")[
+                    :, 0
+                ].long()
         if x.shape[2:] != first.x.shape[2:] and size is None:
             raise FedloomError(
                 f"{p.where} has images of another size than {first.where}; say size=... to scale them to one."
@@ -303,7 +346,9 @@ def _assemble(
         if images:
             x = x.expand(-1, channels, -1, -1)
         elif x.shape[1] != first.x.shape[1]:
-            raise FedloomError(f"{p.where} has vectors of {x.shape[1]} values, {first.where} of {first.x.shape[1]}.")
+            raise FedloomError(
+                f"{p.where} has vectors of {x.shape[1]} values, {first.where} of {first.x.shape[1]}."
+            )
         xs.append(x)
         ys.append(target)
     return Dataset(
@@ -311,7 +356,9 @@ def _assemble(
         x=torch.cat(xs),
         y=torch.cat(ys),
         domain=torch.cat([torch.full((len(p.y),), p.domain) for p in parts]),
-        test=torch.cat([mod10(len(p.y)) if p.test is None else torch.full((len(p.y),), p.test) for p in parts]),
+        test=torch.cat(
+            [mod10(len(p.y)) if p.test is None else torch.full((len(p.y),), p.test) for p in parts]
+        ),
         classes=classes,
         domains=domains,
     )

@@ -59,7 +59,11 @@ def read_hf(
             raise FedloomError(f"{path_or_name}: the columns of the train and test parts differ.")
         columns = train.column_names
         y, classes = _labels(library, path_or_name, parts)
-        names = _strings(library, path_or_name, parts, "domain") if "domain" in columns else [name] * len(y)
+        names = (
+            _strings(library, path_or_name, parts, "domain")
+            if "domain" in columns
+            else [name] * len(y)
+        )
         domains = tuple(dict.fromkeys(names))
         index = {domain: d for d, domain in enumerate(domains)}
         domain = torch.tensor([index[value] for value in names])
@@ -70,7 +74,9 @@ def read_hf(
             x = _images(library, path_or_name, parts, size)
         elif kind == "text":
             texts = _strings(library, path_or_name, parts, "text")
-            x, tokens = encode_texts(texts, held, length=length, vocabulary=vocabulary, hashed=hashed)
+            x, tokens = encode_texts(
+                texts, held, length=length, vocabulary=vocabulary, hashed=hashed
+            )
         else:
             x = _features(path_or_name, parts)
         clients = next((column for column in OWNERS if column in columns), None)
@@ -93,7 +99,9 @@ def hf_kind(path_or_name: str, cache: Path) -> Literal["image", "vector", "text"
     library = _library()
     with _quiet(library):
         columns = {
-            column for part in _load(library, path_or_name, None, cache).values() for column in part.column_names
+            column
+            for part in _load(library, path_or_name, None, cache).values()
+            for column in part.column_names
         }
     return "image" if "image" in columns else "text" if "text" in columns else "vector"
 
@@ -132,7 +140,9 @@ def _load(library: Any, source: str, config: str | None, cache: Path) -> dict[st
     """The splits by name."""
     path = Path(source).expanduser()
     try:
-        if path.is_dir() and any((path / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+        if path.is_dir() and any(
+            (path / mark).is_file() for mark in ("dataset_dict.json", "state.json")
+        ):
             loaded = library.load_from_disk(str(path))
         elif path.exists():
             ending, files = _files(path)
@@ -167,7 +177,9 @@ def _files(path: Path) -> tuple[str, dict[str, list[str]]]:
             if split is None and len(files) == 1:
                 split = "train"
             if split is None:
-                raise FedloomError(f"{file}: its name does not begin with train, test or validation.")
+                raise FedloomError(
+                    f"{file}: its name does not begin with train, test or validation."
+                )
             splits.setdefault(split, []).append(str(file))
         return ending, splits
     raise FedloomError(f"{path}: holds no .parquet or .arrow files.")
@@ -214,12 +226,18 @@ def _labels(library: Any, source: str, parts: list[Any]) -> tuple[Tensor, tuple[
     where = [f"{source}, sample {row}" for row in range(len(values))]
     if not all(isinstance(feature, library.ClassLabel) for feature in features):
         if any(not isinstance(value, (int, str)) for value in values):
-            raise FedloomError(f"{source}: labels must be whole numbers or class names, found {features[0]}.")
-        return number_labels([str(int(value) if isinstance(value, bool) else value) for value in values], where)
+            raise FedloomError(
+                f"{source}: labels must be whole numbers or class names, found {features[0]}."
+            )
+        return number_labels(
+            [str(int(value) if isinstance(value, bool) else value) for value in values], where
+        )
     classes = tuple(features[0].names)
     if any(tuple(feature.names) != classes for feature in features):
         raise FedloomError(f"{source}: the train and test parts have different classes.")
-    return number_labels([str(value) for value in values], where, classes)  # -1 marks a sample without label
+    return number_labels(
+        [str(value) for value in values], where, classes
+    )  # -1 marks a sample without label
 
 
 def _owners(source: str, parts: list[Any], column: str) -> Tensor:
@@ -234,7 +252,9 @@ def _features(source: str, parts: list[Any]) -> Tensor:
     try:
         rows = np.array(_values(source, parts, "features"), dtype=np.float32)
     except (ValueError, TypeError) as error:
-        raise FedloomError(f"{source}: features must be lists of numbers, all of one length ({error}).") from error
+        raise FedloomError(
+            f"{source}: features must be lists of numbers, all of one length ({error})."
+        ) from error
     if rows.ndim < 2:
         raise FedloomError(f"{source}: features must be lists of numbers, found single numbers.")
     return torch.from_numpy(rows)
@@ -251,12 +271,18 @@ def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Te
             try:
                 images.append(_pixels(value, size))
             except Exception as error:  # Pillow's too
-                raise FedloomError(f"{source}: the image of sample {len(images)} is not readable ({error}).") from error
+                raise FedloomError(
+                    f"{source}: the image of sample {len(images)} is not readable ({error})."
+                ) from error
     if len(shapes := {image.shape[:2] for image in images}) > 1:
         some = ", ".join(f"{w}x{h}" for h, w in sorted(shapes)[:3])
-        raise FedloomError(f"{source}: images have different sizes ({some}); give size to scale them.")
+        raise FedloomError(
+            f"{source}: images have different sizes ({some}); give size to scale them."
+        )
     if any(image.ndim == 3 for image in images):  # one in colour, all in colour
-        images = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
+        images = [
+            image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images
+        ]
         return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
     return torch.from_numpy(np.stack(images)[:, None])
 
@@ -264,7 +290,9 @@ def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Te
 def _pixels(value: dict[str, Any], size: int | None) -> np.ndarray:
     """One image as bytes: height x width, or with three colours."""
     # A path is opened as a local file only: data must not make us fetch addresses.
-    with Image.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else Path(value["path"])) as opened:
+    with Image.open(
+        io.BytesIO(value["bytes"]) if value["bytes"] is not None else Path(value["path"])
+    ) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
         image = image.convert("L" if image.mode in ("1", "L") else "RGB")
         if size is not None:

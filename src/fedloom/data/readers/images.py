@@ -35,7 +35,13 @@ from .arrays import mod10
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 PARTS = ("train", "val", "test")
-CALLED = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}  # in any case
+CALLED = {
+    "train": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}  # in any case
 LAYOUTS = "<domain>/<class>/*, {train,test}/<class>/* or <class>/*"
 MODE = "RGB"
 RECIPE = 2  # raised whenever the same files would give other pixels, or pixels in another order
@@ -108,12 +114,17 @@ def read_folder(
     x, bad = _decoded(path, files, size, on_bad_file == "refuse", name, cache, progress)
     if bad:
         shown = ", ".join(list(bad)[:10]) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")
-        warnings.warn(f"{name}: left out {len(bad)} of {len(files)} images, unreadable: {shown}.", stacklevel=2)
+        warnings.warn(
+            f"{name}: left out {len(bad)} of {len(files)} images, unreadable: {shown}.",
+            stacklevel=2,
+        )
 
     if official:
         test = torch.tensor([f.part == "test" for f in files])
     else:
-        test = torch.cat([mod10(len(list(own))) for _, own in groupby(files, key=lambda f: f.domain)])
+        test = torch.cat(
+            [mod10(len(list(own))) for _, own in groupby(files, key=lambda f: f.domain)]
+        )
     kept = torch.tensor([f.path not in bad for f in files])
     number, label = {d: i for i, d in enumerate(domains)}, {c: i for i, c in enumerate(classes)}
     return Dataset(
@@ -144,7 +155,9 @@ def _parts(path: Path, names: Sequence[str]) -> dict[str, str]:
     if len(parts) < len(names) or len(names) < 2:  # a class may be called train
         return {}
     if not {"train", "test"} <= set(parts.values()):
-        raise FedloomError(f"{path}: wants a folder train and a folder test, found {', '.join(names)}.")
+        raise FedloomError(
+            f"{path}: wants a folder train and a folder test, found {', '.join(names)}."
+        )
     return parts
 
 
@@ -174,7 +187,10 @@ def _scan(path: Path, official: bool) -> list[_File]:
     files = [f for domain, part, place in places for f in _scan_place(path, place, domain, part)]
     if not files:
         raise FedloomError(f"{path}: holds no images ({', '.join(SUFFIXES)}).")
-    return sorted(files, key=lambda f: (f.domain, f.cls, f.path.rpartition("/")[2], PARTS.index(f.part or "train")))
+    return sorted(
+        files,
+        key=lambda f: (f.domain, f.cls, f.path.rpartition("/")[2], PARTS.index(f.part or "train")),
+    )
 
 
 def _scan_place(root: Path, place: Path, domain: str, part: str | None) -> Iterator[_File]:
@@ -187,16 +203,26 @@ def _scan_place(root: Path, place: Path, domain: str, part: str | None) -> Itera
         found = False
         with os.scandir(place / cls) as entries:
             for e in entries:
-                if e.name.startswith(".") or not e.name.lower().endswith(SUFFIXES) or not e.is_file():
+                if (
+                    e.name.startswith(".")
+                    or not e.name.lower().endswith(SUFFIXES)
+                    or not e.is_file()
+                ):
                     continue
                 found = True
                 stat = e.stat()
-                yield _File(f"{relative}/{e.name}", domain, cls, part, stat.st_size, stat.st_mtime_ns)
+                yield _File(
+                    f"{relative}/{e.name}", domain, cls, part, stat.st_size, stat.st_mtime_ns
+                )
         if not found:
-            raise FedloomError(f"{place / cls}: this class folder holds no images ({', '.join(SUFFIXES)}); remove it.")
+            raise FedloomError(
+                f"{place / cls}: this class folder holds no images ({', '.join(SUFFIXES)}); remove it."
+            )
 
 
-def _warn_of_gaps(name: str, files: Sequence[_File], classes: tuple[str, ...], official: bool) -> None:
+def _warn_of_gaps(
+    name: str, files: Sequence[_File], classes: tuple[str, ...], official: bool
+) -> None:
     """Say which classes a domain, or its training or test part, does not have."""
     seen: dict[str, set[str]] = {}
     for f in files:
@@ -246,13 +272,17 @@ def _decoded(
         if found is None and (others := list(cache.glob(f"{listing}-*.json"))):
             found = _from_others(path, files, size, notes, others)
     except _Spoilt as why:
-        warnings.warn(f"{name}: the cache {notes} is damaged ({why}) and is made anew.", stacklevel=3)
+        warnings.warn(
+            f"{name}: the cache {notes} is damaged ({why}) and is made anew.", stacklevel=3
+        )
     if found is None:
         try:
             _build(path, files, size, refuse, notes, progress)
             found = _from_cache(notes, files)
         except OSError as error:
-            raise FedloomError(f"{name}: cannot write the cache in {cache}: {error.strerror or error}.") from error
+            raise FedloomError(
+                f"{name}: cannot write the cache in {cache}: {error.strerror or error}."
+            ) from error
         except _Spoilt as why:
             raise FedloomError(f"{name}: the cache {notes} cannot be read back ({why}).") from why
         if found is None:
@@ -264,7 +294,9 @@ def _decoded(
 
 
 def _bad_file(path: Path, file: str, why: str) -> FedloomError:
-    return FedloomError(f"{path / file}: cannot be decoded ({_plain(why)}); --on-bad-file skip leaves such files out.")
+    return FedloomError(
+        f"{path / file}: cannot be decoded ({_plain(why)}); --on-bad-file skip leaves such files out."
+    )
 
 
 def _plain(why: str) -> str:
@@ -300,7 +332,9 @@ def _from_others(
     path: Path, files: Sequence[_File], size: int | None, notes: Path, others: Sequence[Path]
 ) -> tuple[Tensor, dict[str, str]] | None:
     """What was cached for files of these names and sizes but other times, if their content is the same."""
-    with ThreadPoolExecutor(_workers()) as pool:  # neither reading nor hashing holds the interpreter's lock
+    with ThreadPoolExecutor(
+        _workers()
+    ) as pool:  # neither reading nor hashing holds the interpreter's lock
         digests = list(pool.map(lambda f: _hash(Path(f"{path}/{f.path}").read_bytes()), files))
     array = _array_name(size, digests)
     for other in others:
@@ -412,7 +446,9 @@ def _write(
 
 def _header(out: BinaryIO, shape: tuple[int, ...]) -> None:
     """The head of an `.npy` file, of one length for any first number: NumPy leaves room for it to grow."""
-    np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        out, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
 
 
 def _reserve(out: BinaryIO, length: int) -> None:
@@ -425,7 +461,9 @@ def _reserve(out: BinaryIO, length: int) -> None:
 
 
 def _workers() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(cores, 16)
 
 
@@ -441,7 +479,12 @@ def _pool(workers: int, files: int) -> Executor:
 
 
 def _decode_all(
-    path: Path, files: Sequence[_File], size: int | None, out: Path, start: int, shape: tuple[int, int]
+    path: Path,
+    files: Sequence[_File],
+    size: int | None,
+    out: Path,
+    start: int,
+    shape: tuple[int, int],
 ) -> Iterator[tuple[Sequence[_File], list[str], dict[int, _Odd]]]:
     """Decode all files into `out`, from byte `start` on; yields some files after others, as `_decode_chunk` has them.
 
@@ -453,7 +496,9 @@ def _decode_all(
     with _pool(workers, len(files)) as pool:
         for first in range(0, len(files), CHUNK):
             chunk = files[first : first + CHUNK]
-            paths = [f"{path}/{f.path}" for f in chunk]  # joining ten thousand times with pathlib takes a while
+            paths = [
+                f"{path}/{f.path}" for f in chunk
+            ]  # joining ten thousand times with pathlib takes a while
             place = start + first * 3 * math.prod(shape)
             pending.append((chunk, pool.submit(_decode_chunk, paths, size, str(out), place, shape)))
             if len(pending) > 4 * workers:  # a few chunks ahead, no more: an error ends it soon
@@ -491,7 +536,9 @@ def _decode(path: str, size: int | None) -> tuple[str, Image.Image | str]:
     digest = ""
     try:
         with open(path, "rb", buffering=0) as file:
-            data = file.read()  # all at once: Pillow itself would read in small pieces, which takes longer
+            data = (
+                file.read()
+            )  # all at once: Pillow itself would read in small pieces, which takes longer
         digest = _hash(data)
         with Image.open(io.BytesIO(data)) as opened:
             opened.load()

@@ -43,7 +43,9 @@ def read_pfllib(path: Path, *, name: str) -> Dataset:
         for k in range(clients):
             file = path / part / f"{k}.npz"
             if not file.is_file():
-                raise FedloomError(f"{file}: missing, though config.json says there are {clients} clients.")
+                raise FedloomError(
+                    f"{file}: missing, though config.json says there are {clients} clients."
+                )
             x, y = _samples(file, classes)
             if xs and len(x) and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
                 raise FedloomError(
@@ -90,13 +92,17 @@ def _config(file: Path) -> tuple[int, int]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FedloomError(f"{file}: there is no such file; PFLlib writes it beside train and test.") from None
+        raise FedloomError(
+            f"{file}: there is no such file; PFLlib writes it beside train and test."
+        ) from None
     except (OSError, ValueError) as error:
         raise FedloomError(f"{file}: cannot be read ({error}).") from error
     said = config if isinstance(config, dict) else {}
     for key in ("num_clients", "num_classes"):
         if type(said.get(key)) is not int or said[key] < 1:
-            raise FedloomError(f"{file}: wants {key}, a whole number from 1, found {said.get(key)!r}.")
+            raise FedloomError(
+                f"{file}: wants {key}, a whole number from 1, found {said.get(key)!r}."
+            )
     return said["num_clients"], said["num_classes"]
 
 
@@ -110,7 +116,9 @@ def _samples(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     except (ValueError, TypeError, RecursionError) as error:
         raise FedloomError(f"{file}: x and y must be arrays of numbers ({error}).") from error
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
-        raise FedloomError(f"{file}: x has shape {x.shape} and y {y.shape}; wants one label per sample.")
+        raise FedloomError(
+            f"{file}: x has shape {x.shape} and y {y.shape}; wants one label per sample."
+        )
     if len(y) and y.dtype.kind not in "iu":
         raise FedloomError(f"{file}: labels must be whole numbers, found {y.dtype}.")
     if len(y) and (y.min() < 0 or y.max() >= classes):
@@ -134,7 +142,9 @@ def _plain(value: Any) -> np.ndarray:
         value = (array[:, 0] if array.ndim == 2 and array.shape[1] == 2 else array).tolist()
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"found {type(value).__name__}")
-    made = np.array([_plain(cell) if isinstance(cell, (_Array, list, tuple)) else cell for cell in value])
+    made = np.array(
+        [_plain(cell) if isinstance(cell, (_Array, list, tuple)) else cell for cell in value]
+    )
     if made.dtype.kind not in "biuf":
         raise TypeError(f"found {made.dtype}")
     return made
@@ -145,15 +155,23 @@ def _unpickled(file: Path) -> Any:
     try:
         with zipfile.ZipFile(file) as archive:
             if "data.npy" not in archive.namelist():
-                raise FedloomError(f"{file}: wants one entry, data; found {', '.join(archive.namelist()) or 'none'}.")
+                raise FedloomError(
+                    f"{file}: wants one entry, data; found {', '.join(archive.namelist()) or 'none'}."
+                )
             stream = io.BytesIO(archive.read("data.npy"))
         version = npy.read_magic(stream)
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = header(stream)
         if not dtype.hasobject or shape != ():
-            raise FedloomError(f"{file}: data must be one dictionary, found an array of {dtype}, shape {shape}.")
+            raise FedloomError(
+                f"{file}: data must be one dictionary, found an array of {dtype}, shape {shape}."
+            )
         stored = _Reader(stream, file).load()
-        if not isinstance(stored, _Array) or not stored.array.dtype.hasobject or stored.array.shape != ():
+        if (
+            not isinstance(stored, _Array)
+            or not stored.array.dtype.hasobject
+            or stored.array.shape != ()
+        ):
             raise FedloomError(f"{file}: data must be one dictionary.")
         return stored.array.item()
     except FedloomError:
@@ -210,7 +228,9 @@ class _Array(_StandIn):
 class _FromBuffer(_Array):
     """For `_frombuffer`, the way of pickle protocol 5."""
 
-    def __init__(self, raw: object, dtype: object, shape: object, order: object, axes: object = None) -> None:
+    def __init__(
+        self, raw: object, dtype: object, shape: object, order: object, axes: object = None
+    ) -> None:
         if order not in ("C", "F") or axes is not None:
             raise ValueError("unknown order of an array")
         self.array = _array(raw, dtype, shape, "C" if order == "C" else "F")
@@ -234,7 +254,11 @@ class _Bytes(_StandIn):
 
 def _array(raw: object, dtype: object, shape: object, order: Any) -> np.ndarray:
     """An array from the bytes, or for objects the list, that a pickle gives for it."""
-    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple) or not all(type(n) is int for n in shape):
+    if (
+        not isinstance(dtype, _Dtype)
+        or not isinstance(shape, tuple)
+        or not all(type(n) is int for n in shape)
+    ):
         raise ValueError("an array without dtype or shape")
     if dtype.dtype != object:
         if not isinstance(raw, (bytes, bytearray)):
@@ -270,5 +294,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         if (module, name) not in _ALLOWED:
-            raise FedloomError(f"{self._file}: asks for {module}.{name}, which data have no need of; refused.")
+            raise FedloomError(
+                f"{self._file}: asks for {module}.{name}, which data have no need of; refused."
+            )
         return _ALLOWED[module, name]

@@ -28,9 +28,17 @@ class SparseRows:
         self.indices = indices.to(torch.int32)
         self.indptr = indptr.to(torch.int64)
         self.width = width
-        if not self.data.ndim == self.indices.ndim == self.indptr.ndim == 1 or len(self.data) != len(self.indices):
-            raise FedloomError("sparse rows: data and indices must be vectors of one length, indptr a vector.")
-        if not len(self.indptr) or int(self.indptr[0]) != 0 or int(self.indptr[-1]) != len(self.data):
+        if not self.data.ndim == self.indices.ndim == self.indptr.ndim == 1 or len(
+            self.data
+        ) != len(self.indices):
+            raise FedloomError(
+                "sparse rows: data and indices must be vectors of one length, indptr a vector."
+            )
+        if (
+            not len(self.indptr)
+            or int(self.indptr[0]) != 0
+            or int(self.indptr[-1]) != len(self.data)
+        ):
             raise FedloomError("sparse rows: indptr must go from 0 to the number of entries.")
         if bool((self.indptr.diff() < 0).any()):
             raise FedloomError("sparse rows: indptr must not fall.")
@@ -60,7 +68,9 @@ class SparseRows:
         rows = torch.as_tensor(rows)
         if rows.dtype == torch.bool:
             if rows.shape != (len(self),):
-                raise IndexError(f"the mask has shape {tuple(rows.shape)}, there are {len(self)} rows.")
+                raise IndexError(
+                    f"the mask has shape {tuple(rows.shape)}, there are {len(self)} rows."
+                )
             rows = rows.nonzero().squeeze(1)
         if rows.ndim > 1:
             raise IndexError("sparse rows take a vector of row numbers.")
@@ -88,7 +98,9 @@ class SparseRows:
         at, counts = self._entries(rows)
         row = torch.repeat_interleave(torch.arange(len(rows)), counts)
         out = torch.zeros(len(rows) * self.width)
-        out.index_add_(0, row * self.width + self.indices[at], self.data[at])  # entries named twice add up, as in SciPy
+        out.index_add_(
+            0, row * self.width + self.indices[at], self.data[at]
+        )  # entries named twice add up, as in SciPy
         return out.view(len(rows), self.width)
 
     def share_memory_(self) -> SparseRows:
@@ -112,7 +124,9 @@ def read_sparse_npz(path: Path, *, name: str, width: int | None = None) -> Datas
     except FileNotFoundError:
         raise FedloomError(f"{path}: there is no such file.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
-        raise FedloomError(f"{path}: not a readable .npz file of plain arrays ({error}).") from error
+        raise FedloomError(
+            f"{path}: not a readable .npz file of plain arrays ({error})."
+        ) from error
     domains = tuple(dict.fromkeys(m["domain"] for key in arrays if (m := _KEY.fullmatch(key))))
     if not domains:
         raise FedloomError(
@@ -131,10 +145,17 @@ def read_sparse_npz(path: Path, *, name: str, width: int | None = None) -> Datas
             if columns.dtype.kind not in "iu" or ends.dtype.kind not in "iu":
                 raise FedloomError(f"{path}: {keys[1]} and {keys[2]} must be whole numbers.")
             if len(ends) != len(y) + 1:
-                raise FedloomError(f"{path}: {keys[2]} has {len(ends)} entries, {len(y)} labels need {len(y) + 1}.")
+                raise FedloomError(
+                    f"{path}: {keys[2]} has {len(ends)} entries, {len(y)} labels need {len(y) + 1}."
+                )
             wide = width or int(columns.max(initial=0)) + 1
             try:
-                SparseRows(torch.from_numpy(values), torch.from_numpy(columns), torch.from_numpy(ends), wide)
+                SparseRows(
+                    torch.from_numpy(values),
+                    torch.from_numpy(columns),
+                    torch.from_numpy(ends),
+                    wide,
+                )
             except (FedloomError, TypeError) as error:
                 raise FedloomError(f"{path}: {domain}_{part}: {error}") from error
             data.append(values.astype(np.float32))

@@ -20,7 +20,9 @@ from ...core.errors import FedloomError
 from ..federation import Dataset
 from .text import encode_texts
 
-CLASSES = {"ag_news": ("World", "Sports", "Business", "Sci/Tech")}  # names of classes that files give as numbers
+CLASSES = {
+    "ag_news": ("World", "Sports", "Business", "Sci/Tech")
+}  # names of classes that files give as numbers
 
 _NUMBER = re.compile(r"-?[0-9]+")
 _WANTED = "label,text or domain,label,text"
@@ -57,9 +59,22 @@ def read_csv(
     numbers = {domain: d for d, domain in enumerate(domains)}
     domain = torch.tensor([numbers[row.domain or name] for row in rows])
     test = torch.arange(len(rows)) >= len(parts["train"]) if path.is_dir() else every_fifth(domain)
-    y, classes = number_labels([row.label for row in rows], [row.where for row in rows], CLASSES.get(name))
-    x, tokens = encode_texts([row.text for row in rows], test, length=length, vocabulary=vocabulary, hashed=hashed)
-    return Dataset(name=name, x=x, y=y, domain=domain, test=test, classes=classes, domains=domains, vocabulary=tokens)
+    y, classes = number_labels(
+        [row.label for row in rows], [row.where for row in rows], CLASSES.get(name)
+    )
+    x, tokens = encode_texts(
+        [row.text for row in rows], test, length=length, vocabulary=vocabulary, hashed=hashed
+    )
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        domain=domain,
+        test=test,
+        classes=classes,
+        domains=domains,
+        vocabulary=tokens,
+    )
 
 
 def every_fifth(domain: Tensor) -> Tensor:
@@ -84,7 +99,11 @@ def number_labels(
         most = len(classes) if classes else len(found)
         for number, place in zip(numbers, where, strict=True):
             if not 0 <= number < most:
-                gap = min(set(range(most)) - found, default=None) if not classes and number >= 0 else None
+                gap = (
+                    min(set(range(most)) - found, default=None)
+                    if not classes and number >= 0
+                    else None
+                )
                 why = "" if gap is None else f", as no sample has the label {gap}"
                 raise FedloomError(f"{place}: label {number} is not one of 0..{most - 1}{why}.")
         return torch.tensor(numbers), classes or tuple(str(c) for c in range(most))
@@ -100,7 +119,9 @@ def _part(folder: Path, part: str) -> Path:
     for ending in (".csv", ".csv.gz"):
         if (folder / (part + ending)).is_file():
             return folder / (part + ending)
-    raise FedloomError(f"{folder}: wants {part}.csv or {part}.csv.gz, with train and test parts; there is none.")
+    raise FedloomError(
+        f"{folder}: wants {part}.csv or {part}.csv.gz, with train and test parts; there is none."
+    )
 
 
 @contextmanager
@@ -145,7 +166,9 @@ def _parse(path: Path, text: str) -> Iterator[_Row]:
                 if sorted(columns) not in (["label", "text"], ["domain", "label", "text"]):
                     first = text.strip().splitlines()[0]
                     shown = first if len(first) <= 80 else first[:80] + "..."
-                    raise FedloomError(f"{path}: wants the header {_WANTED}; the first line is {shown!r}.")
+                    raise FedloomError(
+                        f"{path}: wants the header {_WANTED}; the first line is {shown!r}."
+                    )
                 continue
             if len(row) != len(columns):
                 raise FedloomError(
@@ -156,7 +179,12 @@ def _parse(path: Path, text: str) -> Iterator[_Row]:
                 if column != "text" and not cells[column].strip():
                     raise FedloomError(f"{path}, line {line}: {column} is empty.")
             any_rows = True
-            yield _Row(cells.get("domain", "").strip(), cells["label"].strip(), cells["text"], f"{path}, line {line}")
+            yield _Row(
+                cells.get("domain", "").strip(),
+                cells["label"].strip(),
+                cells["text"],
+                f"{path}, line {line}",
+            )
     except csv.Error as error:
         raise FedloomError(f"{path}, line {before + 1}: {error}.") from error
     if not any_rows:

@@ -17,7 +17,9 @@ from ...core.errors import FedloomError
 PADDING, UNKNOWN = 0, 1
 RESERVED = 2  # numbers below this are not words
 
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")  # letters and digits of any script; an apostrophe inside a word stays
+_WORD = re.compile(
+    r"[^\W_]+(?:['’][^\W_]+)*"
+)  # letters and digits of any script; an apostrophe inside a word stays
 
 
 def tokenise(text: str) -> list[str]:
@@ -65,7 +67,10 @@ class Vocabulary(_Encoder):
         if most is not None and most < 1:
             raise FedloomError(f"a vocabulary needs at least 1 word, got most = {most}.")
         counts = Counter(word for text in texts for word in tokenise(text))
-        kept = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
+        kept = sorted(
+            (word for word, n in counts.items() if n >= least),
+            key=lambda word: (-counts[word], word),
+        )
         return cls(kept[:most])
 
     def number(self, word: str) -> int:
@@ -80,14 +85,18 @@ class HashVocabulary(_Encoder):
 
     def __init__(self, size: int) -> None:
         if size <= RESERVED:
-            raise FedloomError(f"a hashed vocabulary needs a size of at least {RESERVED + 1}, got {size}.")
+            raise FedloomError(
+                f"a hashed vocabulary needs a size of at least {RESERVED + 1}, got {size}."
+            )
         self.size = size
         self._numbers: dict[str, int] = {}  # hashes already worked out
 
     def number(self, word: str) -> int:
         found = self._numbers.get(word)
         if found is None:
-            digest = int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+            digest = int.from_bytes(
+                blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+            )
             found = self._numbers[word] = RESERVED + digest % (self.size - RESERVED)
         return found
 

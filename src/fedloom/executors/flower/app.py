@@ -43,7 +43,9 @@ def write_app(folder: Path, config: Config, settings: Settings) -> Path:
     path = folder / "pyproject.toml"
     if path.exists():
         raise FedloomError(f"{path} is there already; choose another folder.")
-    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:32] or "fedloom-app"
+    name = (
+        re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:32] or "fedloom-app"
+    )
     lines, section = [], ""
     for key, value in flat(config, settings).items():
         table, dot, name_of = key.rpartition(".")
@@ -94,10 +96,15 @@ def write_certificates(folder: Path, sites: int, hosts: Iterable[str]) -> list[P
             .serial_number(x509.random_serial_number())
             .not_valid_before(start)
             .not_valid_after(start + datetime.timedelta(days=365))
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
         )
 
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    authority, server = (
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP384R1()),
+    )
     signed = (
         certificate("fedloom test authority", authority)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -113,7 +120,9 @@ def write_certificates(folder: Path, sites: int, hosts: Iterable[str]) -> list[P
         .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(issuer, critical=False)
-        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
         .sign(authority, hashes.SHA384())
     )
     private("ca.key", authority, how.PrivateFormat.TraditionalOpenSSL)
@@ -123,7 +132,10 @@ def write_certificates(folder: Path, sites: int, hosts: Iterable[str]) -> list[P
     for k in range(sites):
         key = ec.generate_private_key(ec.SECP384R1())
         private(f"site-{k}", key, how.PrivateFormat.OpenSSH)
-        public(f"site-{k}.pub", key.public_key().public_bytes(how.Encoding.OpenSSH, how.PublicFormat.OpenSSH))
+        public(
+            f"site-{k}.pub",
+            key.public_key().public_bytes(how.Encoding.OpenSSH, how.PublicFormat.OpenSSH),
+        )
     return written
 
 

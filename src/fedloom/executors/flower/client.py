@@ -42,7 +42,9 @@ class Home:
 def answer(message: Message, home: Home) -> RecordDict:
     """Do what a message asks for. What it changes, it changes at the end, in one step, or not at all."""
     if message.metadata.message_type == DESCRIBE:
-        return RecordDict({"site": ConfigRecord({"about": describe(home.site.federation, home.client).encode()})})
+        return RecordDict(
+            {"site": ConfigRecord({"about": describe(home.site.federation, home.client).encode()})}
+        )
     order = read_order(message.content)
     if order.client != home.client:
         raise FedloomError(f"this is site {home.client}, the message is for site {order.client}.")
@@ -58,13 +60,17 @@ def answer(message: Message, home: Home) -> RecordDict:
     return reply
 
 
-def client_app(home: Callable[[Context], Home] | None = None, mods: Sequence[Any] = ()) -> ClientApp:
+def client_app(
+    home: Callable[[Context], Home] | None = None, mods: Sequence[Any] = ()
+) -> ClientApp:
     """A `ClientApp` for any method. `mods` are Flower's, applied to training messages."""
     find = home or from_config
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
-        torch.set_num_threads(1)  # as every executor: numbers must not depend on how many cores a site has
+        torch.set_num_threads(
+            1
+        )  # as every executor: numbers must not depend on how many cores a site has
         keep_freed_memory()
         try:
             content = answer(message, find(context))
@@ -87,7 +93,9 @@ def from_config(context: Context) -> Home:
     """
     node = dict(context.node_config)
     if "partition-id" not in node:
-        raise FedloomError('this site does not know its number: start it with --node-config "partition-id=0 ...".')
+        raise FedloomError(
+            'this site does not know its number: start it with --node-config "partition-id=0 ...".'
+        )
     client = int(node["partition-id"])
     run = json.dumps(dict(context.run_config), sort_keys=True)
     own = str(node.get("data", ""))
@@ -97,17 +105,25 @@ def from_config(context: Context) -> Home:
     if own:
         federation = _among(federation, client, config)
     if not 0 <= client < len(federation):
-        raise FedloomError(f"there is no client {client}: the federation has {len(federation)}, counted from 0.")
+        raise FedloomError(
+            f"there is no client {client}: the federation has {len(federation)}, counted from 0."
+        )
     site.federation = alone(federation, client)
-    return Home(client, site, Path(str(node.get("state") or settings.state or store.root())).expanduser())
+    return Home(
+        client, site, Path(str(node.get("state") or settings.state or store.root())).expanduser()
+    )
 
 
 @lru_cache(maxsize=1)
-def _workplace(run: str, own: str, domain: str, root: str) -> tuple[Config, Settings, Site, Federation]:
+def _workplace(
+    run: str, own: str, domain: str, root: str
+) -> tuple[Config, Settings, Site, Federation]:
     """Model and data, made once per process; a simulation's worker plays one client after another."""
     config, settings = parse(json.loads(run))
     if root:
-        config = config.model_copy(update={"execution": config.execution.model_copy(update={"data_root": root})})
+        config = config.model_copy(
+            update={"execution": config.execution.model_copy(update={"data_root": root})}
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the server's log is no place for a site's notes
         federation = _own(config, settings, own, domain) if own else deal(config)
@@ -121,7 +137,9 @@ def _own(config: Config, settings: Settings, path: str, domain: str) -> Federati
     """A site's own samples, as a federation of one."""
     data = load(path, config.source, root=config.execution.data_root, seed=config.seed)
     if data.kind == "text" and not config.source.hashed:
-        raise FedloomError("sites with texts of their own need source.hashed = true: they share no list of words.")
+        raise FedloomError(
+            "sites with texts of their own need source.hashed = true: they share no list of words."
+        )
     if settings.classes:
         data = with_classes(data, tuple(c.strip() for c in settings.classes.split(",")))
     if domain:
@@ -145,7 +163,9 @@ def _among(federation: Federation, client: int, config: Config) -> Federation:
         raise FedloomError("sites with data of their own must know how many they are: set clients.")
     empty = Client(NONE, NONE, NONE)
     own = federation.clients[0]
-    return replace(federation, clients=tuple(own if k == client else empty for k in range(config.clients)))
+    return replace(
+        federation, clients=tuple(own if k == client else empty for k in range(config.clients))
+    )
 
 
 def with_classes(data: Dataset, names: tuple[str, ...]) -> Dataset:

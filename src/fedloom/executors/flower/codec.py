@@ -32,7 +32,9 @@ def to_records(payload: Payload) -> tuple[ArrayRecord, ConfigRecord]:
         if isinstance(value, Tensor):
             arrays[name] = _array(name, value)
         elif type(value) is int and not -(2**63) <= value < 2**63:
-            raise FedloomError(f"{name!r} = {value} does not fit into 64 bits, which a message has for whole numbers.")
+            raise FedloomError(
+                f"{name!r} = {value} does not fit into 64 bits, which a message has for whole numbers."
+            )
         else:
             scalars[name] = value
     return ArrayRecord(arrays), ConfigRecord(scalars)
@@ -60,7 +62,9 @@ def size(arrays: ArrayRecord) -> int:
 def _array(name: str, tensor: Tensor) -> Array:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
-        raise FedloomError(f"{name!r} is a tensor of {dtype}; a message can hold {', '.join(DTYPES)}.")
+        raise FedloomError(
+            f"{name!r} is a tensor of {dtype}; a message can hold {', '.join(DTYPES)}."
+        )
     tensor = tensor.detach().contiguous()
     if dtype != "bfloat16":
         return Array(tensor.numpy())
@@ -71,25 +75,33 @@ def _array(name: str, tensor: Tensor) -> Array:
 def _tensor(name: str, array: Array) -> Tensor:
     dtype, shape = DTYPES.get(array.dtype), tuple(array.shape)
     if dtype is None or any(n < 0 for n in shape):
-        raise FedloomError(f"{name!r} is an array of {array.dtype} of shape {shape}, which is no tensor.")
+        raise FedloomError(
+            f"{name!r} is an array of {array.dtype} of shape {shape}, which is no tensor."
+        )
     wanted = math.prod(shape) * dtype.itemsize
     try:
         if array.stype == BITS:
             if len(array.data) != wanted:
                 raise ValueError(f"{len(array.data)} bytes")
             return (
-                torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(shape) if wanted else _empty(shape, dtype)
+                torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(shape)
+                if wanted
+                else _empty(shape, dtype)
             )
         if array.stype != NUMPY:
             raise ValueError(f"written as {array.stype!r}")
-        if not wanted <= len(array.data) <= wanted + 4096:  # the header that NumPy puts before them is short
+        if (
+            not wanted <= len(array.data) <= wanted + 4096
+        ):  # the header that NumPy puts before them is short
             raise ValueError(f"{len(array.data)} bytes")
         found = np.load(BytesIO(array.data), allow_pickle=False)
         if found.shape != shape or str(found.dtype) != array.dtype:
             raise ValueError(f"{found.dtype} of shape {found.shape} inside")
         return torch.from_numpy(np.require(found, requirements=["C", "W"])).reshape(shape)
     except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise FedloomError(f"{name!r} claims to be {array.dtype} of shape {shape}, but is not: {error}.") from None
+        raise FedloomError(
+            f"{name!r} claims to be {array.dtype} of shape {shape}, but is not: {error}."
+        ) from None
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

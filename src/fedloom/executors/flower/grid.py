@@ -29,7 +29,12 @@ class InProcessGrid(Grid):
         run_config: dict[str, Any] | None = None,
         fault: Callable[[Message], str | None] | None = None,
     ) -> None:
-        self.app, self.nodes, self.run_config, self.fault = app, dict(nodes), run_config or {}, fault
+        self.app, self.nodes, self.run_config, self.fault = (
+            app,
+            dict(nodes),
+            run_config or {},
+            fault,
+        )
         self._replies: dict[str, Message] = {}
         self._sent = 0
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER
@@ -43,7 +48,12 @@ class InProcessGrid(Grid):
         raise FedloomError("the grid within a process keeps no record of a run.")
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         """A message, as `Message` makes it."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
@@ -73,12 +83,16 @@ class InProcessGrid(Grid):
         try:
             return self.app(message, context)
         except Exception as error:
-            return Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+            return Message(
+                Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message
+            )
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there."""
         return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         """Deliver messages and hand back the replies."""
         return self.pull_messages(self.push_messages(messages))

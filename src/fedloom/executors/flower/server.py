@@ -30,7 +30,9 @@ from .uploads import Inspector
 from .wire import DESCRIBE, TYPES, Order, ordered, read_result, write_task
 
 log = logging.getLogger("flwr")
-WINDOW = 100  # messages under way at a time, so that memory does not grow with the number of clients
+WINDOW = (
+    100  # messages under way at a time, so that memory does not grow with the number of clients
+)
 
 
 class TooFew(FedloomError):
@@ -57,10 +59,14 @@ class Book:
         else:
             try:
                 body = json.loads(path.read_bytes())
-                sites = {int(k): Description.decode(json.dumps(d)) for k, d in body["sites"].items()}
+                sites = {
+                    int(k): Description.decode(json.dumps(d)) for k, d in body["sites"].items()
+                }
                 book = Book(folder, str(body["experiment"]), int(body["attempt"]) + 1, sites)
             except (ValueError, KeyError, TypeError):
-                raise CheckpointError(f"{path} is damaged: the sites' states cannot be found without it.") from None
+                raise CheckpointError(
+                    f"{path} is damaged: the sites' states cannot be found without it."
+                ) from None
         book.save()
         return book
 
@@ -101,7 +107,9 @@ class Roster:
         self.nodes: dict[int, int] = {}  # client -> node
         self.refused: dict[int, str] = {}  # node -> why it is not one of the sites
         self._asked: set[int] = set()
-        self._pending: dict[str, tuple[int, float]] = {}  # message -> the node that was asked, and until when
+        self._pending: dict[
+            str, tuple[int, float]
+        ] = {}  # message -> the node that was asked, and until when
         self._present: set[int] = set()
 
     def refresh(self) -> dict[int, Description]:
@@ -110,13 +118,22 @@ class Roster:
         Returns the sites that are new or have changed.
         """
         self._present = set(self.grid.get_node_ids())
-        self._asked &= self._present  # who went away is asked again when it comes back: it may have changed
+        self._asked &= (
+            self._present
+        )  # who went away is asked again when it comes back: it may have changed
         asked = self._asked | {node for node, _ in self._pending.values()}
         new = [node for node in self._present if node not in asked]
-        messages = [Message(RecordDict({"ask": ConfigRecord({})}), n, DESCRIBE, ttl=self.timeout) for n in new]
+        messages = [
+            Message(RecordDict({"ask": ConfigRecord({})}), n, DESCRIBE, ttl=self.timeout)
+            for n in new
+        ]
         due = time.monotonic() + self.timeout
         if messages:
-            self._pending |= {i: (n, due) for i, n in zip(self.grid.push_messages(messages), new, strict=True) if i}
+            self._pending |= {
+                i: (n, due)
+                for i, n in zip(self.grid.push_messages(messages), new, strict=True)
+                if i
+            }
         changed: dict[int, Description] = {}
         for reply in self.grid.pull_messages(list(self._pending)) if self._pending else ():
             # An error that Flower itself reports comes from nobody in particular: only this number tells whose it is.
@@ -131,16 +148,22 @@ class Roster:
             except FedloomError as error:
                 self.refused[node] = str(error)
                 log.warning("node %s is not let in: %s", node, error)
-        self._pending = {i: (n, end) for i, (n, end) in self._pending.items() if end > time.monotonic()}
+        self._pending = {
+            i: (n, end) for i, (n, end) in self._pending.items() if end > time.monotonic()
+        }
         return changed
 
     def _enter(self, node: int, reply: Message, changed: dict[int, Description]) -> None:
         if refusal := reply.content.config_records.get("refusal"):
             raise FedloomError(str(refusal.get("why")))
-        site = Description.decode(str((reply.content.config_records.get("site") or {}).get("about")))
+        site = Description.decode(
+            str((reply.content.config_records.get("site") or {}).get("about"))
+        )
         other = self.nodes.get(site.client)
         if other not in (None, node) and other in self._present:
-            raise FedloomError(f"it says that it is site {site.client}, which node {other} is already")
+            raise FedloomError(
+                f"it says that it is site {site.client}, which node {other} is already"
+            )
         self.nodes[site.client] = node
         if self.book.sites.get(site.client) != site:
             changed[site.client] = site
@@ -184,7 +207,13 @@ class Flower:
         grid, waiting, start = self.roster.grid, iter(tasks), time.monotonic()
         flights: dict[str, _Flight] = {}
         done: dict[int, Result | None] = {}
-        entry: dict[str, Any] = {"asked": 0, "answered": [], "refused": {}, "silent": [], "absent": []}
+        entry: dict[str, Any] = {
+            "asked": 0,
+            "answered": [],
+            "refused": {},
+            "silent": [],
+            "absent": [],
+        }
         sent = handed = 0
         exhausted, pause = False, 0.05
         while True:
@@ -223,7 +252,11 @@ class Flower:
                 time.sleep(pause)
         if not sent:
             return
-        entry |= {"asked": sent, "attempt": self.roster.book.attempt, "seconds": round(time.monotonic() - start, 3)}
+        entry |= {
+            "asked": sent,
+            "attempt": self.roster.book.attempt,
+            "seconds": round(time.monotonic() - start, 3),
+        }
         self.roster.book.note(entry)
         if entry["kind"] == "client" and len(entry["answered"]) < self.settings.replies:
             raise TooFew(
@@ -236,9 +269,19 @@ class Flower:
             return None
         book, timeout = self.roster.book, self.settings.timeout
         order = ordered(task, book.experiment, book.attempt, int(self.settings.limit_mb * 1e6))
-        message = Message(write_task(order, task.down), node, TYPES[task.kind], ttl=timeout, group_id=str(task.round))
+        message = Message(
+            write_task(order, task.down),
+            node,
+            TYPES[task.kind],
+            ttl=timeout,
+            group_id=str(task.round),
+        )
         ids = list(self.roster.grid.push_messages([message]))
-        return (ids[0], _Flight(number, task, order, time.monotonic() + timeout)) if ids and ids[0] else None
+        return (
+            (ids[0], _Flight(number, task, order, time.monotonic() + timeout))
+            if ids and ids[0]
+            else None
+        )
 
     def _judged(self, flight: _Flight, reply: Message, entry: dict[str, Any]) -> Result | None:
         """The result in a reply, or None; then the entry says why."""
@@ -247,7 +290,9 @@ class Flower:
             if reply.has_error():
                 raise FedloomError(reply.error.reason or f"Flower reports error {reply.error.code}")
             result = read_result(reply.content, flight.order)
-            if flight.task.kind != "before" and (flaw := self.inspector.flaw(flight.task, result.upload)):
+            if flight.task.kind != "before" and (
+                flaw := self.inspector.flaw(flight.task, result.upload)
+            ):
                 raise FedloomError(f"uploaded {flaw}")
             self._counted(flight.task, result)
         except FedloomError as error:
@@ -265,7 +310,12 @@ class Flower:
                 continue
             maps = self.site.federation.data.y.ndim > 1
             width = 2 + (self.site.classes**2 if maps else 0)
-            if rows is None or rows.shape != (1, width) or rows.is_floating_point() or bool((rows < 0).any()):
+            if (
+                rows is None
+                or rows.shape != (1, width)
+                or rows.is_floating_point()
+                or bool((rows < 0).any())
+            ):
                 raise FedloomError(f"the reply has no scores on its {split} samples")
             correct, total = rows[0, :2].tolist()
             if correct > total or (not maps and total != len(getattr(own, split))):
@@ -301,7 +351,9 @@ class Arrivals:
             self.site.federation = blank(book.sites)
             self.made.federation = listed(book.sites, self.made.config.partition)
             if self.made.folder:
-                write_atomic(self.made.folder / "federation.json", json.dumps(self.made.federation).encode())
+                write_atomic(
+                    self.made.folder / "federation.json", json.dumps(self.made.federation).encode()
+                )
 
 
 def gather(roster: Roster, settings: Settings) -> None:
@@ -315,13 +367,22 @@ def gather(roster: Roster, settings: Settings) -> None:
         if len(roster.there()) >= wanted:
             break
         if time.monotonic() >= end:
-            why = "".join(f" Node {node} was not let in: {why}" for node, why in roster.refused.items())
-            raise FedloomError(f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.{why}")
+            why = "".join(
+                f" Node {node} was not let in: {why}" for node, why in roster.refused.items()
+            )
+            raise FedloomError(
+                f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.{why}"
+            )
         time.sleep(min(0.2, settings.wait))
     book.save()
 
 
-def serve(grid: Grid, config: Config, settings: Settings, place: Callable[[Config, Any], Site] | None = None) -> Run:
+def serve(
+    grid: Grid,
+    config: Config,
+    settings: Settings,
+    place: Callable[[Config, Any], Site] | None = None,
+) -> Run:
     """Run a config over a grid: wait for the sites, then round after round; go on where an earlier start stopped."""
     folder = Path(settings.out).expanduser()
     for left in reversed(range(settings.tries)):
@@ -363,5 +424,11 @@ def main(grid: Grid, context: Context) -> None:
     record = made.metrics[-1] if made.metrics else {}
     log.info(
         "finished: %s",
-        json.dumps({"rounds": record.get("round"), "personal": record.get("personal"), "folder": str(made.folder)}),
+        json.dumps(
+            {
+                "rounds": record.get("round"),
+                "personal": record.get("personal"),
+                "folder": str(made.folder),
+            }
+        ),
     )

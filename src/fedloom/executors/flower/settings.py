@@ -21,7 +21,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     out: str = "runs/flower"  # the run's folder at the server; a folder that holds the run already is gone on with
-    state: str = ""  # where sites keep what they remember; empty: FEDLOOM_STATE or the user's state folder
+    state: str = (
+        ""  # where sites keep what they remember; empty: FEDLOOM_STATE or the user's state folder
+    )
     classes: str = ""  # names of all classes, commas between them, where sites with data of their own lack some
     wait: NotNegative = 300.0  # seconds to wait for sites to be there
     sites: int = 0  # how many must be there for the run to begin; 0: all
@@ -52,7 +54,11 @@ def parse(run_config: Mapping[str, Any]) -> tuple[Config, Settings]:
         if value == "":
             continue  # how `flat` writes that nothing is set
         section, dot, name = key.partition(".")
-        read = parse_set([f"x={value}"])["x"] if isinstance(value, str) and value[:1] in "[{" else value
+        read = (
+            parse_set([f"x={value}"])["x"]
+            if isinstance(value, str) and value[:1] in "[{"
+            else value
+        )
         if dot:
             given.setdefault(section, {})[name] = read
         else:
@@ -63,7 +69,9 @@ def parse(run_config: Mapping[str, Any]) -> tuple[Config, Settings]:
         raise FedloomError(f"federation: {explain(error)}") from None
     config = build(given)
     if config.schedule.checkpoint_every != 1:
-        raise FedloomError("checkpoint_every must be 1 in a federation: sites rely on what the server has saved.")
+        raise FedloomError(
+            "checkpoint_every must be 1 in a federation: sites rely on what the server has saved."
+        )
     return config, settings
 
 
@@ -73,5 +81,7 @@ def _plain(value: Any) -> str | int | float | bool:
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(k))} = {_plain(v)}" for k, v in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{json.dumps(str(k))} = {_plain(v)}" for k, v in value.items()) + "}"
+        )
     return json.dumps(value)

@@ -45,9 +45,14 @@ class Description:
     def decode(text: str) -> Description:
         """The description that `encode` turned into this text."""
         try:
-            body: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
+            body: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()
+            }
             found = Description(**body)
-            if not 0 <= found.client < found.clients or min(found.train, found.validation, found.test) < 0:
+            if (
+                not 0 <= found.client < found.clients
+                or min(found.train, found.validation, found.test) < 0
+            ):
                 raise ValueError("numbers that cannot be")
             return found
         except (ValueError, TypeError, AttributeError) as error:
@@ -118,7 +123,9 @@ def _shown(value: Any) -> str:
 def alone(federation: Federation, k: int) -> Federation:
     """The federation as client `k` sees it: the others are there by number, and have nothing."""
     empty = Client(NONE, NONE, NONE)
-    return replace(federation, clients=tuple(c if i == k else empty for i, c in enumerate(federation.clients)))
+    return replace(
+        federation, clients=tuple(c if i == k else empty for i, c in enumerate(federation.clients))
+    )
 
 
 def blank(sites: Mapping[int, Description]) -> Federation:
@@ -128,7 +135,9 @@ def blank(sites: Mapping[int, Description]) -> Federation:
     labels = torch.arange(classes).reshape(classes, *(1 for _ in some.target))
     data = Dataset(
         name=some.data,
-        x=torch.zeros(1, *some.sample, dtype=getattr(torch, some.dtype)).expand(classes, *some.sample),
+        x=torch.zeros(1, *some.sample, dtype=getattr(torch, some.dtype)).expand(
+            classes, *some.sample
+        ),
         y=labels.expand(classes, *some.target),
         domain=torch.zeros(classes, dtype=torch.int64),
         test=torch.zeros(classes, dtype=torch.bool),
@@ -140,7 +149,9 @@ def blank(sites: Mapping[int, Description]) -> Federation:
         encoder=some.encoder,
     )
     empty = Client(NONE, NONE, NONE)
-    clients = [dealt(np.arange(classes), sites[k]) if k in sites else empty for k in range(some.clients)]
+    clients = [
+        dealt(np.arange(classes), sites[k]) if k in sites else empty for k in range(some.clients)
+    ]
     return Federation(data, tuple(clients))
 
 
@@ -162,5 +173,7 @@ def listed(sites: Mapping[int, Description], partition: str) -> dict[str, Any]:
         "description": "Data stay at the sites; only their sizes are known here.",
         "classes": list(some.classes),
         "domains": sorted({d.domain for d in sites.values() if d.domain}),
-        "clients": [{n: known.get(k, nothing)[n] for n in ("domain", *SPLITS)} for k in range(some.clients)],
+        "clients": [
+            {n: known.get(k, nothing)[n] for n in ("domain", *SPLITS)} for k in range(some.clients)
+        ],
     }

@@ -45,7 +45,9 @@ class Versions:
 
     def __init__(self, root: Path, experiment: str, client: int) -> None:
         if not re.fullmatch(r"[\w.-]+", experiment) or experiment.startswith("."):
-            raise FedloomError(f"{experiment!r} is no name of an experiment.")  # it becomes the name of a folder
+            raise FedloomError(
+                f"{experiment!r} is no name of an experiment."
+            )  # it becomes the name of a folder
         self.folder = root / experiment / f"client-{client:05d}"
 
     def held(self) -> dict[Version, Path]:
@@ -74,7 +76,9 @@ class Versions:
         """Refuse work for a version that a newer one has overtaken."""
         newest = max(self.held(), default=NOTHING)
         if newest > version:
-            raise Late(f"the message of round {version[1]} came late: round {newest[1]} has been worked on since.")
+            raise Late(
+                f"the message of round {version[1]} came late: round {newest[1]} has been worked on since."
+            )
 
     def put(self, version: Version, since: Version, state: Payload) -> None:
         """Keep a new state beside the one it came from (and the one before that: the server may have to go back once).
@@ -92,7 +96,9 @@ class Versions:
             for v, file in held.items():
                 if v not in (version, since, *older[-1:]):
                     file.unlink(missing_ok=True)
-            for file in self.folder.iterdir():  # an interrupted write, or the same version with other contents
+            for file in (
+                self.folder.iterdir()
+            ):  # an interrupted write, or the same version with other contents
                 if file.suffix == ".tmp" or (file.name.startswith(path.name[:14]) and file != path):
                     file.unlink(missing_ok=True)
 

@@ -39,9 +39,15 @@ class _Form:
         """A form that allows both; a dimension that differs may be anything up to `free`. None: they do not mix."""
         if (self.kind, len(self.low)) != (other.kind, len(other.low)):
             return None
-        differ = [a != b or c != d for a, b, c, d in zip(self.low, other.low, self.high, other.high, strict=True)]
+        differ = [
+            a != b or c != d
+            for a, b, c, d in zip(self.low, other.low, self.high, other.high, strict=True)
+        ]
         low = tuple(0 if d else n for d, n in zip(differ, self.low, strict=True))
-        high = tuple(max(free, a, b) if d else a for d, a, b in zip(differ, self.high, other.high, strict=True))
+        high = tuple(
+            max(free, a, b) if d else a
+            for d, a, b in zip(differ, self.high, other.high, strict=True)
+        )
         return _Form(self.kind, low, high, self.seen + other.seen)
 
 
@@ -58,7 +64,11 @@ class Inspector:
         for name, value in upload.items():
             if isinstance(value, float) and not math.isfinite(value):
                 return f"{name} = {value}"
-            if isinstance(value, Tensor) and value.is_floating_point() and not torch.isfinite(value).all():
+            if (
+                isinstance(value, Tensor)
+                and value.is_floating_point()
+                and not torch.isfinite(value).all()
+            ):
                 return f"a NaN or infinity in {name!r}"
         # Forms change seldom (a first round without models of others, say): rehearse again only where they do not fit.
         if task.kind in self._forms and self._misfit(task, upload) is None:
@@ -85,9 +95,13 @@ class Inspector:
                 return f"{name!r} as {_kind(value)}, not {form.kind}"
             shape = _shape(value)
             fits = len(shape) == len(form.low)
-            if not fits or any(not a <= n <= b for a, n, b in zip(form.low, shape, form.high, strict=True)):
+            if not fits or any(
+                not a <= n <= b for a, n, b in zip(form.low, shape, form.high, strict=True)
+            ):
                 return f"{name!r} of shape {shape}, not {form.high}"
-        always = [n for n, form in forms.items() if form and form.seen == rehearsals and not _numbered(n)]
+        always = [
+            n for n, form in forms.items() if form and form.seen == rehearsals and not _numbered(n)
+        ]
         missing = [n for n in always if n not in upload]
         return f"no {missing[0]!r}" if missing else None
 
@@ -125,7 +139,11 @@ def _numbered(name: str) -> bool:
 
 
 def _kind(value: Value) -> str:
-    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
+    return (
+        str(value.dtype).removeprefix("torch.")
+        if isinstance(value, Tensor)
+        else type(value).__name__
+    )
 
 
 def _shape(value: Value) -> tuple[int, ...]:

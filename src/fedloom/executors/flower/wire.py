@@ -20,7 +20,11 @@ from ..base import Result, Task
 from .codec import from_records, size, to_records
 from .store import Version
 
-TYPES = {"hello": "query.hello", "client": "train", "before": "evaluate"}  # the message type of a task
+TYPES = {
+    "hello": "query.hello",
+    "client": "train",
+    "before": "evaluate",
+}  # the message type of a task
 DESCRIBE = "query.site"
 
 
@@ -52,9 +56,23 @@ class Order:
 
 def ordered(task: Task, experiment: str, attempt: int, limit: int) -> Order:
     """The order for a task; its state is what the server knows of a state, the version."""
-    since = (int(task.state.number("attempt")), int(task.state.number("round"))) if task.state else (0, 0)
+    since = (
+        (int(task.state.number("attempt")), int(task.state.number("round")))
+        if task.state
+        else (0, 0)
+    )
     splits = " ".join(task.splits)
-    return Order(experiment, attempt, task.clients[0], task.kind, task.round, splits, task.work, *since, limit)
+    return Order(
+        experiment,
+        attempt,
+        task.clients[0],
+        task.kind,
+        task.round,
+        splits,
+        task.work,
+        *since,
+        limit,
+    )
 
 
 def held(order: Order) -> Payload:
@@ -74,25 +92,42 @@ def read_order(content: RecordDict) -> Order:
     try:
         return Order(**dict(record or {}))
     except TypeError:
-        raise FedloomError("the message holds no order that this version of fedloom can read.") from None
+        raise FedloomError(
+            "the message holds no order that this version of fedloom can read."
+        ) from None
 
 
 def read_task(content: RecordDict, order: Order, state: Payload) -> Task:
     """The task in a message, with the state that the client adds."""
     down = _payload(content)
     kind: Any = order.kind
-    return Task(kind, order.round, (order.client,), down, state, tuple(order.splits.split()), order.work)
+    return Task(
+        kind, order.round, (order.client,), down, state, tuple(order.splits.split()), order.work
+    )
 
 
 def write_result(order: Order, result: Result) -> RecordDict:
     """A result as the content of a reply; its state stays behind."""
     arrays, scalars = to_records(result.upload)
     if (bytes := size(arrays)) > order.limit:
-        raise FedloomError(f"the upload has {bytes / 1e6:.1f} MB, the server takes {order.limit / 1e6:.1f}.")
-    metrics: dict[str, Any] = {f"score/{split}": rows[0].tolist() for split, rows in result.scores.items()}
+        raise FedloomError(
+            f"the upload has {bytes / 1e6:.1f} MB, the server takes {order.limit / 1e6:.1f}."
+        )
+    metrics: dict[str, Any] = {
+        f"score/{split}": rows[0].tolist() for split, rows in result.scores.items()
+    }
     metrics |= {f"loss/{part}": float(value) for part, value in result.losses.items()}
-    receipt = ConfigRecord({"experiment": order.experiment, "client": order.client, "round": order.round})
-    return RecordDict({"payload": arrays, "scalars": scalars, "metrics": MetricRecord(metrics), "receipt": receipt})
+    receipt = ConfigRecord(
+        {"experiment": order.experiment, "client": order.client, "round": order.round}
+    )
+    return RecordDict(
+        {
+            "payload": arrays,
+            "scalars": scalars,
+            "metrics": MetricRecord(metrics),
+            "receipt": receipt,
+        }
+    )
 
 
 def write_refusal(why: str) -> RecordDict:
@@ -106,9 +141,13 @@ def read_result(content: RecordDict, order: Order) -> Result:
         raise FedloomError(str(refusal.get("why", "it did not say why")))
     receipt = dict(content.config_records.get("receipt") or {})
     if receipt != {"experiment": order.experiment, "client": order.client, "round": order.round}:
-        raise FedloomError(f"the reply is not one to client {order.client} in round {order.round}, it says {receipt}")
+        raise FedloomError(
+            f"the reply is not one to client {order.client} in round {order.round}, it says {receipt}"
+        )
     if (bytes := size(content.array_records.get("payload") or ArrayRecord())) > order.limit:
-        raise FedloomError(f"the upload has {bytes / 1e6:.1f} MB, more than the {order.limit / 1e6:.1f} allowed")
+        raise FedloomError(
+            f"the upload has {bytes / 1e6:.1f} MB, more than the {order.limit / 1e6:.1f} allowed"
+        )
     result = Result((order.client,), _payload(content))
     if order.kind == "client":
         result = replace(result, state=held(order))

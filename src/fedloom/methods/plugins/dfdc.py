@@ -30,7 +30,14 @@ from ...core.errors import FedloomError
 from ...core.method import Plugin, Update, plugin
 from ...core.payload import Payload
 from ...core.roles import Roles
-from ...parts.decoupling import Noise, Use, corrections, losses, most_confident_wrong, with_corrections
+from ...parts.decoupling import (
+    Noise,
+    Use,
+    corrections,
+    losses,
+    most_confident_wrong,
+    with_corrections,
+)
 
 
 @plugin("dfdc")
@@ -47,13 +54,24 @@ class DFDC(Plugin):
     bottleneck: Count = 64  # channels between these layers
     mask_noise: Noise = "gumbel"  # gumbel or logistic, of the mask in training
     random_mask: bool = False  # in evaluation too
-    modules: Literal["shared", "mean", "own"] = "shared"  # shared, mean (own while training) or own: whose they are
-    use: Use = "whole"  # which feature is used in evaluation: whole, robust, related, corrected or plain
+    modules: Literal["shared", "mean", "own"] = (
+        "shared"  # shared, mean (own while training) or own: whose they are
+    )
+    use: Use = (
+        "whole"  # which feature is used in evaluation: whole, robust, related, corrected or plain
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
-        options = {"hidden": self.bottleneck, "depth": self.module_depth, "sigma": self.sigma, "noise": self.mask_noise}
+        options = {
+            "hidden": self.bottleneck,
+            "depth": self.module_depth,
+            "sigma": self.sigma,
+            "noise": self.mask_noise,
+        }
         whole = super().extend(model, classes)
-        return with_corrections(whole, self.points, len(classes), random=self.random_mask, use=self.use, **options)
+        return with_corrections(
+            whole, self.points, len(classes), random=self.random_mask, use=self.use, **options
+        )
 
     def roles(self, model: nn.Module) -> Roles:
         roles = super().roles(model)
@@ -69,7 +87,9 @@ class DFDC(Plugin):
             raise FedloomError("dfdc classifies whole images; these have maps as targets.")
         wrong = most_confident_wrong(batch.logits, batch.y)
         pairs = zip(points, batch.seen[first::2], batch.seen[first + 1 :: 2], strict=True)
-        found = [losses(c, whole, inner.input, batch.y, wrong, self.cos_tau) for c, whole, inner in pairs]
+        found = [
+            losses(c, whole, inner.input, batch.y, wrong, self.cos_tau) for c, whole, inner in pairs
+        ]
         decouple, correct = (torch.stack(part).mean() for part in zip(*found, strict=True))
         others = super().terms(replace(batch, seen=batch.seen[:first]), model)
         return others | {"decouple": self.lam1 * decouple, "correct": self.lam2 * correct}
@@ -77,17 +97,27 @@ class DFDC(Plugin):
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         ours = module_names(local.model)
         if self.modules == "mean":
-            update = super().client(down.replace(model=down.tree("model") | state.tree("modules")), state, local)
+            update = super().client(
+                down.replace(model=down.tree("model") | state.tree("modules")), state, local
+            )
             mine = [n for n in down.tree("model") if n in ours]
-            return replace(update, state=update.state.replace(modules=local.tree("shared").only(mine)))
+            return replace(
+                update, state=update.state.replace(modules=local.tree("shared").only(mine))
+            )
         update = super().client(down, state, local)
         if self.modules == "own" and not ours <= set(update.state.tree("model")):
-            raise FedloomError(f"{self.name}: its clients keep no tensors of their own; modules can be shared or mean.")
+            raise FedloomError(
+                f"{self.name}: its clients keep no tensors of their own; modules can be shared or mean."
+            )
         return update
 
     def common(self, server: Payload, site: Site) -> Predictor | None:
         whole = super().common(server, site)
-        if whole is None and self.use == "plain" and set(site.roles.names("local")) <= module_names(site.model):
+        if (
+            whole is None
+            and self.use == "plain"
+            and set(site.roles.names("local")) <= module_names(site.model)
+        ):
             site.load(server.tree("model"))  # nothing that stays with clients is used
             return site.predictor()
         return whole
@@ -95,4 +125,9 @@ class DFDC(Plugin):
 
 def module_names(model: nn.Module) -> set[str]:
     """The names of all tensors of the modules."""
-    return {f"{prefix}.{n}" for prefix, m in model.named_modules() if m in corrections(model) for n in m.state_dict()}
+    return {
+        f"{prefix}.{n}"
+        for prefix, m in model.named_modules()
+        if m in corrections(model)
+        for n in m.state_dict()
+    }

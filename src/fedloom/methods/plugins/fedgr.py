@@ -29,7 +29,15 @@ from ...client.training import Count
 from ...core.method import Update, plugin
 from ...core.payload import Payload
 from ...core.rng import key
-from ...parts.client_types import Clusterer, Covariance, centres, cluster, fair_weights, group_losses, schedule
+from ...parts.client_types import (
+    Clusterer,
+    Covariance,
+    centres,
+    cluster,
+    fair_weights,
+    group_losses,
+    schedule,
+)
 from ...parts.customising import balanced
 from ...parts.reweighting import Reweighting
 
@@ -40,25 +48,39 @@ Part = Annotated[float, Field(ge=0, le=1)]
 class FedGR(Reweighting):
     """Weights by a client's loss and by its group's."""
 
-    types: Count | None = None  # T', the number of clusters; by default as many as the data set has domains
+    types: Count | None = (
+        None  # T', the number of clusters; by default as many as the data set has domains
+    )
     clusterer: Clusterer = "gmm"  # gmm, kmeans or finch
     covariance: Covariance = "full"  # of the mixture: full, diag, spherical or tied
-    group_q: Annotated[float, Field(allow_inf_nan=False)] = 1.0  # q: the larger, the more high losses count
+    group_q: Annotated[float, Field(allow_inf_nan=False)] = (
+        1.0  # q: the larger, the more high losses count
+    )
     group_delta: Part = 0.5  # delta: how much the group counts in the end
     group_gamma: Part = 0.5  # gamma: how slowly it comes to count
     group_lag: Literal[0, 1] = 1  # the exponent is round - lag
     group_mean: Literal["plain", "size"] = "plain"  # of a group's losses: plain, or by size
     coarse_losses: bool = False  # losses as 100 / int(100 / L), and 1 in the first round
-    described: Literal["trained", "received"] = "trained"  # by which model a client describes itself
+    described: Literal["trained", "received"] = (
+        "trained"  # by which model a client describes itself
+    )
 
     def init(self, site: Site) -> Payload:
         k, wanted = site.clients, self.types or len(site.federation.data.domains)
-        blank = {"type_points": torch.zeros(k, site.width), "type_losses": torch.zeros(k, dtype=torch.float64)}
-        return super().init(site).replace(**blank, type_labels=torch.full((k,), -1), type_count=wanted)
+        blank = {
+            "type_points": torch.zeros(k, site.width),
+            "type_losses": torch.zeros(k, dtype=torch.float64),
+        }
+        return (
+            super().init(site).replace(**blank, type_labels=torch.full((k,), -1), type_count=wanted)
+        )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"), state.tree("model"))
-        loss, point = local.evaluate()["ce"], self.point(local) if self.described == "received" else None
+        loss, point = (
+            local.evaluate()["ce"],
+            self.point(local) if self.described == "received" else None,
+        )
         update = super().client(down, state, local)
         if point is None:
             local.load(update.trained.tree("model"), update.state.tree("model"))
@@ -74,13 +96,20 @@ class FedGR(Reweighting):
         if not uploads:
             return server
         round, seed = int(server.number("round")), int(server.number("seed"))
-        points, losses, labels = (server.tensor(f"type_{n}").clone() for n in ("points", "losses", "labels"))
+        points, losses, labels = (
+            server.tensor(f"type_{n}").clone() for n in ("points", "losses", "labels")
+        )
         for k, up in uploads.items():
             points[k], losses[k] = up.tensor("type_point"), self.noted(up.number("loss"), round)
             labels[k] = 0  # whoever was heard of takes part in the clusters
         who, count = (labels >= 0).nonzero().flatten(), int(server.number("type_count"))
-        found = cluster(points[who], count, self.clusterer, key(seed, round, "types"), self.covariance)
-        sizes, beta = server.tensor("sizes")[who], schedule(round, self.group_delta, self.group_gamma, self.group_lag)
+        found = cluster(
+            points[who], count, self.clusterer, key(seed, round, "types"), self.covariance
+        )
+        sizes, beta = (
+            server.tensor("sizes")[who],
+            schedule(round, self.group_delta, self.group_gamma, self.group_lag),
+        )
         group = group_losses(losses[who], found, sizes if self.group_mean == "size" else None)
         shares = torch.zeros_like(losses)
         shares[who] = fair_weights(sizes, losses[who], group, beta, self.group_q)
