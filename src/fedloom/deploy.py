@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from .client.context import Headed, Local, Network, Predictor, Site
 from .core.errors import FedloomError, unknown
+from .core.files import write_atomic
 from .core.method import Method, make
 from .core.payload import Payload
 from .data.catalogue import Progress
 from .data.catalogue import load as load_data
 from .data.federation import Client, Dataset, Federation
-from .engine.checkpoint import write_atomic
 from .engine.config import Config
 from .engine.run import Run, deal, encoded, network, saved
 from .models import Task, build

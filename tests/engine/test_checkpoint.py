@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from fedloom.core.errors import CheckpointError
+from fedloom.core.files import sha256, write_atomic
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.engine import checkpoint as state
-from fedloom.engine.checkpoint import FORMAT, Checkpoint, Store, sha256, write_atomic
+from fedloom.engine.checkpoint import FORMAT, Checkpoint, Store
 
 torch.set_num_threads(1)
 

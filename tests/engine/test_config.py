@@ -174,7 +174,7 @@ def test_the_users_training_wins(slow: type[Method]) -> None:
 def test_a_method_may_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from fedloom.method import method\n"
+        "from fedloom.core.method import method\n"
         "from fedloom.methods.fedavg import FedAvg\n"
         '@method("mine")\n'
         "class Mine(FedAvg):\n"

@@ -34,7 +34,7 @@ GIVEN = {
 }
 TINY = {"rounds": 2, "width": 4, "features": 16, "steps": 4, "checkpoint_every": 1}
 CRASHES = """
-from fedloom.method import method
+from fedloom.core.method import method
 from fedloom.methods.fedavg import FedAvg
 
 @method("mine")

@@ -82,7 +82,7 @@ def test_names_are_taken_apart() -> None:
 
 
 OWN = '''"""Mine."""
-from fedloom.method import method
+from fedloom.core.method import method
 from fedloom.methods.fedavg import FedAvg
 
 
@@ -131,7 +131,7 @@ def test_runs_resume_under_their_name(tmp_path: Path) -> None:
     assert again.config.hyper == {"mu": 0.1, **make("fedprox+daa", {"by_gap": 0.2}).params()} | {
         "mu": 0.1
     }
-    longer = fedloom.runs.resume(tmp_path / "run", rounds=2)
+    longer = fedloom.engine.run.resume(tmp_path / "run", rounds=2)
     straight = fedloom.run("fedprox+daa", mu=0.1, **(options | {"rounds": 2}))
     assert longer.metrics == straight.metrics
 
@@ -189,7 +189,7 @@ class Hooks(Plugin):
     def client(self, down: Payload, state: Payload, local: Local):
         update = super().client(down, state, local)
         upload = update.upload.replace(mine=float(local.size))
-        return fedloom.method.Update(
+        return fedloom.core.method.Update(
             upload, update.state.replace(seen=down.tensor("heard")), update.trained
         )
 

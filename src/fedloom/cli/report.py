@@ -51,7 +51,7 @@ def report(
     `figures` beside the page.
     """
     from ..core.errors import FedloomError
-    from ..engine.checkpoint import write_atomic
+    from ..core.files import write_atomic
     from ..report.export import export, formats
     from ..report.folders import load, title
     from ..report.page import Page

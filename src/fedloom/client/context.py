@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..core.errors import FedloomError
 from ..core.rng import key, torch_rng
 from ..core.roles import Role
+from ..core.settings import part_of
 from ..core.tree import Tree
 from ..data.federation import Federation
 from ..data.transforms import augment
@@ -28,7 +29,7 @@ from ..models.base import Split, unhooked
 from ..models.projection import Unit
 from .fast.dense import Chain, layers
 from .fast.lowrank import descend, products
-from .training import Training, part_of
+from .training import Training
 
 if TYPE_CHECKING:
     from ..core.method import Method

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from torch import Tensor
 
 from ..core.errors import FedloomError, explain, unknown
+from ..core.settings import Count, Listed, NotNegative, Positive, Share
 from .optim import SGD, Adam, Optimizer
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-def _listed(value: object) -> object:
-    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
-
-
-Listed = BeforeValidator(_listed)  # names may be given as one text, with commas between them
-Names = Annotated[tuple[str, ...], Listed]
 Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
 
 # With these every step is exactly `w - lr * gradient`, whatever the run's optimiser; for steps that a paper fixes.
@@ -36,11 +25,6 @@ PLAIN: dict[str, Any] = {
     "weight_decay": 0.0,
     "clip": None,
 }
-
-
-def part_of(n: int, share: float) -> int:
-    """How many whole things `share` of `n` are; 0.29 of 100 is 29, though a computer's product is a little less."""
-    return int(n * share + 1e-9)
 
 
 class Training(BaseModel):

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from ..client.training import Count, Names, NotNegative, Share
 from ..core.errors import FedloomError, unknown
+from ..core.settings import Count, Names, NotNegative, Share
 from . import digits4, stress
 from .federation import Dataset
 from .readers.arrays import npz_kind, read_npz, read_npz_folder

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.training import part_of
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
+from ..core.settings import part_of
 from .partitions.general import Pool, Share, partition
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..engine.checkpoint import write_atomic
+from ..core.files import write_atomic
 
 _FILES = WeakIdKeyDictionary()  # tensor -> the file it shows
 

@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..client.training import part_of
 from ..core.errors import FedloomError, unknown
 from ..core.rng import numpy_rng, torch_rng
+from ..core.settings import part_of
 from .federation import Dataset
 
 Nonsense = Literal["digits", "alphanumeric"]

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import FedloomError
+from ..core.files import write_atomic
 from ..data.catalogue import Progress, cache_folder
 from ..data.mapped import known_hash, note_hash
-from ..engine.checkpoint import write_atomic
 
 CHUNK = 32  # images encoded at once; also what a kill can cost
 PROBES = 64  # rows whose checksum is kept

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError
+from ..core.files import write_atomic
 from ..data.catalogue import cache_folder
-from ..engine.checkpoint import write_atomic
 from .base import Encoder, digest, package
 from .duals import Dual, Normalised
 from .efficientnet import Features, efficientnet_lite

@@ -24,14 +24,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..client.training import Count, NotNegative, Positive, Share
 from ..core.errors import FedloomError, explain
+from ..core.files import write_atomic
 from ..core.rng import key, torch_rng
+from ..core.settings import Count, NotNegative, Positive, Share
 from ..data.catalogue import Progress, Source, load
 from ..data.federation import Dataset
 from ..data.readers.images import SUFFIXES, mod10
 from ..data.transforms import augment
-from ..engine.checkpoint import write_atomic
 from .base import Encoder, Preprocess
 from .cache import Cache, content
 from .compute import features

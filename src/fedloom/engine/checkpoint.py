@@ -11,11 +11,8 @@ and at the end, and the last checkpoint known to be on the disk is kept as well.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
-import threading
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -23,43 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import CheckpointError
+from ..core.files import sha256, sync, write_atomic
 from ..core.payload import Payload
 
 FORMAT = 2
 KEEP = 2  # manifests
 SYNC = 20.0  # seconds
-
-
-def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
-    """Write a file whole or not at all; `durable` waits until it is on the disk and would survive a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if durable:
-            _sync(path.parent)  # the new name too
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    there = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(there)
-    finally:
-        os.close(there)
-
-
-def sha256(data: bytes) -> str:
-    """The checksum used in manifests."""
-    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass
@@ -124,7 +90,7 @@ class Store:
             text = json.dumps({**body, "sha256": sha256(_canonical(body))}, indent=1)
             if durable:
                 for name in sorted(self._afloat & {body["server"], *files.values()}):
-                    _sync(self.folder / name)
+                    sync(self.folder / name)
             write_atomic(self.folder / manifest, text.encode(), durable)
         except OSError as error:
             raise CheckpointError(

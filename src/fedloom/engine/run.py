@@ -23,6 +23,7 @@ from torch import nn
 from .. import executors
 from ..client.context import Site
 from ..core.errors import CheckpointError, FedloomError, unknown
+from ..core.files import sha256, write_atomic
 from ..core.method import Method, make
 from ..core.rng import key
 from ..data.catalogue import MODEL_FOR, Progress
@@ -35,7 +36,7 @@ from ..parts.privacy import account, accountant
 from ..report import RunData, render
 from ..report.pictures import picture
 from . import config as configs
-from .checkpoint import Checkpoint, Store, sha256, write_atomic
+from .checkpoint import Checkpoint, Store
 from .config import Config
 from .engine import Callback, Engine, first
 from .schedule import Schedule

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..client.context import Site
-from ..client.training import Count, Share, part_of
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
+from ..core.settings import Count, Share, part_of
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 ByRound = dict[int, list[int]]  # round -> clients

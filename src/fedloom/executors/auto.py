@@ -13,8 +13,8 @@ from statistics import median
 from time import perf_counter
 
 from ..client.context import Site, _planned
+from ..core.files import sha256, write_atomic
 from ..data.catalogue import cache_folder
-from ..engine.checkpoint import sha256, write_atomic
 from .base import Executor, Result, Results, Task
 from .inplace import Inplace
 from .pool import Pool

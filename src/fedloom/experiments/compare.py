@@ -19,7 +19,7 @@ import torch
 from .. import __version__
 from ..cli.progress import Watch
 from ..client.training import Training
-from ..engine.checkpoint import write_atomic
+from ..core.files import write_atomic
 from ..engine.config import Config
 from ..engine.run import Run
 from ..metrics.accuracy import compared, worst_share

@@ -13,11 +13,11 @@ from typing import Any
 
 from ..cli.progress import Watch
 from ..core.errors import FedloomError, unknown
+from ..core.files import write_atomic
 from ..core.method import find, parsed
 from ..core.method import names as method_names
 from ..data.federation import Federation
 from ..engine import config as settings
-from ..engine.checkpoint import write_atomic
 from ..engine.config import SECTIONS, Config, build
 from ..engine.engine import Callback
 from ..engine.run import Run, deal, execute

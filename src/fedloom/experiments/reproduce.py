@@ -28,10 +28,11 @@ from torch import Tensor
 
 from ..cli.progress import Watch
 from ..core.errors import FedloomError, unknown
+from ..core.files import write_atomic
 from ..core.method import names as method_names
 from ..core.method import parsed, plugins
 from ..data.catalogue import KNOWN, locate
-from ..engine.checkpoint import Store, write_atomic
+from ..engine.checkpoint import Store
 from ..engine.config import Config, build
 from .compare import _at, _spread
 from .flops import flops_per_round

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cli.progress import Watch
 from ..core.errors import FedloomError
-from ..engine.checkpoint import write_atomic
+from ..core.files import write_atomic
 from ..engine.config import Config, build, parse_set
 from .compare import _spread
 from .plan import Cell, Logs, carry_out

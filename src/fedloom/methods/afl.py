@@ -18,9 +18,9 @@ from typing import Literal
 import torch
 
 from ..client.context import Local, Predictor, Site
-from ..client.training import NotNegative
 from ..core.method import Uploads, method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from ..core.tree import Mean
 from ..parts.received import Reporting
 from ..parts.simplex import project

@@ -17,9 +17,9 @@ from typing import ClassVar
 from torch import nn
 
 from ..client.context import Site
-from ..client.training import NotNegative, Positive
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative, Positive
 from ..parts.heads import CacheHead
 from ..parts.textual import Averaged
 

@@ -13,9 +13,9 @@ model; a client that never took part predicts with the common model.
 from __future__ import annotations
 
 from ..client.context import Local, Predictor
-from ..client.training import NotNegative
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from .fedavg import FedAvg
 
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..client.context import Local, Predictor
-from ..client.training import Count, Positive
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import Count, Positive
 from ..parts.propagation import propagate
 from ..parts.textual import Textual, read, unit_features
 

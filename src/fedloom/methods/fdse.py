@@ -26,10 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..client.context import Batch, Fit, Local, Site, cross_entropy
-from ..client.training import Count, NotNegative, Positive
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.roles import Roles
+from ..core.settings import Count, NotNegative, Positive
 from ..core.tree import Mean, Tree
 from ..parts.erasers import Statistics2d, channel_gap, eraser_names, extractor_norms, with_erasers
 from ..parts.simplex import least_norm

@@ -22,9 +22,10 @@ import torch
 from pydantic import Field
 
 from ..client.context import Local, Predictor, Step
-from ..client.training import PLAIN, Count, NotNegative
+from ..client.training import PLAIN
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import Count, NotNegative
 from ..core.tree import Tree
 from .fedavg import FedAvg
 

@@ -22,10 +22,10 @@ from pydantic import Field
 from torch import Tensor
 
 from ..client.context import Fit, Local, Predictor, Site
-from ..client.training import Count, NotNegative, Positive
 from ..core.errors import FedloomError
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
+from ..core.settings import Count, NotNegative, Positive
 from .fedavg import FedAvg
 
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..client.context import Batch, Local, Predictor, Site
-from ..client.training import Count, NotNegative
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.roles import Roles
+from ..core.settings import Count, NotNegative
 from ..core.tree import Tree
 from ..parts.texts import Texts, prior, similarities
 from .fedavg import FedAvg

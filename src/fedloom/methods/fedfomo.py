@@ -23,11 +23,11 @@ from pydantic import Field
 from torch import Tensor
 
 from ..client.context import Local, Predictor, Site
-from ..client.training import NotNegative, Share
 from ..core.errors import FedloomError
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.rng import numpy_rng
+from ..core.settings import NotNegative, Share
 from ..core.tree import Mean, Tree
 from .fedavg import FedAvg
 

@@ -25,9 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..client.context import Batch, Fit, Local, cross_entropy
-from ..client.training import Count, NotNegative, Positive
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import Count, NotNegative, Positive
 from ..parts.customising import (
     Similarity,
     alignment,

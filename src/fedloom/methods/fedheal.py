@@ -22,9 +22,9 @@ from dataclasses import replace
 import torch
 
 from ..client.context import Local, Site
-from ..client.training import Share
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
+from ..core.settings import Share
 from ..core.tree import Mean, Tree
 from ..parts.updates import difference, moved
 from .fedavg import FedAvg

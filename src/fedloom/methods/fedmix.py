@@ -23,11 +23,11 @@ from pydantic import Field
 from torch import Tensor
 
 from ..client.context import Batch, Fit, Local
-from ..client.training import Count, Share
 from ..core.errors import FedloomError
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
+from ..core.settings import Count, Share
 from ..parts.mixing import group_means
 from .fedavg import FedAvg
 

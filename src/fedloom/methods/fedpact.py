@@ -24,10 +24,10 @@ from pydantic import Field
 from torch import Tensor
 
 from ..client.context import Local, Predictor, Site
-from ..client.training import Count, NotNegative, Positive
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
+from ..core.settings import Count, NotNegative, Positive
 from ..parts.alignment import alignment_gradient, gains
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.serverside import adamw

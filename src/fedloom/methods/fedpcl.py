@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..client.context import Batch, Local, Predictor, Site
-from ..client.training import Positive
 from ..core.method import Method, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
+from ..core.settings import Positive
 from ..parts.privacy import Perturbed
 from ..parts.prototype_contrast import (
     Weights,

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..client.context import Local, Site
-from ..client.training import NotNegative
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from ..core.tree import Tree
 from ..parts.textual import no_means, own_means, pool_means, prototypes
 from .cachefl import CacheFL

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..client.context import Batch, Local, Predictor
-from ..client.training import Count, Share
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import Count, Share
 from ..parts.mmd import squared_mmd
 from .fedavg import FedAvg
 

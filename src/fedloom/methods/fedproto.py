@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..client.context import Batch, Fit, Local, Predictor
-from ..client.training import NotNegative
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from ..core.tree import Mean, Tree
 from ..parts.privacy import Perturbed
 from ..parts.prototypes import class_means, distance_to_own, nearest, table

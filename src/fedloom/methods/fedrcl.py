@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ..client.context import Batch, Fit, Local, cross_entropy
-from ..client.training import NotNegative, Positive
 from ..core.errors import FedloomError
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative, Positive
 from ..parts.contrast import relaxed_contrast
 from ..parts.levels import levels, vectors
 from .fedavg import FedAvg

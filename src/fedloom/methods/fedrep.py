@@ -16,9 +16,9 @@ from typing import Annotated
 from pydantic import Field
 
 from ..client.context import Fit, Local, Predictor
-from ..client.training import Count
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import Count
 from .fedper import FedPer
 
 

@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..client.context import Batch, Fit, Local, Predictor, Site
-from ..client.training import NotNegative
 from ..core.errors import FedloomError
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.roles import Roles
+from ..core.settings import NotNegative
 from .fedavg import FedAvg
 
 

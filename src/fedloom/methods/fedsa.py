@@ -26,10 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..client.context import Batch, Fit, Local, Predictor, Site, cross_entropy
-from ..client.training import NotNegative, Share
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.roles import Roles
+from ..core.settings import NotNegative, Share
 from ..parts.anchors import semantic_anchors
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
 from ..parts.prototypical import Prototypical

@@ -13,9 +13,9 @@ momentum variant, are not offered.
 from __future__ import annotations
 
 from ..client.context import Fit, Local, Step
-from ..client.training import NotNegative
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from ..core.tree import Tree
 from ..parts.sharpness import uphill, uphill_adaptive
 from .fedavg import FedAvg

@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..client.context import Fit, Local, Predictor, Site, cross_entropy
-from ..client.training import Count, NotNegative, Positive
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.roles import Roles
+from ..core.settings import Count, NotNegative, Positive
 from ..core.tree import Tree
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
 from ..parts.prototypical import Prototypical

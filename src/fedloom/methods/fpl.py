@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..client.context import Batch, Fit, Local, cross_entropy
-from ..client.training import NotNegative, Positive
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative, Positive
 from ..parts.contrast import prototype_contrast
 from ..parts.finch import cluster_means
 from ..parts.prototypes import class_means, squared_gap

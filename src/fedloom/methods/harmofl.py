@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 
 from ..client.context import Fit, Inputs, Local, Predictor, Site
-from ..client.training import NotNegative
 from ..core.errors import FedloomError
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from ..data.federation import Dataset
 from ..parts.sharpness import uphill
 from ..parts.spectrum import amplitude, with_amplitude

@@ -20,10 +20,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..client.context import Batch, Fit, Local, cross_entropy
-from ..client.training import NotNegative, Positive
 from ..core.errors import FedloomError
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import NotNegative, Positive
 from ..parts.contrast import model_contrast
 from .fedavg import FedAvg
 

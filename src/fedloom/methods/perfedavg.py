@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Literal
 
 from ..client.context import Fit, Local, Predictor, Step
-from ..client.training import PLAIN, Count, Positive
+from ..client.training import PLAIN
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import Count, Positive
 from ..core.tree import Tree
 from .fedavg import FedAvg
 

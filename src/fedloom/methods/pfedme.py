@@ -15,9 +15,9 @@ all do). No hidden weight decay on theta. A client that never took part predicts
 from __future__ import annotations
 
 from ..client.context import Local, Predictor, Step
-from ..client.training import Count, Positive
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
+from ..core.settings import Count, Positive
 from ..core.tree import Tree
 from .fedavg import FedAvg
 

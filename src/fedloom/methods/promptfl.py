@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from ..client.context import Site
-from ..client.training import Count
 from ..core.errors import FedloomError
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import Count
 from ..encoders import Dual, dual
 from ..parts.heads import PromptHead
 from ..parts.textual import Averaged

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..client.context import Local
-from ..client.training import NotNegative
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
+from ..core.settings import NotNegative
 from ..core.tree import Mean, Tree
 from ..parts.received import Reporting
 from ..parts.updates import difference, moved

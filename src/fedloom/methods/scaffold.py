@@ -12,10 +12,10 @@ Buffers have no gradient: they are sent with the difference and averaged like th
 from __future__ import annotations
 
 from ..client.context import Local, Site
-from ..client.training import Positive
 from ..core.errors import FedloomError
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
+from ..core.settings import Positive
 from ..core.tree import Mean, Tree
 from .fedavg import FedAvg
 

@@ -11,9 +11,9 @@ images as they are, not means over ten augmented ones; alpha and beta are not se
 from __future__ import annotations
 
 from ..client.context import Local, Predictor
-from ..client.training import NotNegative, Positive
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import NotNegative, Positive
 from ..parts.heads import CacheHead
 from ..parts.textual import Textual, read, unit_features
 

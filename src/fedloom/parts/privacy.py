@@ -22,8 +22,8 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from ..client.context import Local
-from ..client.training import Positive, Share
 from ..core.errors import FedloomError
+from ..core.settings import Positive, Share
 from ..data.stress import NOISES
 
 

@@ -12,10 +12,10 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
 from ..client.context import Local, Predictor, Site
-from ..client.training import Positive
 from ..core.method import Method, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.rng import key
+from ..core.settings import Positive
 from ..core.tree import Mean, Tree
 from .prompts import text_head
 from .prototypes import class_means

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..core.errors import unknown
-from ..engine.checkpoint import write_atomic
+from ..core.files import write_atomic
 from . import panels
 from .figures import ABSENT
 from .gather import COLUMNS, MINUS

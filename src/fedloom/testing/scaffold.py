@@ -44,7 +44,7 @@ def penalty(features: Tensor) -> Tensor:
 '''
 
 _OUTSIDE = """from fedloom.client.context import Batch, Fit, Local
-from fedloom.client.training import NotNegative
+from fedloom.core.settings import NotNegative
 from fedloom.core.method import method
 from fedloom.core.payload import Payload
 from fedloom.methods.fedavg import FedAvg
@@ -55,7 +55,7 @@ _INSIDE = """from torch import Tensor
 from torch.nn import functional as F
 
 from ..client.context import Batch, Fit, Local
-from ..client.training import NotNegative
+from ..core.settings import NotNegative
 from ..core.method import method
 from ..core.payload import Payload
 from .fedavg import FedAvg"""

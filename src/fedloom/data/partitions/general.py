@@ -440,6 +440,3 @@ def domains(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
         for client, part in zip(members, np.array_split(train, len(members)), strict=True):
             shares[client] = Share(np.sort(part), test, d)
     return [shares[client] for client in range(clients)]
-
-
-from . import papers as protocols  # noqa: E402  (registers the partitions of the papers)

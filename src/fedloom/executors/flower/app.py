@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import FedloomError
-from ...engine.checkpoint import write_atomic
+from ...core.files import write_atomic
 from ...engine.config import Config
 from .settings import Settings, flat
 

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid, ServerApp
 from ...client.context import Site
 from ...client.device import keep_freed_memory
 from ...core.errors import CheckpointError, FedloomError
+from ...core.files import write_atomic
 from ...core.method import make
-from ...engine.checkpoint import write_atomic
 from ...engine.config import Config
 from ...engine.engine import Engine
 from ...engine.run import Run, carry_out, network

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...client.training import Count, NotNegative, Positive
 from ...core.errors import FedloomError, explain
+from ...core.settings import Count, NotNegative, Positive
 from ...engine.config import SECTIONS, Config, build, parse_set
 
 PREFIX = "federation."

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import CheckpointError, FedloomError
+from ...core.files import sha256, write_atomic
 from ...core.payload import Payload
-from ...engine.checkpoint import sha256, write_atomic
 
 try:
     import fcntl

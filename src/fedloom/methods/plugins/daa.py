@@ -21,9 +21,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ...client.context import Local, Site
-from ...client.training import Count, NotNegative
 from ...core.method import plugin
 from ...core.payload import Payload
+from ...core.settings import Count, NotNegative
 from ...parts.reweighting import Reweighting
 
 

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from ...client.context import Batch, Local, Predictor, Site
-from ...client.training import Count, Names, NotNegative, Positive
 from ...core.errors import FedloomError
 from ...core.method import Plugin, Update, plugin
 from ...core.payload import Payload
 from ...core.roles import Roles
+from ...core.settings import Count, Names, NotNegative, Positive
 from ...parts.decoupling import (
     Noise,
     Use,

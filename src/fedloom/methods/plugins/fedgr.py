@@ -25,10 +25,10 @@ from pydantic import Field
 from torch import Tensor
 
 from ...client.context import Local, Site
-from ...client.training import Count
 from ...core.method import Update, plugin
 from ...core.payload import Payload
 from ...core.rng import key
+from ...core.settings import Count
 from ...parts.client_types import (
     Clusterer,
     Covariance,

@@ -1,0 +1,48 @@
+"""Settings: a setting is one field with a whole sentence of description.
+
+Help texts, `docs/settings.md` and the hash of a run are all made from these fields, so a setting is
+described in one place.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+# What changes when the setting does: which samples clients have, the numbers that come out, or nothing
+# but where and how fast they are computed.
+Affects = Literal["data", "result", "nothing"]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Ratio = Annotated[float, Field(gt=0, le=1)]
+
+
+def setting(
+    default: Any, description: str, *, symbol: str = "", affects: Affects = "result", **checks: Any
+) -> Any:
+    """A field of a method, a plug-in or a section of the config.
+
+    `description` is a whole sentence. `symbol` is the paper's letter for it. `checks` go to pydantic
+    (`ge=0`, `le=1`).
+    """
+    extra = {"symbol": symbol, "affects": affects}
+    return Field(default, description=description, json_schema_extra=extra, **checks)
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(","))
+    return value
+
+
+Listed = BeforeValidator(_listed)  # several names may be given as one text with commas between them
+Names = Annotated[tuple[str, ...], Listed]
+
+
+def part_of(n: int, share: float) -> int:
+    """How many whole things a share of `n` is: 0.29 of 100 is 29, although 0.29 * 100 < 29 in floats."""
+    return int(n * share + 1e-9)
