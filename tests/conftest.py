@@ -155,7 +155,7 @@ def place() -> Callable[..., Site]:
     """A worker in the small world of the contract: BatchNorm and dropout, four clients, three classes and a fourth."""
 
     def make(method: Method, data: Federation | None = None, **training: object) -> Site:
-        settings = Training.model_validate({**method.training, "batch": 8, **training})
+        settings = Training.model_validate({**method.traits.training, "batch": 8, **training})
         return checks.place(method, data, settings)
 
     return make

@@ -228,7 +228,7 @@ def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
     asked = 0
     for name in names():
         method = make(name)
-        if method.by_client is None or not method.personalised:
+        if method.traits.by_client is None or not method.traits.personalised:
             continue
         site = checks.place(method)
         server = widened(first(site), method, site.clients)

@@ -113,12 +113,12 @@ def _refuse(run: Run, method: Method) -> None:
         raise FedloomError(
             f"{run.folder} was made from Python with its own data or model; personalise it there."
         )
-    if not method.personalised:
+    if not method.traits.personalised:
         raise FedloomError(
             f"{method.name} gives everybody the common model, there is nothing to personalise; `fedloom export "
             f"{run.folder}` writes it."
         )
-    if method.by_client is None:
+    if method.traits.by_client is None:
         raise FedloomError(
             f"{method.name} makes a client's model of what it sent before; a newcomer has sent nothing."
         )
@@ -127,7 +127,7 @@ def _refuse(run: Run, method: Method) -> None:
 def widened(server: Payload, method: Method, clients: int) -> Payload:
     """The server with room for one client more."""
     wider = {}
-    for name in ("known", *(method.by_client or ())):
+    for name in ("known", *(method.traits.by_client or ())):
         if name not in server:
             continue
         rows = server.tensor(name)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedloom import models
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import REGISTRY, Method, find, make, method, names
+from fedloom.core.method import REGISTRY, Method, Traits, find, make, method, names
 from fedloom.data.partitions import general as partitions
 from fedloom.engine.config import SECTIONS, Config, Execution, _place, build, parse_set, read
 from fedloom.engine.schedule import Schedule
@@ -27,7 +27,7 @@ def slow() -> Iterator[type[Method]]:
 
     @method("slow")
     class Slow(Method):
-        training = {"optimizer": "adam", "lr": 0.001, "batch": 10}  # noqa: RUF012
+        traits = Traits(training={"optimizer": "adam", "lr": 0.001, "batch": 10})
         rate: float = 0.5
         widths: tuple[int, ...] = (3, 4)
         limit: float | None = None

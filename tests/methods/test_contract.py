@@ -76,7 +76,7 @@ def test_a_partition_made_by_pfllib(name: str, tmp_path: Path) -> None:
             }
             np.savez_compressed(tmp_path / part / f"{k}.npz", data=np.array(rows, dtype=object))
     (tmp_path / "config.json").write_text('{"num_clients": 3, "num_classes": 3}')
-    if find(name).world == "dual":  # these need images and texts in one space, and say so
+    if find(name).traits.world == "dual":  # these need images and texts in one space, and say so
         with pytest.raises(FedloomError, match="encoder"):
             fedloom.run(name, data=str(tmp_path), rounds=2, model="mlp", hidden=[8])
         return

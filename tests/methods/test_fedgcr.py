@@ -68,7 +68,7 @@ def site(
 ) -> Site:
     made = make(method, hyper)
     return Site(
-        made, world, prompted(world, computed), Training(**{**made.training, "batch": 6}), seed=0
+        made, world, prompted(world, computed), Training(**{**made.traits.training, "batch": 6}), seed=0
     )
 
 

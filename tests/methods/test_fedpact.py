@@ -233,7 +233,7 @@ def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int
     from fedloom.models import Split
 
     site = Site(
-        method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.training), seed=0
+        method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.traits.training), seed=0
     )
     records = []
 

@@ -43,7 +43,7 @@ def vectors(
 
 def site(method: FedPCL, owned: list[range], **training: object) -> Site:
     torch.manual_seed(0)
-    settings = Training(**{**method.training, "steps": 10, **training})
+    settings = Training(**{**method.traits.training, "steps": 10, **training})
     return Site(method, vectors(owned), build("projection", Task((24,), 10)), settings, seed=0)
 
 

@@ -92,7 +92,7 @@ def site(folder: Path) -> Site:
         method,
         world,
         Split(nn.Flatten(), nn.Linear(12, 3), 12),
-        Training(**{**method.training, "lr": 0.02}),
+        Training(**{**method.traits.training, "lr": 0.02}),
         seed=0,
     )
 

@@ -97,7 +97,7 @@ def test_changing_the_server_in_place_is_caught() -> None:
 def test_a_wrong_neutral_value_is_caught() -> None:
     @method("faulty")
     class NotNeutral(FedAvg):
-        neutral = ({"mu": 0.0}, "fedavg")
+        traits = FedAvg.traits.but(neutral=({"mu": 0.0}, "fedavg"))
         mu: float = 0.1
 
         def train(self, down: Payload, state: Payload, local: Local):

@@ -291,7 +291,7 @@ def methods(
         console.print(said, highlight=False, markup=False)
         if found := method_rows(name):
             console.print(_settings_table(found))
-        if own := find(name).training:
+        if own := find(name).traits.training:
             said = ", ".join(f"{key} = {value}" for key, value in own.items())
             console.print(
                 f"Local training as in its paper, unless told otherwise: {said}.", highlight=False
@@ -301,7 +301,7 @@ def methods(
         {
             "name": m.name,
             "about": about(type(m)).split("\n")[0],
-            "model": "personal" if m.personalised else "common",
+            "model": "personal" if m.traits.personalised else "common",
             "settings": m.params(),
         }
         for m in map(make, names() if name is None else [name])

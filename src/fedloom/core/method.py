@@ -11,7 +11,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
@@ -42,6 +42,39 @@ class Update:
     )  # what it holds now, in the form of a download
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What is true of a method whatever its settings; the engine, the checks and the report ask for it.
+
+    A method that inherits states what differs: `traits = FedAvg.traits.but(personalised=True)`.
+    """
+
+    # Which personal model the paper reports: the one before or the one after local training.
+    stage: Stage = "before"
+    # False: every client uses the common model.
+    personalised: bool = True
+    # Whether the server averages models and asks `weight` how much each one counts.
+    averages: bool = False
+    # Where the paper's local training differs from the defaults of `Training`.
+    training: Mapping[str, Any] = field(default_factory=dict)
+    # Named sets of settings, the method's own or of training: {"official": {"mu": 0.1}}. The defaults
+    # are the preset `paper`.
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's.
+    neutral: tuple[Mapping[str, Any], str] | None = None
+    # Settings, beside the neutral ones, with which a single client is plain training. None: it never is.
+    alone: Mapping[str, Any] | None = field(default_factory=dict)
+    # What samples must be: anything the model takes, or features of a dual encoder.
+    world: Literal["any", "dual"] = "any"
+    # The server's tensors with an entry for each client; a client that joins after training gets an
+    # entry of zeros. None: to a client that has sent nothing, the server has nothing of use to send.
+    by_client: tuple[str, ...] | None = ("sizes",)
+
+    def but(self, **changes: Any) -> Traits:
+        """The same traits but for these."""
+        return replace(self, **changes)
+
+
 class Method:
     """One algorithm. Subclasses are made with `@method(name)`; their fields are the hyper-parameters.
 
@@ -49,27 +82,7 @@ class Method:
     """
 
     name: ClassVar[str] = ""
-    stage: ClassVar[Stage] = (
-        "before"  # which personal model the paper reports: before or after local training
-    )
-    personalised: ClassVar[bool] = True  # False: every client uses the common model
-    training: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # where the paper's local training differs from `Training`'s defaults
-    # Named sets of settings, the method's own or of training; `paper` is the defaults: {"official": {"mu": 0.1}}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's
-    neutral: ClassVar[tuple[Mapping[str, Any], str] | None] = None
-    # Settings with which a single client is plain training, beside the neutral ones; None: it never is.
-    alone: ClassVar[Mapping[str, Any] | None] = {}
-    averages: ClassVar[bool] = (
-        False  # whether the server averages models and asks `weight` how much each counts
-    )
-    # What samples must be: anything the model takes, or features of a dual encoder (and class names with a meaning).
-    world: ClassVar[Literal["any", "dual"]] = "any"
-    # The server's tensors with an entry per client; one that comes after training gets an entry of zeros. None: a
-    # client that has sent nothing can be sent nothing of use.
-    by_client: ClassVar[tuple[str, ...] | None] = ("sizes",)
+    traits: ClassVar[Traits] = Traits()
     origin: ClassVar[str | None] = None  # the file a user's own method came from
     plugged: ClassVar[tuple[type[Method], str] | None] = (
         None  # of METHOD+PLUGIN: the class of METHOD, and PLUGIN
@@ -265,20 +278,29 @@ def plug(base: type[Method], name: str) -> type[Method]:
         raise FedloomError(f"{whole}: both have a setting {both[0]!r}, so they cannot be combined.")
     if reason := part.refuses(base):
         raise FedloomError(f"{whole}: {reason}")
-    known, quiet = {*base.presets, *part.presets}, base.neutral[0] if base.neutral else {}
     said = {
         "__module__": part.__module__,
         "__doc__": base.__doc__,
         "name": whole,
         "origin": f"{base.origin}+{name}" if base.origin else None,
         "plugged": (base, name),
-        "neutral": None,
-        "alone": None if part.alone is None or base.alone is None else {**quiet, **base.alone},
-        "presets": {n: {**base.presets.get(n, {}), **part.presets.get(n, {})} for n in known},
+        "traits": _combined(base.traits, part.traits),
     }
     made = type(f"{base.__name__}{part.__name__}", (part, base), said)
     _PLUGGED[base, name] = cast(type[Method], _checked(made))
     return _PLUGGED[base, name]
+
+
+def _combined(base: Traits, part: Traits) -> Traits:
+    """The traits of a method with a plug-in round it."""
+    presets = {}
+    for name in (*base.presets, *part.presets):
+        presets[name] = {**base.presets.get(name, {}), **part.presets.get(name, {})}
+    alone: Mapping[str, Any] | None = None
+    if base.alone is not None and part.alone is not None:
+        neutral = base.neutral[0] if base.neutral else {}
+        alone = {**neutral, **base.alone}
+    return base.but(neutral=None, alone=alone, presets=presets)
 
 
 def parsed(spec: str) -> tuple[str, list[str]]:

@@ -130,9 +130,11 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         body["model"] = named["model"] = fitting
     cls = find(str(named["method"]))
     known = _known(cls, named)
-    if named["preset"] not in ("paper", *cls.presets):
-        raise unknown(f"preset of {named['method']}", named["preset"], ("paper", *cls.presets))
-    for key, value in cls.presets.get(named["preset"], {}).items():
+    if named["preset"] not in ("paper", *cls.traits.presets):
+        raise unknown(
+            f"preset of {named['method']}", named["preset"], ("paper", *cls.traits.presets)
+        )
+    for key, value in cls.traits.presets.get(named["preset"], {}).items():
         section, name = _place(key, known)
         body.setdefault(section, {}).setdefault(name, value)
     for key, value in changes.items():
@@ -145,7 +147,7 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         for name in body.get(section, {}):
             if name not in known[section]:
                 raise unknown(f"key in [{section}]", name, known[section])
-    body["training"] = {**cls.training, **body.get("training", {})}
+    body["training"] = {**cls.traits.training, **body.get("training", {})}
     for section, source in (("partitioning", partitions), ("network", models)):
         name = named["partition" if section == "partitioning" else "model"]
         defaults = {} if name == "given" else source.options(name)

@@ -239,9 +239,9 @@ class Engine:
         if site.federation.data.kind == "segmentation":
             for stage, s in scores.items():
                 figures[stage] |= overlap(s["test"][:, 2:].reshape(-1, site.classes, site.classes))
-        record["personal"] = figures[method.stage]
+        record["personal"] = figures[method.traits.stage]
         record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
-        record["validation"] = {"personal": held[method.stage], "common": held.get("common")}
+        record["validation"] = {"personal": held[method.traits.stage], "common": held.get("common")}
         record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
         # A method's own figures may look at test samples, which a server of sites elsewhere does not have.
         if not self.executor.remote and (own := method.figures(self.server, site)):
@@ -257,7 +257,7 @@ class Engine:
         has = method.common(self.server, self.site) is not None
         # Elsewhere only personal models are scored: the server's memory, which may say more than a download, stays.
         common, same = self._common() if has and not remote else ([], {})
-        apart = method.personalised or remote or not has
+        apart = method.traits.personalised or remote or not has
         open_ = np.flatnonzero(~arrived.settled).tolist() if apart else []
         before = (
             Task(
@@ -280,7 +280,7 @@ class Engine:
             }
         else:
             scores["before"] = scores["common"]
-        if has and remote and not method.personalised:
+        if has and remote and not method.traits.personalised:
             scores["common"] = scores["before"]
         if begun:
             begun.results = results

@@ -469,7 +469,7 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
         "seed": config.seed,
         "rounds": made.metrics[-1]["round"] if made.metrics else 0,
         "clients": len(made.federation["clients"]),
-        "stage": method.stage,
+        "stage": method.traits.stage,
         **summarise_run(made.metrics, made.timing),
         "better_than_local": None,
         "versions": versions(),

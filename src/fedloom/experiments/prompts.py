@@ -70,7 +70,7 @@ def first_pass(
             method,
             world,
             prompted(world, computed),
-            Training(**{**method.training, "batch": 16}),
+            Training(**{**method.traits.training, "batch": 16}),
             seed=0,
         )
         seconds[label], models[label] = _second_round(site)

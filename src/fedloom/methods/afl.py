@@ -30,8 +30,10 @@ from ..parts.simplex import project
 class AFL(Reporting):
     """FedAvg with weights that rise where the loss is high."""
 
-    averages = False  # its weights are learned
-    neutral = ({"gamma": 0.0, "start": "size"}, "fedavg")
+    traits = Reporting.traits.but(
+        averages=False,  # its weights are learned
+        neutral=({"gamma": 0.0, "start": "size"}, "fedavg"),
+    )
     gamma: NotNegative = 0.01  # step of the weights' ascent
     start: Literal["uniform", "size"] = (
         "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples

@@ -30,8 +30,10 @@ from .fedavg import FedAvg
 class APFL(FedAvg):
     """A learned mixture of an own model and the common one."""
 
-    personalised = True
-    alone = None
+    traits = FedAvg.traits.but(
+        personalised=True,
+        alone=None,
+    )
     mix: Annotated[float, Field(ge=0, le=1)] = (
         0.5  # share of the client's own weights in the mixture, at first
     )

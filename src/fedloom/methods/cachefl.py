@@ -12,8 +12,6 @@ of Tip-Adapter-F are used, with epochs and batches as FedPACT has them.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import nn
 
 from ..client.context import Site
@@ -28,10 +26,17 @@ from ..parts.textual import Averaged
 class CacheFL(Averaged):
     """A common cache."""
 
-    neutral = ({"alpha": 0.0}, "zeroshot")
-    training: ClassVar = {
-        "optimizer": "adamw", "lr": 0.001, "eps": 1e-4, "weight_decay": 0.01, "batch": 16, "epochs": 20,
-    }  # fmt: skip
+    traits = Averaged.traits.but(
+        neutral=({"alpha": 0.0}, "zeroshot"),
+        training={
+            "optimizer": "adamw",
+            "lr": 0.001,
+            "eps": 1e-4,
+            "weight_decay": 0.01,
+            "batch": 16,
+            "epochs": 20,
+        },  # fmt: skip
+    )
     alpha: NotNegative = 1.17  # weight of the cache
     beta: Positive = 1.0  # its sharpness
 

@@ -23,8 +23,10 @@ from .fedavg import FedAvg
 class Ditto(FedAvg):
     """FedAvg and, beside it, a personal model near it."""
 
-    personalised = True
-    neutral = ({"lam": 0.0}, "local")
+    traits = FedAvg.traits.but(
+        personalised=True,
+        neutral=({"lam": 0.0}, "local"),
+    )
     lam: NotNegative = 1.0  # pull of the personal model to the received one
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:

@@ -10,7 +10,7 @@ evaluation, SGD with lr 0.1 and neither momentum nor decay.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ..core.method import method
 from ..core.payload import Payload
@@ -23,15 +23,21 @@ from .plugins.dfdc import DFDC
 class F2DC(DFDC, DAA, FedAvg):
     """FedAvg with decoupled and corrected features and domain-aware weights."""
 
-    training: ClassVar = {
-        "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64
-    }  # fmt: skip
-    presets: ClassVar = {
-        "official": {
-            "weights": "size", "module_depth": 3, "bottleneck": 50, "random_mask": True,
-            "training.lr": 0.1, "training.momentum": 0.0, "training.weight_decay": 0.0,
-        }
-    }  # fmt: skip
+    traits = FedAvg.traits.but(
+        alone=None,
+        training={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64},  # fmt: skip
+        presets={
+            "official": {
+                "weights": "size",
+                "module_depth": 3,
+                "bottleneck": 50,
+                "random_mask": True,
+                "training.lr": 0.1,
+                "training.momentum": 0.0,
+                "training.weight_decay": 0.0,
+            }
+        },  # fmt: skip
+    )
     weights: Literal["domain", "size"] = (
         "domain"  # how clients count: domain-aware, or by their size
     )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,9 +41,11 @@ from .fedavg import FedAvg
 class FDSE(FedAvg):
     """Shared extractors, erasers by client."""
 
-    personalised = True
-    averages = False  # its weights are its own
-    alone: ClassVar[dict[str, Any]] = {"reduction": 1, "lam": 0.0}
+    traits = FedAvg.traits.but(
+        personalised=True,
+        averages=False,  # its weights are its own
+        alone={"reduction": 1, "lam": 0.0},
+    )
     lam: NotNegative = 0.01  # weight of the consistency loss
     tau: Positive = 0.5  # temperature of the similarity between clients' erasers
     beta: float = 0.1  # weight of deeper layers in the consistency loss

@@ -34,9 +34,11 @@ from .fedavg import FedAvg
 class FedALA(FedAvg):
     """FedAvg with a learned mixture as starting point."""
 
-    personalised = True
-    stage = "after"
-    neutral = ({"ala_lr": 0.0}, "fedavg")
+    traits = FedAvg.traits.but(
+        personalised=True,
+        stage="after",
+        neutral=({"ala_lr": 0.0}, "fedavg"),
+    )
     ala_lr: NotNegative = 1.0  # step size of the element-wise weights
     data_share: Annotated[float, Field(gt=0, le=1)] = (
         0.8  # share of the client's samples they are learnt on

@@ -33,10 +33,12 @@ from .fedavg import FedAvg
 class FedAMP(FedAvg):
     """Message passing: similar clients attract each other's models."""
 
-    by_client = None
-    personalised = True
-    averages = False
-    neutral = ({"lam": 0.0, "self_share": 1.0}, "local")
+    traits = FedAvg.traits.but(
+        by_client=None,
+        personalised=True,
+        averages=False,
+        neutral=({"lam": 0.0, "self_share": 1.0}, "local"),
+    )
     shares: Literal["cosine", "attention"] = "cosine"  # how similarity becomes weights
     sigma: Positive = 25.0  # width of the similarity
     server_lr: Positive = 1e4  # the server's step

@@ -14,7 +14,7 @@ client's state under `model` and put back before training and before prediction.
 from __future__ import annotations
 
 from ..client.context import Fit, Local, Predictor, Site
-from ..core.method import Method, Update, Uploads, method, sizes
+from ..core.method import Method, Traits, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.tree import Mean
 
@@ -23,8 +23,10 @@ from ..core.tree import Mean
 class FedAvg(Method):
     """Train from the common model, average by size."""
 
-    personalised = False
-    averages = True
+    traits = Traits(
+        personalised=False,
+        averages=True,
+    )
 
     def init(self, site: Site) -> Payload:
         return Payload(model=site.tree("shared"), sizes=sizes(site))

@@ -24,8 +24,10 @@ from .fedavg import FedAvg
 class FedAvgFT(FedAvg):
     """FedAvg, fine-tuned before prediction."""
 
-    personalised = True
-    neutral = ({"finetune": 0}, "fedavg")
+    traits = FedAvg.traits.but(
+        personalised=True,
+        neutral=({"finetune": 0}, "fedavg"),
+    )
     finetune: Annotated[int, Field(ge=0)] = 1  # epochs of fine-tuning before a prediction
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:

@@ -24,7 +24,7 @@ from .fedavg import FedAvg
 class FedBN(FedAvg):
     """FedAvg in which BatchNorm is private."""
 
-    personalised = True
+    traits = FedAvg.traits.but(personalised=True)
 
     def roles(self, model: nn.Module) -> Roles:
         if not any(isinstance(m, _BatchNorm) for m in model.modules()):

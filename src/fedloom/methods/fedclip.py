@@ -12,7 +12,7 @@ cross-entropy over the class texts instead.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,9 +29,16 @@ from ..parts.textual import Averaged
 class FedCLIP(Averaged):
     """A common adapter."""
 
-    training: ClassVar = {
-        "optimizer": "adam", "lr": 5e-5, "beta2": 0.98, "eps": 1e-6, "weight_decay": 0.2, "batch": 32,
-    }  # fmt: skip
+    traits = Averaged.traits.but(
+        training={
+            "optimizer": "adam",
+            "lr": 5e-5,
+            "beta2": 0.98,
+            "eps": 1e-6,
+            "weight_decay": 0.2,
+            "batch": 32,
+        },  # fmt: skip
+    )
     loss: Literal["contrast", "ce"] = (
         "contrast"  # within the batch as released, or over all class texts
     )

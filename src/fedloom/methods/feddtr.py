@@ -15,7 +15,7 @@ sign and its temperature is not printed: cross-entropy at scale 100, as its code
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,11 +36,13 @@ from .fedavg import FedAvg
 class FedDTR(FedAvg):
     """A shared body pulled to text anchors, under a private head."""
 
-    stage = "after"
-    personalised = True
-    training: ClassVar = {"lr": 0.005, "batch": 10}
-    neutral = ({"scale": 0.0, "prior": "none", "frozen_head": "none"}, "fedper")
-    presets: ClassVar = {"official": {"text": "embedding", "drop_last": True}}
+    traits = FedAvg.traits.but(
+        stage="after",
+        personalised=True,
+        training={"lr": 0.005, "batch": 10},
+        neutral=({"scale": 0.0, "prior": "none", "frozen_head": "none"}, "fedper"),
+        presets={"official": {"text": "embedding", "drop_last": True}},
+    )
     text: str = "hash"  # hash (vectors of words by hash), embedding (free vectors), none, or a text encoder's name
     text_depth: Count = 1  # linear layers behind the text
     text_layers: Literal["mlp", "transformer"] = "mlp"  # what they are

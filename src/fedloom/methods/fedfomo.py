@@ -41,11 +41,13 @@ def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 class FedFomo(FedAvg):
     """Each client chooses whose models to mix."""
 
-    by_client = None
-    personalised = True
-    averages = False
-    stage = "after"
-    neutral = ({"models": 0}, "local")
+    traits = FedAvg.traits.but(
+        by_client=None,
+        personalised=True,
+        averages=False,
+        stage="after",
+        neutral=({"models": 0}, "local"),
+    )
     models: Annotated[int, Field(ge=0)] = 4  # how many others' models a client is sent
     epsilon: Share = 0.3  # chance of a model drawn at random
     epsilon_step: NotNegative = 0.05  # by so much less every round

@@ -21,5 +21,5 @@ from .fedgcr import FedGCR
 class FedGC(FedGCR):
     """FedAvg with prompts by image and clusters of clients."""
 
-    neutral = None
+    traits = FedGCR.traits.but(neutral=None)
     group_q: Annotated[float, Field(allow_inf_nan=False)] = -1.0  # q: -1 is by size

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,16 +44,27 @@ from .plugins.fedgr import FedGR
 class FedGCR(FedGR, FedAvg):
     """FedAvg with prompts by image, clusters of clients and group reweighting."""
 
-    alone = None  # GC-Net is there with a single client too
-    neutral: ClassVar[Any] = ({"group_q": -1.0}, "fedgc")
-    training: ClassVar = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01, "batch": 64}
-    presets: ClassVar = {
-        "official": {
-            "lam_gc": 0.05, "lam_gc_end": 0.1, "lam_ra": 0.05, "tau_ra": 1.0, "group_gamma": 0.9, "group_lag": 0,
-            "group_mean": "size", "coarse_losses": True, "described": "received", "prompt_batches": 3,
-            "mixed_prompts": True, "first_plain": True,
-        }
-    }  # fmt: skip
+    traits = FedAvg.traits.but(
+        alone=None,  # GC-Net is there with a single client too
+        neutral=({"group_q": -1.0}, "fedgc"),
+        training={"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01, "batch": 64},
+        presets={
+            "official": {
+                "lam_gc": 0.05,
+                "lam_gc_end": 0.1,
+                "lam_ra": 0.05,
+                "tau_ra": 1.0,
+                "group_gamma": 0.9,
+                "group_lag": 0,
+                "group_mean": "size",
+                "coarse_losses": True,
+                "described": "received",
+                "prompt_batches": 3,
+                "mixed_prompts": True,
+                "first_plain": True,
+            }
+        },  # fmt: skip
+    )
     tau: Positive = 0.5  # temperature of both losses
     tau_ra: Positive | None = None  # that of the alignment, if it is another
     lam_gc: NotNegative = 0.5  # weight of the group customisation loss

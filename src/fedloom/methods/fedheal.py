@@ -34,8 +34,10 @@ from .fedavg import FedAvg
 class FedHEAL(FedAvg):
     """FedAvg with masked updates and weights by distance."""
 
-    averages = False  # its weights are its own
-    alone = None  # a single client's update is masked too
+    traits = FedAvg.traits.but(
+        averages=False,  # its weights are its own
+        alone=None,  # a single client's update is masked too
+    )
     tau: Share = 0.3  # parameters that agreed on their sign in a smaller share of rounds are masked
     beta: Share = 0.4  # how fast distances move the weights of clients
 

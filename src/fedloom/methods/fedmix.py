@@ -36,7 +36,7 @@ from .fedavg import FedAvg
 class FedMix(FedAvg):
     """FedAvg with mixup between clients."""
 
-    neutral = ({"lam": 0.0}, "fedavg")
+    traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
     lam: Share = 0.05  # share of the averaged sample in the mixture
     group: Annotated[int, Field(ge=2)] = 5  # samples behind one average
     draw: Count = 32  # averages a client is sent each round

@@ -16,7 +16,7 @@ trains on the last cache of every client it has heard of. Ten rounds are ten; Al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,14 +38,21 @@ from ..parts.textual import Textual, no_means, own_means, pool_means, prototypes
 class FedPACT(Textual):
     """Prototype-text contrastive alignment."""
 
-    by_client: ClassVar[tuple[str, ...]] = ("sizes", "told", "caches")
-    neutral = ({"alpha": 0.0, "server_epochs": 0}, "zeroshot")
-    training: ClassVar = {
-        "optimizer": "adamw", "lr": 2e-4, "eps": 1e-3, "weight_decay": 0.1, "batch": 16, "epochs": 20,
-    }  # fmt: skip
-    presets: ClassVar = {
-        "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}
-    }
+    traits = Textual.traits.but(
+        by_client=("sizes", "told", "caches"),
+        neutral=({"alpha": 0.0, "server_epochs": 0}, "zeroshot"),
+        training={
+            "optimizer": "adamw",
+            "lr": 2e-4,
+            "eps": 1e-3,
+            "weight_decay": 0.1,
+            "batch": 16,
+            "epochs": 20,
+        },  # fmt: skip
+        presets={
+            "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}
+        },
+    )
     alpha: NotNegative = 6.0  # weight of the cache
     beta: Positive = 3.0  # its sharpness
     tau: Positive = 0.01  # temperature of the server's loss

@@ -15,14 +15,14 @@ on what is sent (`perturb`) leaves the prototypes that the client predicts with 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..client.context import Batch, Local, Predictor, Site
-from ..core.method import Method, Update, Uploads, method, sizes
+from ..core.method import Method, Traits, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Positive
@@ -42,18 +42,20 @@ from ..parts.prototypes import class_means, distance_to_own
 class FedPCL(Perturbed, Method):
     """Prototype-wise contrastive learning."""
 
-    stage = "after"
-    alone = None
-    by_client = ("sizes", "every", "owned")
-    training: ClassVar = {"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001}
-    presets: ClassVar = {
-        "official": {
-            "average": "mean",
-            "loss": "official",
-            "inference": "distance",
-            "drop_last": True,
-        }
-    }
+    traits = Traits(
+        stage="after",
+        alone=None,
+        by_client=("sizes", "every", "owned"),
+        training={"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001},
+        presets={
+            "official": {
+                "average": "mean",
+                "loss": "official",
+                "inference": "distance",
+                "drop_last": True,
+            }
+        },
+    )
     tau: Positive = 0.07  # temperature
     average: Weights = (
         "weighted"  # of prototypes: by counts, plain mean of owners, or the printed formula

@@ -20,7 +20,7 @@ from .fedavg import FedAvg
 class FedPer(FedAvg):
     """FedAvg in which the head is private."""
 
-    personalised = True
+    traits = FedAvg.traits.but(personalised=True)
 
     def roles(self, model: Any) -> Roles:
         return Roles(model, local=[model.head])

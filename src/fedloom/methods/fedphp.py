@@ -30,9 +30,11 @@ from .fedavg import FedAvg
 class FedPHP(FedAvg):
     """FedAvg with an inherited private model as teacher and predictor."""
 
-    personalised = True
-    stage = "after"
-    neutral = ({"lam": 0.0, "mu": 0.0}, "fedavg")
+    traits = FedAvg.traits.but(
+        personalised=True,
+        stage="after",
+        neutral=({"lam": 0.0, "mu": 0.0}, "fedavg"),
+    )
     lam: Share = 0.1  # weight of what the past model teaches
     mu: Share = 0.9  # share of the past model that is kept, in the end
     horizon: Count = 100  # participations after which that share is reached

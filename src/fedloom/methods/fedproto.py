@@ -35,7 +35,7 @@ from .local import Alone
 class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
-    neutral = ({"lam": 0.0, "predict": "head"}, "local")
+    traits = Alone.traits.but(neutral=({"lam": 0.0, "predict": "head"}, "local"))
     lam: NotNegative = 1.0  # weight of the distance to prototypes
     average: Literal["counts", "uniform"] = (
         "counts"  # how prototypes of several clients are averaged

@@ -20,7 +20,7 @@ from .fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
-    neutral = ({"mu": 0.0}, "fedavg")
+    traits = FedAvg.traits.but(neutral=({"mu": 0.0}, "fedavg"))
     mu: NotNegative = 0.01  # pull to the received model
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:

@@ -29,7 +29,7 @@ from .fedavg import FedAvg
 class FedRCL(FedAvg):
     """FedAvg with a relaxed contrast inside each batch."""
 
-    neutral = ({"lam": 0.0}, "fedavg")
+    traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
     tau: Positive = 0.05  # temperature of the contrast
     threshold: NotNegative = 0.7  # similarity above which a pair of one class is pushed apart
     beta: NotNegative = 1.0  # weight of that penalty

@@ -26,7 +26,7 @@ from .fedper import FedPer
 class FedRep(FedPer):
     """FedPer with head and body trained in turn."""
 
-    alone = None
+    traits = FedPer.traits.but(alone=None)
     head_epochs: Count = 10  # epochs of the head before the body's
     finetune: Annotated[int, Field(ge=0)] = 0  # epochs of the head before a prediction
 

@@ -38,8 +38,10 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
 class FedRoD(FedAvg):
     """FedAvg on balanced losses, with a personal head."""
 
-    personalised = True
-    alone = None
+    traits = FedAvg.traits.but(
+        personalised=True,
+        alone=None,
+    )
     gamma: NotNegative = 1.0  # strength of the balanced softmax
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

@@ -39,8 +39,10 @@ from ..parts.prototypical import Prototypical
 class FedSA(Prototypical):
     """Private models around common anchors."""
 
-    personalised = True
-    neutral = ({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local")
+    traits = Prototypical.traits.but(
+        personalised=True,
+        neutral=({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local"),
+    )
     lam: NotNegative = 1.0  # pull of features to their class's anchor
     margin: NotNegative = 1.0  # weight of the margin between anchors
     calibration: NotNegative = 1.0  # weight of the classifier on anchors

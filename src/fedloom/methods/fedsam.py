@@ -25,7 +25,7 @@ from .fedavg import FedAvg
 class FedSAM(FedAvg):
     """FedAvg with sharpness-aware local steps."""
 
-    neutral = ({"rho": 0.0}, "fedavg")
+    traits = FedAvg.traits.but(neutral=({"rho": 0.0}, "fedavg"))
     rho: NotNegative | None = None  # None: the authors' 0.1, or 0.7 if adaptive
     adaptive: bool = False  # ASAM: the ball is measured relative to the weights
     eta: NotNegative = 0.2  # asam: added to every weight's size

@@ -38,8 +38,10 @@ from ..parts.serverside import descend
 class FedTGP(Prototypical):
     """Private models around prototypes that the server trains."""
 
-    personalised = True
-    neutral = ({"lam": 0.0, "predict": "head"}, "local")
+    traits = Prototypical.traits.but(
+        personalised=True,
+        neutral=({"lam": 0.0, "predict": "head"}, "local"),
+    )
     lam: NotNegative = 10.0  # weight of the distance to prototypes
     tau: Positive = 100.0  # largest margin between classes
     server_epochs: Count = 100  # passes over the prototypes at the server

@@ -31,7 +31,7 @@ from ..parts.prototypical import Prototypical
 class FPL(Prototypical):
     """FedAvg with cluster prototypes and unbiased ones."""
 
-    neutral = ({"lam": 0.0}, "fedavg")
+    traits = Prototypical.traits.but(neutral=({"lam": 0.0}, "fedavg"))
     tau: Positive = 0.02  # temperature of the contrast
     lam: NotNegative = 1.0  # weight of both prototype losses
 

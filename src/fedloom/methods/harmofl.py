@@ -35,7 +35,7 @@ from .fedavg import FedAvg
 class HarmoFL(FedAvg):
     """FedAvg on images of one spectrum, with sharpness-aware steps."""
 
-    neutral = ({"alpha": 0.0, "amplitude": "none"}, "fedavg")
+    traits = FedAvg.traits.but(neutral=({"alpha": 0.0, "amplitude": "none"}, "fedavg"))
     alpha: NotNegative = 0.05  # length of the perturbation of the weights
     amplitude: Literal["all", "mean", "none"] = "all"  # which amplitudes are made common
 

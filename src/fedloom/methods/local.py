@@ -20,8 +20,10 @@ from .fedavg import FedAvg
 class Alone(FedAvg):
     """FedAvg in which every tensor is private."""
 
-    personalised = True
-    averages = False
+    traits = FedAvg.traits.but(
+        personalised=True,
+        averages=False,
+    )
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, local=[model])

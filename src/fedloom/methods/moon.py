@@ -32,7 +32,7 @@ from .fedavg import FedAvg
 class Moon(FedAvg):
     """FedAvg with a contrast between models."""
 
-    neutral = ({"mu": 0.0, "projection": 0}, "fedavg")
+    traits = FedAvg.traits.but(neutral=({"mu": 0.0, "projection": 0}, "fedavg"))
     mu: NotNegative = 5.0  # weight of the contrast
     tau: Positive = 0.5  # temperature of the contrast
     projection: Annotated[int, Field(ge=0)] = (

@@ -28,8 +28,10 @@ from .fedavg import FedAvg
 class PerFedAvg(FedAvg):
     """FedAvg of meta-gradients; clients adapt by a gradient step."""
 
-    personalised = True
-    alone = None
+    traits = FedAvg.traits.but(
+        personalised=True,
+        alone=None,
+    )
     variant: Literal["fo", "hf"] = "fo"  # first order (fo) or with the Hessian by differences (hf)
     inner_lr: Positive = 0.01  # step size of the adaptation
     delta: Positive = 0.001  # hf: length of the difference

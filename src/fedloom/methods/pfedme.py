@@ -26,8 +26,10 @@ from .fedavg import FedAvg
 class PFedMe(FedAvg):
     """Personal models near a common one, by proximal inner problems."""
 
-    personalised = True
-    alone = None
+    traits = FedAvg.traits.but(
+        personalised=True,
+        alone=None,
+    )
     lam: Positive = 15.0  # pull of the personal model to the local one
     inner: Count = 5  # steps on the personal model per batch
     inner_lr: Positive = 0.01  # their step size

@@ -13,7 +13,6 @@ cosine schedule runs within a round.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -32,7 +31,9 @@ from ..parts.textual import Averaged
 class PromptFL(Averaged):
     """A common prompt."""
 
-    training: ClassVar = {"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5}
+    traits = Averaged.traits.but(
+        training={"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5}
+    )
     tokens: Count = 16  # context vectors
 
     def first(self, site: Site, texts: Payload) -> nn.Module:

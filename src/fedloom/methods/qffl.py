@@ -27,7 +27,7 @@ from ..parts.updates import difference, moved
 class QFFL(Reporting):
     """FedAvg whose step favours clients with a high loss."""
 
-    neutral = ({"q": 0.0}, "fedavg")
+    traits = Reporting.traits.but(neutral=({"q": 0.0}, "fedavg"))
     q: NotNegative = 1.0  # how much larger losses count
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:

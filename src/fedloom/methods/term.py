@@ -26,7 +26,7 @@ from ..parts.received import Reporting
 class Term(Reporting):
     """FedAvg with tilted weights."""
 
-    neutral = ({"t": 0.0}, "fedavg")
+    traits = Reporting.traits.but(neutral=({"t": 0.0}, "fedavg"))
     t: Annotated[float, Field(allow_inf_nan=False)] = 0.1  # tilt; larger losses count more
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:

@@ -22,7 +22,7 @@ from ..parts.textual import Textual, read, unit_features
 class TipAdapter(Textual):
     """A cache of the client's own features."""
 
-    neutral = ({"alpha": 0.0}, "zeroshot")
+    traits = Textual.traits.but(neutral=({"alpha": 0.0}, "zeroshot"))
     alpha: NotNegative = 1.17  # weight of the cache
     beta: Positive = 1.0  # its sharpness
 

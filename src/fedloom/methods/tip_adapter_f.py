@@ -11,8 +11,6 @@ epoch counts, while the released code takes the best one on the test set.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from ..client.context import Local, Predictor
@@ -26,10 +24,17 @@ from .tip_adapter import TipAdapter
 class TipAdapterF(TipAdapter):
     """A cache whose keys are trained."""
 
-    training: ClassVar = {
-        "optimizer": "adamw", "lr": 0.001, "eps": 1e-4, "weight_decay": 0.01, "cosine": True,
-        "batch": 256, "epochs": 20,
-    }  # fmt: skip
+    traits = TipAdapter.traits.but(
+        training={
+            "optimizer": "adamw",
+            "lr": 0.001,
+            "eps": 1e-4,
+            "weight_decay": 0.01,
+            "cosine": True,
+            "batch": 256,
+            "epochs": 20,
+        },  # fmt: skip
+    )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         if state:

@@ -20,7 +20,7 @@ from ..parts.textual import Textual, read
 class ZeroShot(Textual):
     """The text rows as they are."""
 
-    personalised = False
+    traits = Textual.traits.but(personalised=False)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         return Update(Payload(), read(down, state))

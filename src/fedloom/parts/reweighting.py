@@ -21,7 +21,7 @@ class Reweighting(Plugin):
             return f"{base.name} sets the weights of clients already."
         return (
             None
-            if base.averages
+            if base.traits.averages
             else f"{base.name} does not average models with weights that could be replaced."
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
 from ..client.context import Local, Predictor, Site
-from ..core.method import Method, Update, Uploads, sizes
+from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.rng import key
 from ..core.settings import Positive
@@ -25,9 +24,11 @@ from .prototypes import class_means
 class Textual(Method):
     """A method whose server reads the class names once; a client keeps `text` and `scale` after its first answer."""
 
-    world = "dual"
-    alone = None
-    by_client: ClassVar[tuple[str, ...]] = ("sizes", "told")
+    traits = Traits(
+        world="dual",
+        alone=None,
+        by_client=("sizes", "told"),
+    )
     text: str = "encoder"  # who reads class names: the encoder's own text side, or a text encoder of the same width
     prompts: str | tuple[str, ...] = (
         "auto"  # auto, ensemble, templates with {}, or a .json file of class descriptions
@@ -55,7 +56,7 @@ class Textual(Method):
 class Averaged(Textual):
     """One head for all on frozen features: clients train it, the server averages its parameters."""
 
-    personalised = False
+    traits = Textual.traits.but(personalised=False)
 
     def first(self, site: Site, texts: Payload) -> nn.Module:
         """The head before the first round; what is random in it depends on the seed."""

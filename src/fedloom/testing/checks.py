@@ -149,13 +149,13 @@ def place(
 ) -> Site:
     """A worker in the small world, as the method wants it: images, or the features of a dual encoder."""
     world, model = world or federation(), network()
-    if method.world == "dual":
+    if method.traits.world == "dual":
         x = world.data.x[torch.arange(len(world.data.x))].float().flatten(1)
         x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
         world = replace(world, data=replace(world.data, x=x, encoder="checks"))
         model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
     return Site(
-        method, world, model, training or Training(**{**method.training, "batch": 8}), seed=7
+        method, world, model, training or Training(**{**method.traits.training, "batch": 8}), seed=7
     )
 
 
@@ -302,21 +302,25 @@ def check_resume(method: Method) -> None:
 @check
 def check_neutral(method: Method) -> None:
     """With its neutral values it is the method it grew out of, step by step."""
-    if method.neutral is None:
+    if method.traits.neutral is None:
         raise NotApplicable("it declares no neutral values")
-    values, parent = method.neutral
+    values, parent = method.traits.neutral
     quiet, plain = type(method)(**{**method.params(), **values}), make(parent)
     _alike(
-        usual(quiet), trace(plain, trained_as=method), method.stage, f"with {dict(values)}", parent
+        usual(quiet),
+        trace(plain, trained_as=method),
+        method.traits.stage,
+        f"with {dict(values)}",
+        parent,
     )
 
 
 @check
 def check_alone(method: Method) -> None:
     """With one client (and neutral values) it is plain training."""
-    if method.alone is None:
+    if method.traits.alone is None:
         raise NotApplicable("it says that one client is not plain training (alone = None)")
-    values = {**(method.neutral[0] if method.neutral else {}), **method.alone}
+    values = {**(method.traits.neutral[0] if method.traits.neutral else {}), **method.traits.alone}
     quiet, world = type(method)(**{**method.params(), **values}), federation(sizes=(40,))
     what = f"one client{f', with {values}' if values else ''} (the attribute `alone` says which values, or None)"
     _alike(
@@ -444,7 +448,7 @@ def check_roles(method: Method) -> None:
 @check
 def check_common(method: Method) -> None:
     """If it says that all clients use the common model, they do."""
-    if method.personalised:
+    if method.traits.personalised:
         raise NotApplicable("it gives each client its own model")
     record = usual(method).metrics[-1]
     assert record["common"] is not None, "personalised = False, but there is no common model"

@@ -70,7 +70,7 @@ class World:
     book: Book | None = None
 
     def __post_init__(self) -> None:
-        self.training = Training(**{**self.method.training, "batch": 8})
+        self.training = Training(**{**self.method.traits.training, "batch": 8})
         self.federation = checks.place(self.method, training=self.training).federation
         self.homes = {k: self.home(k) for k in range(len(self.federation))}
         self.app = client_app(

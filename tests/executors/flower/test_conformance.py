@@ -26,7 +26,7 @@ def test_as_in_one_process(name: str, world) -> None:
     assert len(seen.metrics) == len(expected.metrics) == 3
     for mine, theirs in zip(seen.metrics, expected.metrics, strict=True):
         if (
-            method.personalised
+            method.traits.personalised
         ):  # a common model beside personal ones would need the whole server at the clients
             assert mine["common"] is None
             theirs = {

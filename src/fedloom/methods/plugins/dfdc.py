@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ...client.context import Batch, Local, Predictor, Site
 from ...core.errors import FedloomError
-from ...core.method import Plugin, Update, plugin
+from ...core.method import Plugin, Traits, Update, plugin
 from ...core.payload import Payload
 from ...core.roles import Roles
 from ...core.settings import Count, Names, NotNegative, Positive
@@ -44,7 +44,9 @@ from ...parts.decoupling import (
 class DFDC(Plugin):
     """The modules, and their losses in every local training."""
 
-    alone = None  # the losses shape the features of a single client too
+    traits = Traits(
+        alone=None,  # the losses shape the features of a single client too
+    )
     sigma: Positive = 0.1  # smoothness of the mask
     cos_tau: Positive = 0.06  # the smaller, the more the two parts are pushed apart
     lam1: NotNegative = 0.8  # weight of the decoupler's loss
