@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import unknown
 from fedloom.core.roles import Roles
@@ -264,17 +264,17 @@ def _rate(data: Dataset, encoder: Encoder, rounds: int) -> tuple[float, Tensor]:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     model = Split(_Body(encoder) if data.kind == "image" else nn.Identity(), head, encoder.dim)
-    site = Site(
+    worker = ClientWorker(
         _Frozen(), Federation(stored, clients), model, Training(batch=32, steps=2, lr=0.01), seed=0
     )
-    executor = Inplace(site)
-    first = Engine(site, executor, Schedule(rounds=2, eval_every=10**6))
+    executor = Inplace(worker)
+    first = Engine(worker, executor, Schedule(rounds=2, eval_every=10**6))
     start = time.perf_counter()
     first.run()
     took = time.perf_counter() - start
     reached = first.server.tree("model")["head.weight"].clone()
     if rounds > 2:
-        engine = Engine(site, executor, Schedule(rounds=rounds, eval_every=10**6))
+        engine = Engine(worker, executor, Schedule(rounds=rounds, eval_every=10**6))
         start = time.perf_counter()
         engine.run()
         took = time.perf_counter() - start

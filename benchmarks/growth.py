@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.method import make
 from fedloom.core.rng import key, numpy_rng
@@ -35,7 +35,7 @@ ROOT = (
 ROUNDS = 4
 
 
-def vectors(clients: int, method: str) -> Site:
+def vectors(clients: int, method: str) -> ClientWorker:
     """Clients with four samples of 16 numbers each and a linear head."""
     rng, n = numpy_rng("growth", clients), 4 * clients
     data = Dataset(
@@ -50,7 +50,7 @@ def vectors(clients: int, method: str) -> Site:
     rows, none = np.arange(n), np.arange(0)
     owners = tuple(Client(rows[4 * k : 4 * k + 4], none, none) for k in range(clients))
     torch.manual_seed(key("growth"))
-    return Site(
+    return ClientWorker(
         make(method),
         Federation(data, owners),
         build("linear", Task((16,), 10)),
@@ -91,7 +91,7 @@ def _alone(kind: str, clients: int) -> None:
     torch.set_num_threads(1)
     start = time.perf_counter()
     place = (
-        speed.site(clients, 60, "scaffold") if kind == "images" else vectors(clients, "scaffold")
+        speed.worker(clients, 60, "scaffold") if kind == "images" else vectors(clients, "scaffold")
     )
     ends = []
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Local, Site, _batches, _planned
+from fedloom.client.context import ClientContext, ClientWorker, _batches, _planned
 from fedloom.client.training import Training
 from fedloom.core.method import make
 from fedloom.core.rng import key, numpy_rng
@@ -59,10 +59,10 @@ def federation(clients: int, samples: int) -> Federation:
     )
 
 
-def site(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -> Site:
+def worker(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -> ClientWorker:
     """The 4-layer CNN with batches of 10."""
     torch.manual_seed(key("bench"))
-    return Site(
+    return ClientWorker(
         make(method),
         federation(clients, samples),
         build("cnn", Task((1, 28, 28), 10)),
@@ -72,7 +72,7 @@ def site(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -
 
 
 def bare_round(
-    place: Site, weights: dict[str, torch.Tensor], round: int
+    place: ClientWorker, weights: dict[str, torch.Tensor], round: int
 ) -> dict[str, torch.Tensor]:
     """FedAvg's round as one would write it by hand, over the same batches as the engine's."""
     model = copy.deepcopy(place.model).to(memory_format=torch.contiguous_format).train()
@@ -84,7 +84,7 @@ def bare_round(
         y = data.y[torch.from_numpy(client.train)]
         steps = _planned(len(y), place.training, 1.0)
         for rows in _batches(
-            len(y), place.training, steps, Local(place, k, round).rng("batches 0")
+            len(y), place.training, steps, ClientContext(place, k, round).rng("batches 0")
         ):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
@@ -109,7 +109,7 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
 
 def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
     """Seconds of one round: bare loop, `inplace`, `pool` with two workers, taken in turns, the quickest of each."""
-    place = site(20, samples)
+    place = worker(20, samples)
     first = {n: t.clone() for n, t in place.first.items()}
     pool = Pool(place, 2)
     times: dict[str, list[float]] = {"bare": [], "inplace": [], "pool": []}
@@ -184,7 +184,7 @@ def _peak(method: str, clients: int, rounds: int) -> float:
 
 def _alone(method: str, clients: int, rounds: int) -> None:
     """Run in this process and print its peak memory without the data."""
-    place = site(clients, 60, method)
+    place = worker(clients, 60, method)
     with tempfile.TemporaryDirectory() as folder:
         store, executor = Store(Path(folder)), Inplace(place)
 

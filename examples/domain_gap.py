@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import torch
 
-from fedloom import Federation, Site
-from fedloom.client.context import Local
+from fedloom import Federation, Worker
 from fedloom.client.training import Training
+from fedloom.core.local import Local
 from fedloom.core.method import make
 from fedloom.data.catalogue import load
 from fedloom.data.federation import Client
@@ -29,16 +29,16 @@ federation = Federation(data, clients)
 table = np.zeros((len(clients), len(clients)))
 for seed in seeds:
     torch.manual_seed(seed)
-    site = Site(
+    worker = Worker(
         make("local"), federation, build("cnn", Task((3, 32, 32), 10)), Training(epochs=15), seed
     )
     for k in range(len(clients)):
-        site.load()
-        Local(site, k, round=1).fit()
+        worker.load()
+        Local(worker, k, round=1).fit()
         for d in range(len(clients)):
             x, y = federation.samples(d, "test")
             table[k, d] += (
-                float((site.outputs(x).logits.argmax(1) == y).float().mean()) * 100 / len(seeds)
+                float((worker.outputs(x).logits.argmax(1) == y).float().mean()) * 100 / len(seeds)
             )
 
 print("| trained on \\ tested on |", " | ".join(data.domains), "|")

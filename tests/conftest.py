@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from fedloom.cli.main import main
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
@@ -81,11 +81,15 @@ class Parabolas:
         none = np.arange(0)
         self.federation = Federation(data, tuple(Client(r, none, none) for r in rows))
 
-    def site(self, method: Method, w: float, b: float | None = None, **training: object) -> Site:
+    def worker(
+        self, method: Method, w: float, b: float | None = None, **training: object
+    ) -> ClientWorker:
         """A worker with this world. Without `b` the head is fixed at 0."""
         model = Scalar(w, b or 0.0)
         model.head.value.requires_grad_(b is not None)
-        return Site(method, self.federation, model, Training(**{"batch": 1000, **training}), seed=0)
+        return ClientWorker(
+            method, self.federation, model, Training(**{"batch": 1000, **training}), seed=0
+        )
 
     def run(
         self,
@@ -99,9 +103,9 @@ class Parabolas:
         **schedule: object,
     ) -> tuple[Payload, list[Payload]]:
         """Server and client states after some rounds. Without `b` the head is fixed at 0."""
-        site = self.site(method, w, b, lr=lr, steps=steps)
-        executor = Inplace(site)
-        engine = Engine(site, executor, Schedule(rounds=rounds, **schedule))
+        worker = self.worker(method, w, b, lr=lr, steps=steps)
+        executor = Inplace(worker)
+        engine = Engine(worker, executor, Schedule(rounds=rounds, **schedule))
         engine.run()
         executor.close()
         return engine.server, [engine.store.get(k) for k in range(len(self.federation))]
@@ -151,10 +155,10 @@ def tiny_vit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def place() -> Callable[..., Site]:
+def place() -> Callable[..., ClientWorker]:
     """A worker in the small world of the contract: BatchNorm and dropout, four clients, three classes and a fourth."""
 
-    def make(method: Method, data: Federation | None = None, **training: object) -> Site:
+    def make(method: Method, data: Federation | None = None, **training: object) -> ClientWorker:
         settings = Training.model_validate({**method.traits.training, "batch": 8, **training})
         return checks.place(method, data, settings)
 

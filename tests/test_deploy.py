@@ -57,10 +57,10 @@ def test_a_newcomer_gets_a_model_of_its_own_and_the_run_stays(
     data = pictures(tmp_path / "mine", [names_[7], names_[2]])
     found = personalise(runs["fedper"], str(data))
     assert (found.train, found.test) == (6, 4) and found.after is not None and 0 <= found.after <= 1
-    out = export(found.predict, found.site, found.run.config, tmp_path / "model")
-    x = found.site.federation.data.prepare(found.site.federation.samples(4, "test")[0])
+    out = export(found.predict, found.worker, found.run.config, tmp_path / "model")
+    x = found.worker.federation.data.prepare(found.worker.federation.samples(4, "test")[0])
     assert torch.allclose(
-        load(out)(x), found.predict(found.site.federation.samples(4, "test")[0]), atol=1e-6
+        load(out)(x), found.predict(found.worker.federation.samples(4, "test")[0]), atol=1e-6
     )
     assert {p: p.read_bytes() for p in sorted(runs["fedper"].rglob("*")) if p.is_file()} == before
 
@@ -98,26 +98,28 @@ def test_those_that_cannot_say_why(runs: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_common_and_personal_models_are_exported(runs: dict[str, Path], tmp_path: Path) -> None:
-    predict, site, done = trained(runs["fedavg"])
-    out = export(predict, site, done.config, tmp_path / "common")
+    predict, worker, done = trained(runs["fedavg"])
+    out = export(predict, worker, done.config, tmp_path / "common")
     told = json.loads((out / "config.json").read_text())
     assert told["model"] == "cnn" and len(told["classes"]) == 10 and told["input"]["bytes"] is True
-    x = site.federation.data.x[:5]
-    assert torch.allclose(load(out)(site.prepare(x)), predict(x), atol=1e-6)
+    x = worker.federation.data.x[:5]
+    assert torch.allclose(load(out)(worker.prepare(x)), predict(x), atol=1e-6)
     with pytest.raises(FedloomError, match="no common model"):
         trained(runs["fedper"])
-    own, site, done = trained(runs["fedper"], client=2)
+    own, worker, done = trained(runs["fedper"], client=2)
     assert torch.allclose(
-        load(export(own, site, done.config, tmp_path / "own"))(site.prepare(x)), own(x), atol=1e-6
+        load(export(own, worker, done.config, tmp_path / "own"))(worker.prepare(x)),
+        own(x),
+        atol=1e-6,
     )
     with pytest.raises(FedloomError, match="numbered from 0 to 3"):
         trained(runs["fedper"], client=4)
 
 
 def test_what_is_not_a_network_is_not_exported(runs: dict[str, Path], tmp_path: Path) -> None:
-    predict, site, done = trained(runs["fedproto"], client=0)
+    predict, worker, done = trained(runs["fedproto"], client=0)
     with pytest.raises(FedloomError, match="predicts with more than a network"):
-        export(predict, site, done.config, tmp_path / "none")
+        export(predict, worker, done.config, tmp_path / "none")
     with pytest.raises(FedloomError, match=r"no exported model: it has no config\.json"):
         load(tmp_path)
 
@@ -125,9 +127,9 @@ def test_what_is_not_a_network_is_not_exported(runs: dict[str, Path], tmp_path: 
 def test_onnx_agrees_with_torch(runs: dict[str, Path], tmp_path: Path) -> None:
     ort = pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
     pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
-    predict, site, done = trained(runs["fedavg"])
-    out = export(predict, site, done.config, tmp_path / "onnx", onnx=True)
-    x = site.prepare(site.federation.data.x[:3])
+    predict, worker, done = trained(runs["fedavg"])
+    out = export(predict, worker, done.config, tmp_path / "onnx", onnx=True)
+    x = worker.prepare(worker.federation.data.x[:3])
     said = ort.InferenceSession(str(out / "model.onnx")).run(None, {"x": x.contiguous().numpy()})[0]
     assert np.abs(said - load(out)(x).detach().numpy()).max() < 1e-4
 
@@ -136,9 +138,9 @@ def test_onnx_without_its_packages_names_the_extra(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    predict, site, done = trained(runs["fedavg"])
+    predict, worker, done = trained(runs["fedavg"])
     with pytest.raises(FedloomError, match=r"fedloom\[onnx\]"):
-        export(predict, site, done.config, tmp_path / "onnx", onnx=True)
+        export(predict, worker, done.config, tmp_path / "onnx", onnx=True)
 
 
 def test_the_commands(
@@ -159,7 +161,7 @@ def test_the_commands(
     ]
     monkeypatch.setattr(sys, "argv", ["fedloom", *told])
     with pytest.raises(SystemExit) as end:
-        fedloom.cli.main()
+        fedloom.cli.main.main()
     assert end.value.code == 0
     assert (
         json.loads(capsys.readouterr().out)["train"] == 9
@@ -169,7 +171,7 @@ def test_the_commands(
         sys, "argv", ["fedloom", "export", str(runs["fedavg"]), "--out", str(tmp_path / "c")]
     )
     with pytest.raises(SystemExit) as end:
-        fedloom.cli.main()
+        fedloom.cli.main.main()
     assert end.value.code == 0 and (tmp_path / "c" / "config.json").exists()
 
 
@@ -206,14 +208,14 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
     onnx = bool(
         find_spec("onnxruntime") and find_spec("onnxscript")
     )  # compared with torch as it is written
-    out = export(found.predict, found.site, found.run.config, tmp_path / "model", onnx=onnx)
+    out = export(found.predict, found.worker, found.run.config, tmp_path / "model", onnx=onnx)
     assert (out / "model.onnx").exists() == onnx
     told = json.loads((out / "config.json").read_text())
     assert told["head"]["kind"] == "cache" and told["input"]["encoder"] == "checks"
-    x = found.site.federation.samples(2, "test")[0]
+    x = found.worker.federation.samples(2, "test")[0]
     assert torch.allclose(load(out)(x), found.predict(x), atol=1e-6)
-    common, site, done = trained(tmp_path / "run")
-    flat = export(common, site, done.config, tmp_path / "common")
+    common, worker, done = trained(tmp_path / "run")
+    flat = export(common, worker, done.config, tmp_path / "common")
     assert json.loads((flat / "config.json").read_text())["head"] == {"kind": "text", "scale": 10.0}
     assert torch.allclose(load(flat)(x), common(x), atol=1e-6)
 
@@ -230,9 +232,9 @@ def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
         method = make(name)
         if method.traits.by_client is None or not method.traits.personalised:
             continue
-        site = checks.place(method)
-        server = widened(first(site), method, site.clients)
-        method.download(method.join(server, {}), site.clients)
+        worker = checks.place(method)
+        server = widened(first(worker), method, worker.clients)
+        method.download(method.join(server, {}), worker.clients)
         asked += 1
     assert asked >= 15
 
@@ -240,6 +242,6 @@ def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
 def test_an_export_leaves_no_other_models_onnx(runs: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.onnx").write_bytes(b"of another client")
-    predict, site, done = trained(runs["fedper"], 1)
-    export(predict, site, done.config, tmp_path / "out")
+    predict, worker, done = trained(runs["fedper"], 1)
+    export(predict, worker, done.config, tmp_path / "out")
     assert not (tmp_path / "out" / "model.onnx").exists()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.method import make as make_method
 from fedloom.core.tree import Tree
@@ -26,7 +26,7 @@ from .work import SEED, Clock, Work, begin
 SETTLING = 120.0  # seconds that `auto` is given to make up its mind
 
 
-def site(work: Work, precision: str = "fp32") -> Site:
+def worker(work: Work, precision: str = "fp32") -> ClientWorker:
     """The job as a federation, with the first weights that everyone has."""
     job, per = work.job, work.job.train + work.job.test
     n = job.clients * per
@@ -44,7 +44,9 @@ def site(work: Work, precision: str = "fp32") -> Site:
     model = build(job.model, Task(job.shape, job.classes))
     model.load_state_dict(work.weights)
     training = Training(batch=job.batch, lr=job.lr, precision=precision)  # type: ignore[arg-type]
-    return Site(make_method("fedavg"), Federation(data, clients), model, training, seed=SEED)
+    return ClientWorker(
+        make_method("fedavg"), Federation(data, clients), model, training, seed=SEED
+    )
 
 
 class Watch:
@@ -69,7 +71,7 @@ class Settled:
 
 def run(work: Work, clock: Clock, executor: str, precision: str = "fp32", workers: int = 2) -> Tree:
     """All rounds with an executor; the common weights at the end. `settle` runs until `auto` has chosen, untimed."""
-    place = site(work, precision)
+    place = worker(work, precision)
     engine_of = make("auto" if executor == "settle" else executor, place, workers)
     rounds, watch = work.job.rounds, Watch(clock)
     callbacks: Sequence[Callback] = [watch]

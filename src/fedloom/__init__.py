@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client.context import Batch, Fit, Local, Site
     from .core.errors import FedloomError
-    from .core.method import Method, Update
+    from .core.local import Batch, Fit, Local, Worker
+    from .core.method import Method, Traits, Update, method
     from .core.payload import Payload
     from .core.roles import Roles
     from .core.tree import Mean, Tree
@@ -20,8 +20,8 @@ __version__ = "0.1.0"
 # Loaded when first used, so that `fedloom --help` does not wait for torch.
 _HOME = {
     **dict.fromkeys(("Dataset", "Federation", "federate"), "data.federation"),
-    **dict.fromkeys(("Batch", "Fit", "Local", "Site"), "client.context"),
-    **dict.fromkeys(("Method", "Update"), "core.method"),
+    **dict.fromkeys(("Batch", "Fit", "Local", "Worker"), "core.local"),
+    **dict.fromkeys(("Method", "Traits", "Update", "method"), "core.method"),
     **dict.fromkeys(("Run", "resume", "run"), "engine.run"),
     **dict.fromkeys(("Mean", "Tree"), "core.tree"),
     "FedloomError": "core.errors",
@@ -41,10 +41,12 @@ __all__ = [
     "Payload",
     "Roles",
     "Run",
-    "Site",
+    "Traits",
     "Tree",
     "Update",
+    "Worker",
     "federate",
+    "method",
     "resume",
     "run",
 ]

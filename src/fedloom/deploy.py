@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from .client.context import Headed, Local, Network, Predictor, Site
+from .client.context import ClientContext, ClientWorker, Headed, Network
 from .core.errors import FedloomError, unknown
 from .core.files import write_atomic
+from .core.local import Predictor
 from .core.method import Method, make
 from .core.payload import Payload
 from .data.catalogue import Progress
@@ -38,7 +39,7 @@ class Personal:
     """What came of a client that joined after training."""
 
     predict: Predictor
-    site: Site
+    worker: ClientWorker
     run: Run
     train: int
     test: int
@@ -81,21 +82,23 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
         raise FedloomError(
             f"{data} has samples of shape {tuple(federation.data.x.shape[1:])}, this run was trained on {tuple(shape)}."
         )
-    site = Site(method, federation, network(config, federation), config.training, config.seed)
+    worker = ClientWorker(
+        method, federation, network(config, federation), config.training, config.seed
+    )
     with saved(run) as (start, _):
         server, number = start.server, start.round + 1
     assert server is not None
     server = widened(server, method, k).replace(round=number)
-    server = method.join(server, {k: method.hello(Local(site, k, number))})
+    server = method.join(server, {k: method.hello(ClientContext(worker, k, number))})
     down = method.download(server, k)
     x, y = federation.samples(k, "test")
-    before = _accuracy(method.personal(down, Payload(), Local(site, k, number)), x, y)
+    before = _accuracy(method.personal(down, Payload(), ClientContext(worker, k, number)), x, y)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        update = method.client(down, Payload(), Local(site, k, number))
-    predict = method.personal(update.trained, update.state, Local(site, k, number))
+        update = method.client(down, Payload(), ClientContext(worker, k, number))
+    predict = method.personal(update.trained, update.state, ClientContext(worker, k, number))
     after, seconds = _accuracy(predict, x, y), round(time.monotonic() - clock, 3)
-    return Personal(predict, site, run, len(split[0]), len(y), before, after, seconds)
+    return Personal(predict, worker, run, len(split[0]), len(y), before, after, seconds)
 
 
 _PLAIN = {
@@ -156,7 +159,7 @@ def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
-def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, Site, Run]:
+def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, ClientWorker, Run]:
     """The common model of a run or, with a number, a client's own."""
     run = Run.load(folder)
     config, method = run.config, make(run.config.method, run.config.hyper)
@@ -165,31 +168,33 @@ def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, S
             f"{run.folder} was made from Python with its own data or model; export it there."
         )
     federation = encoded(config, deal(config))
-    site = Site(method, federation, network(config, federation), config.training, config.seed)
+    worker = ClientWorker(
+        method, federation, network(config, federation), config.training, config.seed
+    )
     with saved(run) as (start, store):
         assert start.server is not None
-        site.load()
+        worker.load()
         if client is None:
-            predict = method.common(start.server, site)
+            predict = method.common(start.server, worker)
             if predict is None:
                 raise FedloomError(
                     f"{method.name} has no common model: say which client's with --client."
                 )
-            return predict, site, run
-        if not 0 <= client < site.clients:
+            return predict, worker, run
+        if not 0 <= client < worker.clients:
             raise FedloomError(
-                f"there is no client {client}; they are numbered from 0 to {site.clients - 1}."
+                f"there is no client {client}; they are numbered from 0 to {worker.clients - 1}."
             )
-        local = Local(site, client, start.round)
+        local = ClientContext(worker, client, start.round)
         return (
             method.personal(method.download(start.server, client), store.get(client), local),
-            site,
+            worker,
             run,
         )
 
 
 def export(
-    predict: Predictor, site: Site, config: Config, out: str | Path, *, onnx: bool = False
+    predict: Predictor, worker: ClientWorker, config: Config, out: str | Path, *, onnx: bool = False
 ) -> Path:
     """Write a model to a folder: `model.safetensors`, `config.json` and, if asked for, `model.onnx`."""
     if not isinstance(predict, Network) or predict.inputs is not None:
@@ -197,14 +202,14 @@ def export(
             f"{config.method} predicts with more than a network (prototypes, other clients' data, the test set's own "
             "order ...), and that cannot be exported; its run folder has all of it."
         )
-    out, data = Path(out), site.federation.data
+    out, data = Path(out), worker.federation.data
     head = predict.head
     if isinstance(head, PromptHead):  # what it reads no longer changes
         head = TextHead(head.text().detach(), head.scale)
     kind = next((n for n, h in HEADS.items() if type(head) is h), None)
     if head is not None and kind is None:
         raise FedloomError(f"a {type(head).__name__} cannot be exported.")
-    module = site.model if head is None else Headed(site.model.body, head)
+    module = worker.model if head is None else Headed(worker.model.body, head)
     told = {
         "format": FORMAT,
         "method": config.method,

@@ -35,33 +35,33 @@ def test_everything_is_shared_by_default() -> None:
     assert list(roles.of) == list(model.state_dict())
     assert set(roles.of.values()) == {"shared"}
     assert roles.names("shared") == list(model.state_dict())
-    assert roles.names("local") == roles.names("frozen") == []
+    assert roles.names("private") == roles.names("frozen") == []
     assert {"scale", "norm.running_mean", "norm.num_batches_tracked"} <= set(
         roles.names("shared")
     ), "buffers too"
 
 
-def test_local_by_module() -> None:
+def test_private_by_module() -> None:
     model = Net()
-    roles = Roles(model, local=[model.head])
-    assert roles.names("local") == ["head.weight", "head.bias"]
+    roles = Roles(model, private=[model.head])
+    assert roles.names("private") == ["head.weight", "head.bias"]
     assert roles.names("shared") == [n for n in model.state_dict() if not n.startswith("head.")]
-    assert Roles(model, local=iter([model.head])).of == roles.of, "any iterable will do"
+    assert Roles(model, private=iter([model.head])).of == roles.of, "any iterable will do"
 
 
 def test_a_module_claims_all_that_is_inside_it() -> None:
     model = Net()
-    roles = Roles(model, local=[model.inner], frozen=[model.first])
+    roles = Roles(model, private=[model.inner], frozen=[model.first])
     inside = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"]
-    assert roles.names("local") == [f"inner.{n}" for n in inside]
+    assert roles.names("private") == [f"inner.{n}" for n in inside]
     assert roles.names("frozen") == ["first.weight", "first.bias"]
-    assert Roles(model, local=[model]).names("local") == list(model.state_dict())
+    assert Roles(model, private=[model]).names("private") == list(model.state_dict())
 
 
-def test_local_by_type() -> None:
+def test_private_by_type() -> None:
     model = Net()
-    roles = Roles(model, local=[nn.Linear])
-    assert roles.names("local") == [
+    roles = Roles(model, private=[nn.Linear])
+    assert roles.names("private") == [
         "first.weight",
         "first.bias",
         "inner.0.weight",
@@ -70,36 +70,38 @@ def test_local_by_type() -> None:
         "head.weight",
         "head.bias",
     ]
-    assert Roles(model, local=[nn.BatchNorm1d]).names("local") == [f"norm.{n}" for n in BATCH_NORM]
+    assert Roles(model, private=[nn.BatchNorm1d]).names("private") == [
+        f"norm.{n}" for n in BATCH_NORM
+    ]
 
 
 def test_a_type_includes_its_subtypes_and_may_be_absent() -> None:
     model = Net()
     parent = nn.modules.batchnorm._BatchNorm
-    assert Roles(model, local=[parent]).names("local") == [f"norm.{n}" for n in BATCH_NORM]
-    assert Roles(model, local=[nn.BatchNorm3d]).names("local") == []
+    assert Roles(model, private=[parent]).names("private") == [f"norm.{n}" for n in BATCH_NORM]
+    assert Roles(model, private=[nn.BatchNorm3d]).names("private") == []
 
 
 def test_frozen_by_type_and_by_module() -> None:
     model = Net()
-    roles = Roles(model, local=[model.norm], frozen=[nn.LayerNorm, model.head])
+    roles = Roles(model, private=[model.norm], frozen=[nn.LayerNorm, model.head])
     assert roles.names("frozen") == ["inner.1.weight", "inner.1.bias", "head.weight", "head.bias"]
-    assert roles.names("local") == [f"norm.{n}" for n in BATCH_NORM]
+    assert roles.names("private") == [f"norm.{n}" for n in BATCH_NORM]
     assert len(roles.names("shared")) == len(model.state_dict()) - 4 - 5
 
 
 def test_all_batch_norms_of_a_resnet18() -> None:
     model = resnet18()
-    roles = Roles(model, local=[nn.BatchNorm2d])
+    roles = Roles(model, private=[nn.BatchNorm2d])
     blocks = [f"body.features.stage{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1)]
     layers = ["body.features.bn"]
     layers += [f"{block}.{bn}" for block in blocks for bn in ("bn1", "bn2")]
     layers += [f"body.features.stage{stage}.0.shortcut.1" for stage in (2, 3, 4)]
     assert len(layers) == len(set(layers)) == 20
-    assert set(roles.names("local")) == {f"{layer}.{n}" for layer in layers for n in BATCH_NORM}
-    assert len(roles.names("local")) == 100
-    affine = [n for n in roles.names("local") if n in dict(model.named_parameters())]
-    buffers = [n for n in roles.names("local") if n in dict(model.named_buffers())]
+    assert set(roles.names("private")) == {f"{layer}.{n}" for layer in layers for n in BATCH_NORM}
+    assert len(roles.names("private")) == 100
+    affine = [n for n in roles.names("private") if n in dict(model.named_parameters())]
+    buffers = [n for n in roles.names("private") if n in dict(model.named_buffers())]
     assert (len(affine), len(buffers)) == (40, 60)
     shared = roles.names("shared")
     assert len(shared) == 22, "20 convolutions, the head's weight and bias"
@@ -120,14 +122,14 @@ def test_names_keep_the_models_order() -> None:
     order = list(model.state_dict())
     claims = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)][::-1]
     for roles in (
-        Roles(model, local=claims, frozen=[model.head]),
-        Roles(model, frozen=[nn.Linear], local=claims),
+        Roles(model, private=claims, frozen=[model.head]),
+        Roles(model, frozen=[nn.Linear], private=claims),
     ):
-        for role in ("shared", "local", "frozen"):
+        for role in ("shared", "private", "frozen"):
             names = roles.names(role)  # type: ignore[arg-type]
             assert names == sorted(names, key=order.index)
         assert sorted(roles.of) == sorted(order)
-        assert [len(roles.names(r)) for r in ("shared", "local", "frozen")] == [20, 100, 2]  # type: ignore[arg-type]
+        assert [len(roles.names(r)) for r in ("shared", "private", "frozen")] == [20, 100, 2]  # type: ignore[arg-type]
 
 
 def test_a_name_decides_nothing() -> None:
@@ -142,31 +144,34 @@ def test_a_name_decides_nothing() -> None:
             self.header = nn.Linear(2, 2)
 
     model = Trap()
-    assert Roles(model, local=[nn.BatchNorm2d]).names("local") == [
+    assert Roles(model, private=[nn.BatchNorm2d]).names("private") == [
         f"subnet.plain.{n}" for n in BATCH_NORM
     ]
-    assert Roles(model, local=[model.head]).names("local") == ["head.head.weight", "head.head.bias"]
+    assert Roles(model, private=[model.head]).names("private") == [
+        "head.head.weight",
+        "head.head.bias",
+    ]
 
 
-def test_both_local_and_frozen_is_an_error_that_names_the_tensor() -> None:
+def test_both_private_and_frozen_is_an_error_that_names_the_tensor() -> None:
     model = Net()
-    with pytest.raises(FedloomError, match=r"'head\.weight' cannot be both local and frozen"):
-        Roles(model, local=[model.head], frozen=[model.head])
+    with pytest.raises(FedloomError, match=r"'head\.weight' cannot be both private and frozen"):
+        Roles(model, private=[model.head], frozen=[model.head])
     with pytest.raises(FedloomError, match=r"'inner\.2\.weight' cannot be both"):
-        Roles(model, local=[model.inner[2]], frozen=[model.inner])
+        Roles(model, private=[model.inner[2]], frozen=[model.inner])
     with pytest.raises(FedloomError, match=r"'norm\.weight' cannot be both"):
-        Roles(model, frozen=[model.norm], local=[nn.BatchNorm1d])
+        Roles(model, frozen=[model.norm], private=[nn.BatchNorm1d])
 
 
 def test_one_role_may_be_given_twice() -> None:
     model = Net()
     twice = Roles(
-        model, local=[model.inner, model.inner[0], nn.LayerNorm], frozen=[model.head, model.head]
+        model, private=[model.inner, model.inner[0], nn.LayerNorm], frozen=[model.head, model.head]
     )
-    assert twice.of == Roles(model, local=[model.inner], frozen=[model.head]).of
+    assert twice.of == Roles(model, private=[model.inner], frozen=[model.head]).of
 
 
-@pytest.mark.parametrize("role", ["local", "frozen"])
+@pytest.mark.parametrize("role", ["private", "frozen"])
 def test_a_module_of_another_model_is_an_error(role: str) -> None:
     model = Net()
     for stranger in (nn.Linear(4, 2), Net().head, copy.deepcopy(model.head)):
@@ -176,8 +181,8 @@ def test_a_module_of_another_model_is_an_error(role: str) -> None:
             Roles(model, **{role: [model.norm, stranger]})  # type: ignore[arg-type]
 
 
-def test_a_module_with_two_names_is_local_under_both() -> None:
-    """What is local must not leave the client under its other name."""
+def test_a_module_with_two_names_is_private_under_both() -> None:
+    """What is private must not leave the client under its other name."""
 
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -187,5 +192,5 @@ def test_a_module_with_two_names_is_local_under_both() -> None:
 
     model = Twice()
     expected = [f"{side}.1.{n}" for side in ("a", "b") for n in BATCH_NORM]
-    assert Roles(model, local=[nn.BatchNorm1d]).names("local") == expected
-    assert Roles(model, local=[model.a[1]]).names("local") == expected
+    assert Roles(model, private=[nn.BatchNorm1d]).names("private") == expected
+    assert Roles(model, private=[model.a[1]]).names("private") == expected

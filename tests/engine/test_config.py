@@ -178,7 +178,7 @@ def test_a_method_may_come_from_a_file(tmp_path: Path) -> None:
         "from fedloom.methods.fedavg import FedAvg\n"
         '@method("mine")\n'
         "class Mine(FedAvg):\n"
-        "    training = {'lr': 0.7}\n"
+        "    traits = FedAvg.traits.but(training={'lr': 0.7})\n"
         "    strength: float = 1.5\n"
     )
     try:

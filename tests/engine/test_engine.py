@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import REGISTRY, Update, Uploads, make, method
@@ -32,7 +32,7 @@ def registry():
 def poisoned(change):
     @method("poisoned")
     class Poisoned(FedAvg):
-        def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        def client(self, down: Payload, state: Payload, local: ClientContext) -> Update:
             update = super().client(down, state, local)
             return Update(
                 change(update.upload) if local.id == 2 else update.upload,
@@ -88,7 +88,7 @@ def test_a_missing_tensor_is_refused(registry) -> None:
 def test_a_failure_names_round_client_and_step(registry) -> None:
     @method("broken")
     class Broken(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             calls = []
 
             def loss(batch):
@@ -120,7 +120,7 @@ def test_uploads_are_streamed(registry) -> None:
 
     @method("streaming")
     class Streaming(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             events.append(("train", local.id))
             return local.fit()
 
@@ -167,8 +167,10 @@ def test_after_training_of_an_absent_client_is_before() -> None:
 )
 def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again: bool) -> None:
     def watched(settle: bool) -> tuple[list, int]:
-        site = Site(make(name), federation(), network(), Training(lr=0.1, batch=8), seed=0)
-        here, kinds, records = Inplace(site), [], []
+        worker = ClientWorker(
+            make(name), federation(), network(), Training(lr=0.1, batch=8), seed=0
+        )
+        here, kinds, records = Inplace(worker), [], []
 
         class Watched:
             remote, eager, processes = False, False, ()
@@ -182,7 +184,7 @@ def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again:
             def after_round(self, engine, record) -> None:
                 records.append(record)
 
-        Engine(site, Watched(), Schedule(rounds=2), [Seen()]).run()
+        Engine(worker, Watched(), Schedule(rounds=2), [Seen()]).run()
         here.close()
         return records, kinds.count("before")
 
@@ -195,8 +197,8 @@ def test_a_client_is_scored_again_only_if_its_download_matters(name: str, again:
 class Noting(Inplace):
     """Notes on whose test samples the common model is scored, task by task."""
 
-    def __init__(self, site: Site, scored: list) -> None:
-        super().__init__(site)
+    def __init__(self, worker: ClientWorker, scored: list) -> None:
+        super().__init__(worker)
         self.scored = scored
 
     def run(self, tasks):
@@ -213,7 +215,7 @@ def test_common_model_scores_equal_samples_once() -> None:
     clients = tuple(type(c)(c.train, c.validation, shared, c.domain) for c in world.clients)
     world = type(world)(world.data, clients)
     scored: list = []
-    seen = trace(make("fedavg"), world, wrap=lambda site: Noting(site, scored), rounds=1)
+    seen = trace(make("fedavg"), world, wrap=lambda worker: Noting(worker, scored), rounds=1)
     assert scored == [(0,)]
     assert len(set(seen.metrics[0]["clients"]["common"])) == 1
 
@@ -224,7 +226,7 @@ def test_the_common_model_is_scored_in_pieces(monkeypatch) -> None:
     sizes = [len(c.test) for c in world.clients]
     monkeypatch.setattr("fedloom.engine.engine.BLOCK", sizes[0] + 1)
     scored: list = []
-    found = trace(make("fedavg"), world, wrap=lambda site: Noting(site, scored), rounds=1)
+    found = trace(make("fedavg"), world, wrap=lambda worker: Noting(worker, scored), rounds=1)
     assert scored[0] == (0, 1) and sum(scored, ()) == tuple(range(len(sizes))) and len(scored) > 1
     assert found.metrics == whole.metrics
 
@@ -242,8 +244,8 @@ class Eager(Inplace):
 
     eager = True
 
-    def __init__(self, site: Site, order: list) -> None:
-        super().__init__(site)
+    def __init__(self, worker: ClientWorker, order: list) -> None:
+        super().__init__(worker)
         self.order = order
 
     def run(self, tasks):
@@ -260,7 +262,7 @@ class Eager(Inplace):
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "scaffold", "fedpcl"])
 def test_a_round_that_begins_during_evaluation_changes_nothing(name: str, schedule: dict) -> None:
     order: list = []
-    found = trace(make(name), wrap=lambda site: Eager(site, order), rounds=5, **schedule)
+    found = trace(make(name), wrap=lambda worker: Eager(worker, order), rounds=5, **schedule)
     same(trace(make(name), rounds=5, **schedule), found, "begun ahead")
     evaluated = [i for i, at in enumerate(order) if at[0] == 2 and at[1] in ("common", "before")]
     # Evaluation goes first, so that no record waits for clients of the next round.
@@ -271,13 +273,13 @@ def test_a_round_begins_while_the_one_before_is_evaluated_unless_somebody_is_new
     def begun(**schedule: object) -> list[int]:
         """The rounds whose clients had begun before the round before was recorded."""
         order: list = []
-        site = Site(make("fedavg"), federation(), network(), Training(batch=8), seed=0)
+        worker = ClientWorker(make("fedavg"), federation(), network(), Training(batch=8), seed=0)
 
         class Seen:
             def after_round(self, engine, record) -> None:
                 order.append((engine.round, "recorded"))
 
-        engine = Engine(site, Eager(site, order), Schedule(rounds=4, **schedule), [Seen()])
+        engine = Engine(worker, Eager(worker, order), Schedule(rounds=4, **schedule), [Seen()])
         engine.run()
         return [
             r for r in (2, 3, 4) if order.index((r, "client")) < order.index((r - 1, "recorded"))
@@ -286,7 +288,7 @@ def test_a_round_begins_while_the_one_before_is_evaluated_unless_somebody_is_new
     assert begun() == [2, 3, 4]
     assert begun(eval_every=2) == [3]  # nothing is evaluated after rounds 1 and 3
     order: list = []
-    trace(make("fedavg"), wrap=lambda site: Eager(site, order), rounds=4, ratio=0.5)
+    trace(make("fedavg"), wrap=lambda worker: Eager(worker, order), rounds=4, ratio=0.5)
     new = [r for r, kind in order if kind == "hello"]
     assert max(new) > 1 and all(order.index((r, "hello")) < order.index((r, "client")) for r in new)
 
@@ -316,7 +318,7 @@ def test_newcomers_say_hello_once(registry) -> None:
 
     @method("polite")
     class Polite(FedAvg):
-        def hello(self, local: Local) -> Payload:
+        def hello(self, local: ClientContext) -> Payload:
             said.append((local.round, local.id))
             return super().hello(local)
 
@@ -355,7 +357,7 @@ def test_threads_are_given_back() -> None:
 def test_debug_executor_stops_at_the_first_bad_loss(registry) -> None:
     @method("exploding")
     class Exploding(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             return local.fit(lambda batch: {"log": torch.log(batch.logits.mean() - 1e9)})
 
     done = federation()
@@ -365,7 +367,7 @@ def test_debug_executor_stops_at_the_first_bad_loss(registry) -> None:
 
 def test_a_model_without_body_and_head_is_refused() -> None:
     with pytest.raises(FedloomError, match="body and a head"):
-        Site(make("fedavg"), federation(), torch.nn.Linear(2, 2), Training(), seed=0)
+        ClientWorker(make("fedavg"), federation(), torch.nn.Linear(2, 2), Training(), seed=0)
 
 
 def test_a_client_without_test_samples_is_left_out_of_the_mean() -> None:
@@ -383,7 +385,7 @@ def test_a_client_without_test_samples_is_left_out_of_the_mean() -> None:
 
 def test_engine_can_be_driven_by_hand() -> None:
     """The engine is usable without a folder or a config."""
-    site = Site(make("fedavg"), federation(), network(), Training(batch=8), seed=0)
-    engine = Engine(site, Inplace(site), Schedule(rounds=1))
+    worker = ClientWorker(make("fedavg"), federation(), network(), Training(batch=8), seed=0)
+    engine = Engine(worker, Inplace(worker), Schedule(rounds=1))
     engine.run()
     assert engine.round == 1 and engine.bytes["up"] > 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import Method
@@ -23,7 +23,7 @@ class Plain(Method):
     """Nothing of a method matters here."""
 
 
-def place(*sizes: int, seed: int = 3) -> Site:
+def place(*sizes: int, seed: int = 3) -> ClientWorker:
     """A federation of clients with these numbers of samples."""
     n = sum(sizes)
     zeros = torch.zeros(n, dtype=torch.int64)
@@ -33,7 +33,7 @@ def place(*sizes: int, seed: int = 3) -> Site:
         Client(np.arange(end - size, end), none, none)
         for size, end in zip(sizes, ends, strict=True)
     ]
-    return Site(
+    return ClientWorker(
         Plain(), Federation(data, tuple(clients)), build("linear", Task((2,), 2)), Training(), seed
     )
 
@@ -41,8 +41,8 @@ def place(*sizes: int, seed: int = 3) -> Site:
 TWENTY = place(*range(1, 21))
 
 
-def cohorts(schedule: Schedule, site: Site, rounds: int) -> list[list[int]]:
-    return [schedule.cohort(round, site)[0] for round in range(1, rounds + 1)]
+def cohorts(schedule: Schedule, worker: ClientWorker, rounds: int) -> list[list[int]]:
+    return [schedule.cohort(round, worker)[0] for round in range(1, rounds + 1)]
 
 
 # -- participation ---------------------------------------------------------------------------------------------------
@@ -59,19 +59,19 @@ def test_a_fixed_share_of_clients(ratio: float, count: int) -> None:
 @pytest.mark.parametrize("clients", [50, 100])
 def test_a_share_in_percent_is_not_rounded_wrongly(clients: int) -> None:
     """29 percent of 100 clients are 29, although 0.29 * 100 is a little less in floating point."""
-    site = place(*[1] * clients)
-    counts = {p: len(Schedule(ratio=p / 100).cohort(1, site)[0]) for p in range(1, 101)}
+    worker = place(*[1] * clients)
+    counts = {p: len(Schedule(ratio=p / 100).cohort(1, worker)[0]) for p in range(1, 101)}
     assert counts == {p: max(1, p * clients // 100) for p in range(1, 101)}
 
 
 def test_no_client_twice_and_most_data_first() -> None:
-    site = place(5, 9, 1, 9, 3, 7, 7, 2, 5, 9)
-    for chosen in cohorts(Schedule(ratio=0.7), site, 50):
+    worker = place(5, 9, 1, 9, 3, 7, 7, 2, 5, 9)
+    for chosen in cohorts(Schedule(ratio=0.7), worker, 50):
         assert len(set(chosen)) == len(chosen) == 7
-        sizes = [len(site.federation.clients[k].train) for k in chosen]
+        sizes = [len(worker.federation.clients[k].train) for k in chosen]
         assert sizes == sorted(sizes, reverse=True)
-        assert chosen == sorted(chosen, key=lambda k: (-len(site.federation.clients[k].train), k))
-    assert cohorts(Schedule(), site, 1) == [[1, 3, 9, 5, 6, 0, 8, 4, 7, 2]]
+        assert chosen == sorted(chosen, key=lambda k: (-len(worker.federation.clients[k].train), k))
+    assert cohorts(Schedule(), worker, 1) == [[1, 3, 9, 5, 6, 0, 8, 4, 7, 2]]
 
 
 def test_everybody_is_equally_likely() -> None:
@@ -133,9 +133,9 @@ def test_the_callers_random_state_is_left_alone() -> None:
 
 
 def test_clients_without_data_are_never_asked() -> None:
-    site = place(0, 3, 0, 2, 4, 0, 1, 1, 0, 0)
-    assert cohorts(Schedule(), site, 3) == [[4, 1, 3, 6, 7]] * 3
-    drawn = cohorts(Schedule(ratio=0.4), site, 200)  # two of the five that have data
+    worker = place(0, 3, 0, 2, 4, 0, 1, 1, 0, 0)
+    assert cohorts(Schedule(), worker, 3) == [[4, 1, 3, 6, 7]] * 3
+    drawn = cohorts(Schedule(ratio=0.4), worker, 200)  # two of the five that have data
     assert {len(c) for c in drawn} == {2}
     assert {k for c in drawn for k in c} == {1, 3, 4, 6, 7}
 

@@ -54,8 +54,8 @@ def test_the_quicker_one_stays_and_is_remembered(quicker, tmp_path, monkeypatch)
     monkeypatch.setattr(Auto, "_timed", timed)
     made: list[Auto] = []
 
-    def wrap(site):
-        made.append(Auto(site, 2))
+    def wrap(worker):
+        made.append(Auto(worker, 2))
         return made[-1]
 
     trace(make("fedavg"), wrap=wrap, rounds=8)
@@ -87,5 +87,5 @@ def test_a_trial_that_was_too_short_decides_nothing(tmp_path, monkeypatch) -> No
     monkeypatch.setattr(auto, "WORTH", 1e-6)
     monkeypatch.setattr(auto, "TRIAL", 1e9)
     made: list[Auto] = []
-    trace(make("fedavg"), wrap=lambda site: made.append(Auto(site, 2)) or made[-1])
+    trace(make("fedavg"), wrap=lambda worker: made.append(Auto(worker, 2)) or made[-1])
     assert made[0].choice is None and not noted(tmp_path)

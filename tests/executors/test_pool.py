@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import ClientError, FedloomError
 from fedloom.core.method import make as make_method
@@ -23,19 +23,20 @@ from fedloom.testing.checks import federation, network, same, trace, usual
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site(make_method("fedavg"), federation(), network(), Training(batch=8), seed=0)
+def worker() -> ClientWorker:
+    return ClientWorker(make_method("fedavg"), federation(), network(), Training(batch=8), seed=0)
 
 
-def tasks(site: Site, clients=range(4)) -> list[Task]:
-    server = site.method.init(site)
+def tasks(worker: ClientWorker, clients=range(4)) -> list[Task]:
+    server = worker.method.init(worker)
     return [
-        Task("client", 1, (k,), site.method.download(server, k), splits=("test",)) for k in clients
+        Task("client", 1, (k,), worker.method.download(server, k), splits=("test",))
+        for k in clients
     ]
 
 
-def test_tasks_and_results_survive_the_wire(site) -> None:
-    (task,) = tasks(site, [2])
+def test_tasks_and_results_survive_the_wire(worker) -> None:
+    (task,) = tasks(worker, [2])
     again = Task.decode(b"".join(task.encode()))
     assert (again.kind, again.round, again.clients, again.splits, again.work) == (
         "client",
@@ -61,80 +62,80 @@ def test_any_number_of_workers_gives_the_same_bits(method) -> None:
         same(usual(make_method(method)), found, f"{workers} workers")
 
 
-def test_results_come_in_the_order_of_tasks(site) -> None:
-    pool = Pool(site, 3)
+def test_results_come_in_the_order_of_tasks(worker) -> None:
+    pool = Pool(worker, 3)
     order = [3, 0, 2, 1, 0, 3]
-    assert [r.clients[0] for r in pool.run(tasks(site, order))] == order
+    assert [r.clients[0] for r in pool.run(tasks(worker, order))] == order
     pool.close()
 
 
-def test_a_failing_client_is_named_and_the_pool_goes_on(site) -> None:
-    pool = Pool(site, 2)
+def test_a_failing_client_is_named_and_the_pool_goes_on(worker) -> None:
+    pool = Pool(worker, 2)
     broken = Task("client", 4, (1,), Payload({"model/no.such.tensor": torch.zeros(1)}))
     with pytest.raises(ClientError, match=r"round 4, client 1: .*no tensor 'no.such.tensor'"):
-        list(pool.run([broken, *tasks(site)]))
+        list(pool.run([broken, *tasks(worker)]))
     assert (
-        len(list(pool.run(tasks(site)))) == 4
+        len(list(pool.run(tasks(worker)))) == 4
     )  # what was under way is not mistaken for the next answer
     pool.close()
 
 
-def test_a_caller_may_stop_half_way(site) -> None:
-    pool = Pool(site, 2)
-    stream = pool.run(tasks(site))
+def test_a_caller_may_stop_half_way(worker) -> None:
+    pool = Pool(worker, 2)
+    stream = pool.run(tasks(worker))
     assert next(stream).clients == (0,)
     stream.close()
-    assert [r.clients[0] for r in pool.run(tasks(site, [2, 3]))] == [2, 3]
+    assert [r.clients[0] for r in pool.run(tasks(worker, [2, 3]))] == [2, 3]
     pool.close()
 
 
-def test_a_killed_worker_is_reported(site) -> None:
-    pool = Pool(site, 1)
-    list(pool.run(tasks(site, [0])))
+def test_a_killed_worker_is_reported(worker) -> None:
+    pool = Pool(worker, 1)
+    list(pool.run(tasks(worker, [0])))
     os.kill(pool.processes[0], signal.SIGKILL)
     with pytest.raises(FedloomError, match="worker died in round 1"):
-        list(pool.run(tasks(site, [0])))
+        list(pool.run(tasks(worker, [0])))
     pool.close()
 
 
-def test_no_worker_outlives_the_pool(site) -> None:
-    pool = Pool(site, 2)
+def test_no_worker_outlives_the_pool(worker) -> None:
+    pool = Pool(worker, 2)
     pids = pool.processes
-    list(pool.run(tasks(site)))
+    list(pool.run(tasks(worker)))
     pool.close()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
-def test_wrong_names_and_numbers(site) -> None:
+def test_wrong_names_and_numbers(worker) -> None:
     with pytest.raises(FedloomError, match="did you mean 'pool'"):
-        make("poool", site, 2)
+        make("poool", worker, 2)
     with pytest.raises(FedloomError, match="at least 1 worker"):
-        Pool(site, 0)
+        Pool(worker, 0)
 
 
-def test_a_failure_is_raised_in_its_turn(site) -> None:
+def test_a_failure_is_raised_in_its_turn(worker) -> None:
     """What comes before it may belong to a round that is still to be recorded."""
-    pool = Pool(site, 2)
+    pool = Pool(worker, 2)
     broken = Task("client", 4, (1,), Payload({"model/no.such.tensor": torch.zeros(1)}))
     found = []
     with pytest.raises(ClientError, match="client 1"):
-        for result in pool.run([*tasks(site, [0, 2]), broken, *tasks(site, [3, 3, 3])]):
+        for result in pool.run([*tasks(worker, [0, 2]), broken, *tasks(worker, [3, 3, 3])]):
             found.append(result.clients[0])
     assert found == [0, 2]
-    assert len(list(pool.run(tasks(site)))) == 4
+    assert len(list(pool.run(tasks(worker)))) == 4
     pool.close()
 
 
-def test_a_run_that_is_stopped_leaves_the_workers_in_order(site) -> None:
+def test_a_run_that_is_stopped_leaves_the_workers_in_order(worker) -> None:
     class Stop:
         def after_round(self, engine, record) -> bool:
             return engine.round == 2
 
-    pool = Pool(site, 2)
-    Engine(site, pool, Schedule(rounds=9), [Stop()]).run()
-    assert [r.clients[0] for r in pool.run(tasks(site))] == [0, 1, 2, 3]
+    pool = Pool(worker, 2)
+    Engine(worker, pool, Schedule(rounds=9), [Stop()]).run()
+    assert [r.clients[0] for r in pool.run(tasks(worker))] == [0, 1, 2, 3]
     pool.close()
 
 
@@ -152,10 +153,10 @@ def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> N
 @pytest.mark.parametrize(
     "short", [64, 1 << 30]
 )  # bytes: tasks go through shared memory, or through the pipe
-def test_downloads_that_repeat_and_those_that_do_not(site, short: int, monkeypatch) -> None:
+def test_downloads_that_repeat_and_those_that_do_not(worker, short: int, monkeypatch) -> None:
     """A worker is sent a download once and uses it as often as told to, also after others and for other kinds."""
     monkeypatch.setattr("fedloom.executors.pool.SHORT", short)
-    server = site.method.init(site)
+    server = worker.method.init(worker)
     first, second = (
         Payload(model=server.tree("model").map(lambda t, s=s: t * s)) for s in (1.0, 0.5)
     )
@@ -179,14 +180,14 @@ def test_downloads_that_repeat_and_those_that_do_not(site, short: int, monkeypat
         for i, down in enumerate(order * 3)
         if down
     ]
-    pool, here = Pool(site, 2), Inplace(site)
+    pool, here = Pool(worker, 2), Inplace(worker)
     for found, wanted in zip(pool.run(iter(asked)), here.run(iter(asked)), strict=True):
         assert found.upload.equal(wanted.upload) and found.losses == wanted.losses
     pool.close()
     here.close()
 
 
-def test_a_download_is_written_out_once_for_each_worker(site, monkeypatch) -> None:
+def test_a_download_is_written_out_once_for_each_worker(worker, monkeypatch) -> None:
     told: list[bool] = []
     encode = Task.encode
     monkeypatch.setattr(
@@ -194,17 +195,17 @@ def test_a_download_is_written_out_once_for_each_worker(site, monkeypatch) -> No
         "encode",
         lambda self, down, repeats: told.append(repeats) or encode(self, down, repeats),
     )
-    pool = Pool(site, 2)
-    server = site.method.init(site)
-    same_ = [Task("client", 1, (k % 4,), site.method.download(server, k)) for k in range(12)]
+    pool = Pool(worker, 2)
+    server = worker.method.init(worker)
+    same_ = [Task("client", 1, (k % 4,), worker.method.download(server, k)) for k in range(12)]
     assert len(list(pool.run(same_))) == 12
     assert told.count(False) == 2 and len(told) == 12
     pool.close()
 
 
-def test_a_network_that_cannot_be_sent(site) -> None:
-    other = Site(site.method, site.federation, site.given, site.training, seed=0)
-    other.given = copy.deepcopy(site.given)
+def test_a_network_that_cannot_be_sent(worker) -> None:
+    other = ClientWorker(worker.method, worker.federation, worker.given, worker.training, seed=0)
+    other.given = copy.deepcopy(worker.given)
     other.given.register_forward_hook(lambda *_: None)
     with pytest.raises(FedloomError, match=r"workers are sent .* --executor inplace does without"):
         Pool(other, 1)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import Fit, Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import ClientError
+from fedloom.core.local import Fit
 from fedloom.core.method import Method, make
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import Engine
@@ -46,7 +47,9 @@ def test_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     together = module.together
     monkeypatch.setattr(
-        module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked)
+        module,
+        "together",
+        lambda worker, asked: stacked.append(len(asked)) or together(worker, asked),
     )
     one, all_ = both(name)
     assert stacked and set(stacked) == {4}
@@ -83,7 +86,9 @@ def test_small_models_are_stacked_whole(
 
     stacked, together = [], module.together
     monkeypatch.setattr(
-        module, "together", lambda site, asked: stacked.append(len(asked)) or together(site, asked)
+        module,
+        "together",
+        lambda worker, asked: stacked.append(len(asked)) or together(worker, asked),
     )
     found = []
     for kind in (Inplace, Vmap):
@@ -95,9 +100,9 @@ def test_small_models_are_stacked_whole(
             Task(shape, len(world.data.classes)),
             **({"hidden": [12]} if model == "mlp" else {}),
         )
-        site = Site(make(name), world, net, Training(batch=8, **HOW[how]), seed=3)
-        executor = kind(site)
-        engine = Engine(site, executor, Schedule(rounds=2, stragglers={2: [0]}))
+        worker = ClientWorker(make(name), world, net, Training(batch=8, **HOW[how]), seed=3)
+        executor = kind(worker)
+        engine = Engine(worker, executor, Schedule(rounds=2, stragglers={2: [0]}))
         engine.run()
         executor.close()
         found.append((engine.server, [engine.store.get(k) for k in range(5)]))
@@ -115,9 +120,9 @@ def test_several_vectors_for_a_sample_are_not_stacked() -> None:
         torch.manual_seed(0)
         body = nn.Sequential(nn.Flatten(2), nn.Linear(math.prod(sides), 4), nn.ReLU(), nn.Flatten())
         net = Split(body, nn.Linear(4 * channels, len(world.data.classes)), 4 * channels)
-        site = Site(make("fedavg"), world, net, Training(batch=8), seed=3)
-        executor = kind(site)
-        engine = Engine(site, executor, Schedule(rounds=2))
+        worker = ClientWorker(make("fedavg"), world, net, Training(batch=8), seed=3)
+        executor = kind(worker)
+        engine = Engine(worker, executor, Schedule(rounds=2))
         engine.run()
         executor.close()
         found.append(engine.server)
@@ -130,8 +135,8 @@ def outcome(kind: type, method: Method, freeze: str = "") -> Payload:
     net = build("mlp", Task(tuple(world.data.x.shape[1:]), len(world.data.classes)), hidden=[12, 6])
     for name, p in net.named_parameters():
         p.requires_grad_(not (freeze and name.startswith(freeze)))
-    executor = kind(Site(method, world, net, Training(batch=8), seed=3))
-    engine = Engine(executor.site, executor, Schedule(rounds=2))
+    executor = kind(ClientWorker(method, world, net, Training(batch=8), seed=3))
+    engine = Engine(executor.worker, executor, Schedule(rounds=2))
     engine.run()
     executor.close()
     return engine.server
@@ -160,7 +165,7 @@ def test_a_download_may_be_written_over_for_the_next_client() -> None:
 class Broken(type(make("fedavg"))):  # type: ignore[misc]
     """Fails before it trains."""
 
-    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+    def train(self, down: Payload, state: Payload, local: ClientContext) -> Fit:
         raise ValueError("no idea")
 
 

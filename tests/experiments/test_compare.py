@@ -15,7 +15,7 @@ from rich.console import Console
 
 import fedloom.cli.main
 from fedloom.cli.progress import Watch
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.core.errors import CheckpointError, FedloomError
 from fedloom.core.method import make
 from fedloom.engine.config import build, parse_set
@@ -40,7 +40,7 @@ from fedloom.methods.fedavg import FedAvg
 @method("mine")
 class Mine(FedAvg):
     def train(self, down, state, local):
-        if local.site.seed == 1 and local.round == 2:
+        if local.worker.seed == 1 and local.round == 2:
             raise RuntimeError("out of luck")
         return local.fit()
 """
@@ -207,12 +207,14 @@ def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> N
 
     server = Store(tmp_path / "one/checkpoint").load().server
     assert short.config.schedule.rounds == 1 and server is not None
-    site = Site(make("fedavg"), federation, network(config, federation), config.training, seed=0)
+    worker = ClientWorker(
+        make("fedavg"), federation, network(config, federation), config.training, seed=0
+    )
     scores = []
     for k in range(8):
-        down = site.method.download(server, k)
+        down = worker.method.download(server, k)
         correct, total = (
-            execute(site, Task("client", 2, (k,), down, splits=("test",)))
+            execute(worker, Task("client", 2, (k,), down, splits=("test",)))
             .scores["test"][0]
             .tolist()
         )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.apfl import APFL
@@ -14,9 +14,9 @@ W = "body.value"
 def one_step(
     parabolas, method: APFL, *, w: float, v: float, alpha: float, lr: float = 0.1
 ) -> Payload:
-    site = parabolas([3], [2]).site(method, w, lr=lr, steps=1)
+    worker = parabolas([3], [2]).worker(method, w, lr=lr, steps=1)
     state = Payload(v=Tree({W: torch.tensor(v)}), alpha=alpha)
-    update = method.client(Payload(model=site.tree("shared")), state, Local(site, 0, 1))
+    update = method.client(Payload(model=worker.tree("shared")), state, ClientContext(worker, 0, 1))
     assert update.upload.tree("model")[W].item() == pytest.approx(w - lr * (w - 3), abs=1e-6)
     return update.state
 
@@ -54,20 +54,20 @@ def test_alpha_1_is_training_alone(parabolas) -> None:
 
 def test_prediction_mixes_weights_not_logits(place) -> None:
     method = APFL()
-    site = place(method)
-    down = Payload(model=site.tree("shared"))
-    update = method.client(down, Payload(), Local(site, 1, 1))
+    worker = place(method)
+    down = Payload(model=worker.tree("shared"))
+    update = method.client(down, Payload(), ClientContext(worker, 1, 1))
     v, alpha = update.state.tree("v"), update.state.number("alpha")
     far = Payload(model=down.tree("model").map(lambda t: t * 3 if t.is_floating_point() else t))
-    x, _ = site.federation.samples(1, "test")
-    said = method.personal(far, update.state, Local(site, 1, 2))(x)
+    x, _ = worker.federation.samples(1, "test")
+    said = method.personal(far, update.state, ClientContext(worker, 1, 2))(x)
     mixed = Tree((n, alpha * v[n] + (1 - alpha) * far.tree("model")[n]) for n in v)
-    site.load(far.tree("model"), mixed)
-    Local(site, 1, 2).renormalise()
-    assert torch.allclose(said, site.predictor()(x), atol=1e-5)
+    worker.load(far.tree("model"), mixed)
+    ClientContext(worker, 1, 2).renormalise()
+    assert torch.allclose(said, worker.predictor()(x), atol=1e-5)
     logits = 0
     for share, tree in ((alpha, v), (1 - alpha, far.tree("model").only(v))):
-        site.load(far.tree("model"), tree)
-        Local(site, 1, 2).renormalise()
-        logits = logits + share * site.predictor()(x)
+        worker.load(far.tree("model"), tree)
+        ClientContext(worker, 1, 2).renormalise()
+        logits = logits + share * worker.predictor()(x)
     assert not torch.allclose(said, logits, atol=1e-2)

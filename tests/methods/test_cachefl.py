@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.cachefl import CacheFL
@@ -14,20 +14,22 @@ from fedloom.parts.heads import CacheHead
 
 
 def test_one_client_and_one_round_is_a_cache_trained_from_the_text(
-    place: Callable[..., Site],
+    place: Callable[..., ClientWorker],
 ) -> None:
     method = CacheFL()
-    site = place(method)
-    server = first(site)
+    worker = place(method)
+    server = first(worker)
     down = method.download(server, 1)
     assert torch.equal(down.tree("head")["keys"], server.tensor("text"))
-    update = method.client(down, Payload(), Local(site, 1, 1))
+    update = method.client(down, Payload(), ClientContext(worker, 1, 1))
     head = CacheHead(server.tensor("text"), server.tensor("text"), alpha=1.17, beta=1.0, scale=10.0)
-    Local(site, 1, 1).fit(head=head)
+    ClientContext(worker, 1, 1).fit(head=head)
     assert torch.equal(update.upload.tree("head")["keys"], head.keys.detach())
 
 
-def test_keys_are_averaged_by_size_and_text_is_sent_once(place: Callable[..., Site]) -> None:
+def test_keys_are_averaged_by_size_and_text_is_sent_once(
+    place: Callable[..., ClientWorker],
+) -> None:
     method = CacheFL()
     server = first(place(method)).replace(sizes=torch.tensor([3, 1, 0, 0]))
     uploads = [(k, Payload(head=Payload(keys=torch.full((4, 64), float(k))))) for k in (0, 1)]

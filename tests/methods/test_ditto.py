@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.method import make
 from fedloom.core.payload import Payload
 from fedloom.methods.ditto import Ditto
@@ -21,14 +21,16 @@ def test_optimum_lies_between_data_and_received_model(parabolas) -> None:
 def test_the_anchor_is_what_was_received_this_round(place) -> None:
     """Another received model changes the personal update, though v_k and the data are the same."""
     method = Ditto(lam=1.0)
-    site = place(method)
-    w, v = site.tree("shared"), Payload(personal=site.tree("shared"))
+    worker = place(method)
+    w, v = worker.tree("shared"), Payload(personal=worker.tree("shared"))
     far = w.map(lambda t: t + 0.5 if t.is_floating_point() else t)
     results = []
     for received in (w, far):
         torch.manual_seed(0)
         results.append(
-            method.client(Payload(model=received), v, Local(site, 0, 1)).state.tree("personal")
+            method.client(Payload(model=received), v, ClientContext(worker, 0, 1)).state.tree(
+                "personal"
+            )
         )
     assert (results[0] - results[1]).norm() > 0.1
 
@@ -38,22 +40,26 @@ def test_the_common_branch_is_fedavg(place) -> None:
     for training in ({}, {"momentum": 0.9}):
         uploads = []
         for method in (Ditto(), make("fedavg")):
-            site = place(method, **training)
-            for module in site.model.modules():
+            worker = place(method, **training)
+            for module in worker.model.modules():
                 module.p = 0.0  # no dropout: its draws differ between one and two branches
-            down = Payload(model=site.tree("shared"))
-            uploads.append(method.client(down, Payload(), Local(site, 0, 1)).upload.tree("model"))
+            down = Payload(model=worker.tree("shared"))
+            uploads.append(
+                method.client(down, Payload(), ClientContext(worker, 0, 1)).upload.tree("model")
+            )
         assert uploads[0].equal(uploads[1])
 
 
 def test_anchor_is_found_by_name(place) -> None:
     method = Ditto(lam=2.0)
-    site = place(method)
-    w = site.tree("shared")
+    worker = place(method)
+    w = worker.tree("shared")
     states = []
     for tree in (w, type(w)(reversed(list(w.items())))):
         torch.manual_seed(0)
-        states.append(method.client(Payload(model=tree), Payload(), Local(site, 0, 1)).state)
+        states.append(
+            method.client(Payload(model=tree), Payload(), ClientContext(worker, 0, 1)).state
+        )
     assert states[0].equal(states[1])
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.ecalp import ECALP
@@ -79,11 +79,11 @@ def test_few_neighbours_and_negative_cosines() -> None:
     assert spread(torch.ones(1, 4)).tolist() == [0.25] * 4
 
 
-def test_a_client_sees_its_own_shots(place: Callable[..., Site]) -> None:
+def test_a_client_sees_its_own_shots(place: Callable[..., ClientWorker]) -> None:
     method = ECALP()
-    site = place(method)
-    down = method.download(first(site), 1)
-    x, y = site.federation.samples(1, "test")
-    said = method.personal(down, Payload(), Local(site, 1, 1))(x)
+    worker = place(method)
+    down = method.download(first(worker), 1)
+    x, y = worker.federation.samples(1, "test")
+    said = method.personal(down, Payload(), ClientContext(worker, 1, 1))(x)
     assert said.shape == (len(y), 4) and (said.argmax(1) == y).float().mean() > 0.5
-    assert method.personal(down, Payload(), Local(site, 1, 1))(x[:0]).shape == (0, 4)
+    assert method.personal(down, Payload(), ClientContext(worker, 1, 1))(x[:0]).shape == (0, 4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import make
@@ -88,15 +88,15 @@ def test_only_counts_travel() -> None:
     assert watched(make("fedavg+daa", {"by_class": True}))[1].sent == usual | {"class_counts"}
     world = federation()
     for method in (make("fedavg+daa"), make("fedavg+daa", {"by_class": True})):
-        site = Site(method, world, network(), Training(batch=8), seed=7)
-        hellos = {k: method.hello(Local(site, k, 1)) for k in range(4)}
-        server = method.join(first(site), hellos)
+        worker = ClientWorker(method, world, network(), Training(batch=8), seed=7)
+        hellos = {k: method.hello(ClientContext(worker, k, 1)) for k in range(4)}
+        server = method.join(first(worker), hellos)
         for k, hello in hellos.items():
             said = [v for v in hello.values() if isinstance(v, Tensor)]
-            assert all(torch.equal(v, Local(site, k, 1).counts) for v in said)
+            assert all(torch.equal(v, ClientContext(worker, k, 1).counts) for v in said)
             assert set(method.download(server, k)) == set(make("fedavg").download(server, k))
         # clients of the same counts get the same weight, whatever their domain
-        renamed = Site(method, checks.federation(), network(), Training(batch=8), seed=7)
+        renamed = ClientWorker(method, checks.federation(), network(), Training(batch=8), seed=7)
         assert method.join(first(renamed), hellos).equal(server)
 
 
@@ -154,10 +154,10 @@ def test_round_any_weight_sharing_method(base: str) -> None:
     assert 0 <= seen.metrics[-1]["personal"]["accuracy_mean"] <= 1
 
 
-def site_of(method, model: str = "resnet10", **options: object) -> Site:
+def site_of(method, model: str = "resnet10", **options: object) -> ClientWorker:
     torch.manual_seed(0)
     net = build(model, Task((1, 8, 8), 4), **options)
-    return Site(method, federation(), net, Training(batch=8), seed=7)
+    return ClientWorker(method, federation(), net, Training(batch=8), seed=7)
 
 
 def test_bytes_are_fedavgs_when_modules_stay() -> None:
@@ -165,11 +165,11 @@ def test_bytes_are_fedavgs_when_modules_stay() -> None:
         site_of(make(name, params), width=4)
         for name, params in (("fedavg", {}), ("f2dc", {"modules": "own"}), ("f2dc", {}))
     )
-    down = [site.method.download(first(site), 0) for site in (plain, own, shared)]
+    down = [worker.method.download(first(worker), 0) for worker in (plain, own, shared)]
     assert down[0].nbytes == down[1].nbytes
     up = [
-        site.method.client(d, Payload(), Local(site, 0, 1)).upload
-        for site, d in zip((plain, own), down, strict=False)
+        worker.method.client(d, Payload(), ClientContext(worker, 0, 1)).upload
+        for worker, d in zip((plain, own), down, strict=False)
     ]
     assert up[0].nbytes == up[1].nbytes
     (point,) = corrections(shared.model)
@@ -203,10 +203,12 @@ def test_own_modules_need_clients_that_keep_something() -> None:
         FedloomError, match="keep no tensors of their own; modules can be shared or mean"
     ):
         trace(make("ditto+dfdc", {"modules": "own"}), rounds=1)
-    site = site_of(make("fedprox+dfdc", {"modules": "own", "mu": 1e3}), width=4)
-    update = site.method.client(site.method.download(first(site), 0), Payload(), Local(site, 0, 1))
+    worker = site_of(make("fedprox+dfdc", {"modules": "own", "mu": 1e3}), width=4)
+    update = worker.method.client(
+        worker.method.download(first(worker), 0), Payload(), ClientContext(worker, 0, 1)
+    )
     kept = update.state.tree("model")
-    assert any(not torch.equal(kept[n], site.first[n]) for n in kept), (
+    assert any(not torch.equal(kept[n], worker.first[n]) for n in kept), (
         "private modules train, and are not pulled"
     )
 
@@ -242,30 +244,30 @@ def test_which_feature_is_used() -> None:
 
 
 def test_losses_reach_body_and_modules() -> None:
-    site = site_of(make("f2dc", {"points": ["features.stage2", "features.stage4"]}), width=4)
-    local = Local(site, 0, 1)
-    before = site.parameters()
+    worker = site_of(make("f2dc", {"points": ["features.stage2", "features.stage4"]}), width=4)
+    local = ClientContext(worker, 0, 1)
+    before = worker.parameters()
     fit = local.fit(steps=3)
     assert set(fit.losses) == {"ce", "decouple", "correct"}
-    after = site.parameters()
+    after = worker.parameters()
     still = [n for n in before if torch.equal(before[n], after[n])]
     assert not still, f"{still[0]} did not move"
-    assert len(corrections(site.model)) == 2
+    assert len(corrections(worker.model)) == 2
 
 
 def test_losses_are_a_mean_over_points() -> None:
     one, two = (
-        Local(site_of(make("f2dc", {"points": p}), width=4), 0, 1).fit(steps=1).losses
+        ClientContext(site_of(make("f2dc", {"points": p}), width=4), 0, 1).fit(steps=1).losses
         for p in (["features.stage4"], ["features.stage4", "features.stage4.0"])
     )
     assert two["correct"] < 1.9 * one["correct"], "not a sum"
 
 
 def test_vectors_take_the_maps_place() -> None:
-    site = site_of(make("f2dc"), "mlp", hidden=[12])
-    (point,) = corrections(site.model)
+    worker = site_of(make("f2dc"), "mlp", hidden=[12])
+    (point,) = corrections(worker.model)
     assert [type(m) for m in point.decoupler] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
-    assert set(Local(site, 0, 1).fit(steps=2).losses) == {"ce", "decouple", "correct"}
+    assert set(ClientContext(worker, 0, 1).fit(steps=2).losses) == {"ce", "decouple", "correct"}
 
 
 def test_official_preset() -> None:
@@ -288,9 +290,11 @@ def test_maps_as_targets_are_refused() -> None:
 
     world = federation()
     data = replace(world.data, y=world.data.y[:, None, None].expand(-1, 8, 8).contiguous())
-    site = Site(make("f2dc"), replace(world, data=data), network(), Training(batch=8), seed=7)
+    worker = ClientWorker(
+        make("f2dc"), replace(world, data=data), network(), Training(batch=8), seed=7
+    )
     with pytest.raises(FedloomError, match="these have maps as targets"):
-        Local(site, 0, 1).fit(lambda batch: batch.features.mean(), steps=1)
+        ClientContext(worker, 0, 1).fit(lambda batch: batch.features.mean(), steps=1)
 
 
 def test_correction_of_the_resident_model_is_one_module() -> None:

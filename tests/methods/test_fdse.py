@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fdse import FDSE, consensus, mixtures
@@ -14,8 +14,8 @@ from fedloom.models import Split
 from fedloom.testing.checks import federation, network, trace
 
 
-def place(method: FDSE) -> Site:
-    return Site(method, federation(), network(), Training(batch=8), seed=7)
+def place(method: FDSE) -> ClientWorker:
+    return ClientWorker(method, federation(), network(), Training(batch=8), seed=7)
 
 
 def test_consensus_of_orthogonal_updates() -> None:
@@ -52,9 +52,9 @@ def test_mixtures() -> None:
 
 
 def test_roles() -> None:
-    site = place(FDSE())
-    assert {n.split(".")[2] for n in site.roles.names("local")} == {"statistics"}
-    server = FDSE().init(site)
+    worker = place(FDSE())
+    assert {n.split(".")[2] for n in worker.roles.names("private")} == {"statistics"}
+    server = FDSE().init(worker)
     assert all(".affine." in n or ".erase." in n for n in server.tree("eraser"))
     assert len(server.tree("eraser")) == 3 and not set(server.tree("eraser")) & set(
         server.tree("model")
@@ -81,22 +81,26 @@ def test_an_absent_client_keeps_its_eraser_and_a_new_one_gets_the_first() -> Non
 
 
 def test_the_regulariser_starts_with_the_first_received_statistics() -> None:
-    site = place(FDSE())
-    server = FDSE().init(site)
-    update = FDSE().client(FDSE().download(server, 0), Payload(), local := Local(site, 0, 1))
+    worker = place(FDSE())
+    server = FDSE().init(worker)
+    update = FDSE().client(
+        FDSE().download(server, 0), Payload(), local := ClientContext(worker, 0, 1)
+    )
     assert set(local.losses()) == {"ce"}
     server = FDSE().aggregate(server, iter([(0, update.upload)]))
-    FDSE().client(FDSE().download(server, 0), update.state, local := Local(site, 0, 2))
+    FDSE().client(FDSE().download(server, 0), update.state, local := ClientContext(worker, 0, 2))
     assert set(local.losses()) == {"ce", "consistency"} and local.losses()["consistency"] > 0
     # without statistics nothing to be consistent with, whatever the round
-    FDSE(lam=0.0).client(FDSE().download(server, 0), update.state, local := Local(site, 0, 2))
+    FDSE(lam=0.0).client(
+        FDSE().download(server, 0), update.state, local := ClientContext(worker, 0, 2)
+    )
     assert set(local.losses()) == {"ce"}
 
 
 def test_statistics_never_travel() -> None:
-    site = place(FDSE())
-    server = FDSE().init(site)
-    update = FDSE().client(FDSE().download(server, 0), Payload(), Local(site, 0, 1))
+    worker = place(FDSE())
+    server = FDSE().init(worker)
+    update = FDSE().client(FDSE().download(server, 0), Payload(), ClientContext(worker, 0, 1))
     assert not [n for n in (*update.upload, *FDSE().download(server, 0)) if "statistics" in n]
     assert [n for n in update.state if n.endswith("statistics.running_mean")]
 
@@ -107,17 +111,17 @@ def test_deeper_layers_count_more() -> None:
 
     def consistency(beta: float) -> float:
         method = FDSE(beta=beta)
-        site = Site(
+        worker = ClientWorker(
             method,
             federation(),
             Split(layers, nn.Linear(4, 4), 4),
             Training(batch=100, steps=1),
             seed=7,
         )
-        model = FDSE().download(FDSE().init(site), 0).tree("model")
+        model = FDSE().download(FDSE().init(worker), 0).tree("model")
         seen = {n: t + 1 for n, t in model.items() if n.endswith("num_batches_tracked")}
         off = {"body.3.norm.running_mean": torch.full((4,), 1000.0)}
-        local = Local(site, 0, 1)
+        local = ClientContext(worker, 0, 1)
         local.load(model)
         return method.train(Payload(model=model | seen | off), Payload(), local).losses[
             "consistency"

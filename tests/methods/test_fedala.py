@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedala import FedALA
@@ -15,12 +15,12 @@ def start(
     parabolas, method: FedALA, own: float, w: float, *, W: float | None = None, target: float = 0.3
 ):
     """The start of a client with own head `own` that receives head `w`, on (head - target)^2 / 2."""
-    site = parabolas([target], [4]).site(method, 0.0, lr=0.1, steps=1, b=0.0)
+    worker = parabolas([target], [4]).worker(method, 0.0, lr=0.1, steps=1, b=0.0)
     state = Payload(model=Tree({BODY: torch.tensor(7.0), HEAD: torch.tensor(own)}))
     if W is not None:
         state = state.replace(W=Tree({HEAD: torch.tensor(W)}))
     down = Payload(model=Tree({BODY: torch.tensor(0.0), HEAD: torch.tensor(w)}))
-    theta, mix = method.start(down, state, Local(site, 0, 2))
+    theta, mix = method.start(down, state, ClientContext(worker, 0, 2))
     return theta[BODY].item(), theta[HEAD].item(), mix[HEAD].item()
 
 
@@ -45,8 +45,10 @@ def test_the_first_time_it_learns_until_the_loss_is_steady_and_stops_in_any_case
     parabolas, monkeypatch
 ) -> None:
     fits = []
-    plain = Local.fit
-    monkeypatch.setattr(Local, "fit", lambda self, *a, **k: fits.append(k) or plain(self, *a, **k))
+    plain = ClientContext.fit
+    monkeypatch.setattr(
+        ClientContext, "fit", lambda self, *a, **k: fits.append(k) or plain(self, *a, **k)
+    )
     assert start(parabolas, FedALA(), 0.0, 1.0) == pytest.approx((0.0, 0.3, 0.3), abs=1e-6)
     assert len(fits) == 11
     fits.clear()
@@ -58,11 +60,11 @@ def test_the_first_time_it_learns_until_the_loss_is_steady_and_stops_in_any_case
 
 
 def test_without_an_own_model_or_a_difference_there_is_nothing_to_learn(place, monkeypatch) -> None:
-    site = place(FedALA())
-    w = site.tree("shared")
-    monkeypatch.setattr(Local, "fit", lambda *_, **__: pytest.fail("it trains"))
+    worker = place(FedALA())
+    w = worker.tree("shared")
+    monkeypatch.setattr(ClientContext, "fit", lambda *_, **__: pytest.fail("it trains"))
     for state in (Payload(), Payload(model=w)):
-        theta, mix = site.method.start(Payload(model=w), state, Local(site, 0, 1))
+        theta, mix = worker.method.start(Payload(model=w), state, ClientContext(worker, 0, 1))
         assert theta.equal(w) and not mix
 
 
@@ -72,14 +74,14 @@ def test_without_an_own_model_or_a_difference_there_is_nothing_to_learn(place, m
 def test_only_the_top_layers_are_mixed(place, layers: int, names: set[str]) -> None:
     """Layers with parameters, counted from the top; everything below, and all statistics, come from the server."""
     method = FedALA(layers=layers, most=1)
-    site = place(method)
-    w = site.tree("shared")
+    worker = place(method)
+    w = worker.tree("shared")
     own = w.map(
         lambda t: (
             t + 0.1 * torch.randn(t.shape, generator=torch.Generator().manual_seed(0)).to(t.dtype)
         )
     )
-    theta, mix = method.start(Payload(model=w), Payload(model=own), Local(site, 0, 2))
+    theta, mix = method.start(Payload(model=w), Payload(model=own), ClientContext(worker, 0, 2))
     assert {n.rsplit(".", 1)[0] for n in mix} == names
     assert all(torch.equal(theta[n], w[n]) for n in w if n not in mix)
     for n, share in mix.items():
@@ -91,25 +93,25 @@ def test_only_the_top_layers_are_mixed(place, layers: int, names: set[str]) -> N
 def test_only_a_share_of_the_data_is_used(place, monkeypatch) -> None:
     """40 samples in batches of 8: 0.8 of five batches are four."""
     steps = []
-    plain = Local.fit
+    plain = ClientContext.fit
     monkeypatch.setattr(
-        Local, "fit", lambda self, *a, **k: steps.append(fit := plain(self, *a, **k)) or fit
+        ClientContext, "fit", lambda self, *a, **k: steps.append(fit := plain(self, *a, **k)) or fit
     )
-    site = place(FedALA(most=1), momentum=0.9)
-    w = site.tree("shared")
+    worker = place(FedALA(most=1), momentum=0.9)
+    w = worker.tree("shared")
     own = w.map(lambda t: t + 1)
-    site.method.start(Payload(model=w), Payload(model=own), Local(site, 1, 2))
+    worker.method.start(Payload(model=w), Payload(model=own), ClientContext(worker, 1, 2))
     assert [f.steps for f in steps] == [4]
 
 
 def test_before_is_the_mixture_and_after_the_trained_model(place) -> None:
     method = FedALA(most=1)
-    site = place(method)
-    w = Payload(model=site.tree("shared"))
-    first = method.client(w, Payload(), Local(site, 0, 1))
-    x, _ = site.federation.samples(0, "test")
-    after = method.personal(first.trained, first.state, Local(site, 0, 1))(x)
-    site.load(first.state.tree("model"))
-    assert torch.equal(after, site.predictor()(x))
-    before = method.personal(w, first.state, Local(site, 0, 1))(x)
+    worker = place(method)
+    w = Payload(model=worker.tree("shared"))
+    first = method.client(w, Payload(), ClientContext(worker, 0, 1))
+    x, _ = worker.federation.samples(0, "test")
+    after = method.personal(first.trained, first.state, ClientContext(worker, 0, 1))(x)
+    worker.load(first.state.tree("model"))
+    assert torch.equal(after, worker.predictor()(x))
+    before = method.personal(w, first.state, ClientContext(worker, 0, 1))(x)
     assert not torch.allclose(before, after, atol=1e-3)

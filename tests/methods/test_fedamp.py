@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import make
 from fedloom.core.payload import Payload
@@ -72,12 +72,14 @@ def test_the_mixture_is_loaded_and_pulls(parabolas) -> None:
     """From u = 2, data at 4, pull lambda/alpha = 1: the optimum is 3, one step of 0.1 ends at 2.2."""
     method = FedAMP(lam=1.0, server_lr=1.0)
     for steps, expected in ((1, 2.2), (400, 3.0)):
-        site = parabolas([4], [2]).site(method, 0.0, lr=0.1, steps=steps)
+        worker = parabolas([4], [2]).worker(method, 0.0, lr=0.1, steps=steps)
         down = Payload(
-            model=site.tree("shared").map(lambda t: torch.full_like(t, 2.0))
+            model=worker.tree("shared").map(lambda t: torch.full_like(t, 2.0))
             | {"head.value": torch.zeros(())}
         )
-        update = method.client(down, Payload(model=site.tree("shared")), Local(site, 0, 1))
+        update = method.client(
+            down, Payload(model=worker.tree("shared")), ClientContext(worker, 0, 1)
+        )
         assert update.upload.tree("model")[W].item() == pytest.approx(expected, abs=1e-4)
 
 
@@ -89,9 +91,9 @@ def test_it_is_not_training_alone() -> None:
 
 
 def test_statistics_of_batchnorm_are_mixed_but_not_compared(place) -> None:
-    site = place(FedAMP())
-    first = site.method.init(site)
-    assert set(first.tree("params")) == set(site.parameters())
-    down = site.method.download(first.replace(round=1), 0).tree("model")
-    assert set(down) == set(site.tensors)
+    worker = place(FedAMP())
+    first = worker.method.init(worker)
+    assert set(first.tree("params")) == set(worker.parameters())
+    down = worker.method.download(first.replace(round=1), 0).tree("model")
+    assert set(down) == set(worker.tensors)
     assert down["body.1.num_batches_tracked"].dtype == torch.int64

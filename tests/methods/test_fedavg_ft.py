@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.method import make
 from fedloom.core.payload import Payload
 from fedloom.methods.fedavg_ft import FedAvgFT
@@ -12,24 +12,26 @@ from fedloom.testing.checks import federation, trace
 
 def test_fine_tuning_is_one_more_epoch_of_local_training(place) -> None:
     """The fine-tuned model equals the common model after a client's plain epoch."""
-    site = place(FedAvgFT())
-    down = Payload(model=site.tree("shared").map(lambda t: t * 2))
-    x, _ = site.federation.samples(1, "test")
+    worker = place(FedAvgFT())
+    down = Payload(model=worker.tree("shared").map(lambda t: t * 2))
+    x, _ = worker.federation.samples(1, "test")
     torch.manual_seed(0)
-    tuned = site.method.personal(down, Payload(), Local(site, 1, 2))(x)
-    site.load(down.tree("model"))
+    tuned = worker.method.personal(down, Payload(), ClientContext(worker, 1, 2))(x)
+    worker.load(down.tree("model"))
     torch.manual_seed(0)
-    Local(site, 1, 2).fit()
-    assert torch.equal(tuned, site.predictor()(x))
-    site.load(down.tree("model"))
-    assert not torch.allclose(tuned, site.predictor()(x), atol=1e-3)
+    ClientContext(worker, 1, 2).fit()
+    assert torch.equal(tuned, worker.predictor()(x))
+    worker.load(down.tree("model"))
+    assert not torch.allclose(tuned, worker.predictor()(x), atol=1e-3)
 
 
 def test_epochs_of_fine_tuning_do_not_depend_on_the_steps_of_training(parabolas) -> None:
     """One epoch is one step here, though local training takes three."""
-    site = parabolas([4], [2]).site(FedAvgFT(finetune=2), 1.0, lr=0.1, steps=3)
-    site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
-    assert site.tensors["body.value"].item() == pytest.approx(4 - 3 * 0.9**2, abs=1e-6)
+    worker = parabolas([4], [2]).worker(FedAvgFT(finetune=2), 1.0, lr=0.1, steps=3)
+    worker.method.personal(
+        Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1)
+    )
+    assert worker.tensors["body.value"].item() == pytest.approx(4 - 3 * 0.9**2, abs=1e-6)
 
 
 def test_training_is_fedavg_and_the_common_model_is_reported_beside() -> None:

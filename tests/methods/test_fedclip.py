@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedloom.client.context import Batch, Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.core.local import Batch
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.fedclip import FedCLIP, contrast
@@ -26,12 +27,12 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_clients_weigh_the_same_and_the_first_adapter_depends_on_the_seed(
-    place: Callable[..., Site],
+    place: Callable[..., ClientWorker],
 ) -> None:
     method = FedCLIP()
-    site = place(method)
-    server = first(site)
-    assert server.equal(first(site))
+    worker = place(method)
+    server = first(worker)
+    assert server.equal(first(worker))
     tree = server.tree("head")
     uploads = [
         (k, Payload(head=tree.map(lambda t, k=k: torch.full_like(t, float(k))))) for k in (0, 2)
@@ -43,11 +44,11 @@ def test_clients_weigh_the_same_and_the_first_adapter_depends_on_the_seed(
 
 
 @pytest.mark.parametrize("loss", ["contrast", "ce"])
-def test_both_losses_train_the_adapter_only(place: Callable[..., Site], loss: str) -> None:
+def test_both_losses_train_the_adapter_only(place: Callable[..., ClientWorker], loss: str) -> None:
     method = FedCLIP(loss=loss)
-    site = place(method, lr=0.01)
-    server = first(site)
-    update = method.client(method.download(server, 0), Payload(), Local(site, 0, 1))
+    worker = place(method, lr=0.01)
+    server = first(worker)
+    update = method.client(method.download(server, 0), Payload(), ClientContext(worker, 0, 1))
     assert sorted(update.upload) == [
         f"head/layers.{i}.{n}" for i in (0, 2) for n in ("bias", "weight")
     ]

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 
 import fedloom
-from fedloom.client.context import Batch, Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
+from fedloom.core.local import Batch
 from fedloom.core.payload import Payload
 from fedloom.data.catalogue import load
 from fedloom.engine.config import build as configure
@@ -61,13 +62,15 @@ def test_hashed_rows_depend_on_the_words_only() -> None:
     assert abs(F.cosine_similarity(rows[0], rows[1], dim=0)) < 0.4
 
 
-def site(method: FedDTR, clients: int = 4, model: str = "linear", **options: object) -> Site:
+def worker(
+    method: FedDTR, clients: int = 4, model: str = "linear", **options: object
+) -> ClientWorker:
     federation = fedloom.federate(
         load("digits4"), "pathological", clients=clients, seed=0, classes_per_client=5
     )
     task = Task((3, 32, 32), 10)
     torch.manual_seed(0)
-    return Site(
+    return ClientWorker(
         method,
         federation,
         build(model, task, **options),
@@ -78,13 +81,13 @@ def site(method: FedDTR, clients: int = 4, model: str = "linear", **options: obj
 
 def gradients(method: FedDTR, part: str) -> set[str]:
     """Which groups of tensors a part of the loss reaches."""
-    place = site(method, model="mlp", hidden=(8,))
+    place = worker(method, model="mlp", hidden=(8,))
     found: set[str] = set()
 
-    class Spy(Local):
+    class Spy(ClientContext):
         def fit(self, loss, **_):  # type: ignore[override]
-            x, y = self.site.federation.samples(0)
-            features = self.model.body(self.site.prepare(x[:8]))
+            x, y = self.worker.federation.samples(0)
+            features = self.model.body(self.worker.prepare(x[:8]))
             value = loss(Batch(features, self.model.head(features), x, y[:8], {}))[part]
             for name, p in self.model.named_parameters():
                 g = torch.autograd.grad(value, p, retain_graph=True, allow_unused=True)[0]
@@ -110,7 +113,7 @@ def test_one_loss_moves_both_sides() -> None:
 
 def test_the_global_head_is_the_mean_of_private_ones_which_no_download_changes() -> None:
     method = FedDTR(scale=1.0)
-    place = site(method)
+    place = worker(method)
     engine = Engine(place, Inplace(place), Schedule(rounds=1))
     engine.run()
     sizes = torch.tensor([len(c.train) for c in place.federation.clients]).double()
@@ -121,15 +124,15 @@ def test_the_global_head_is_the_mean_of_private_ones_which_no_download_changes()
     )
     assert not torch.allclose(heads[0], heads[1])
     down = method.download(engine.server, 0)
-    method.personal(down, engine.store.get(0), Local(place, 0, 2))
+    method.personal(down, engine.store.get(0), ClientContext(place, 0, 2))
     assert torch.equal(place.tensors["head.weight"].double(), heads[0])
 
 
 def test_the_frozen_head_and_the_prior_shift_the_prediction() -> None:
     method = FedDTR()
-    place = site(method)
+    place = worker(method)
     place.load()
-    down, local = method.download(method.init(place), 0), Local(place, 0, 1)
+    down, local = method.download(method.init(place), 0), ClientContext(place, 0, 1)
     x, _ = place.federation.samples(0, "test")
     seen = method.personal(down, Payload(), local)(x[:5])
     features = place.outputs(x[:5]).features
@@ -143,9 +146,11 @@ def test_the_frozen_head_and_the_prior_shift_the_prediction() -> None:
 
 def test_upload_is_body_text_and_head() -> None:
     method = FedDTR(scale=1.0)
-    place = site(method, model="mlp", hidden=(8,))
+    place = worker(method, model="mlp", hidden=(8,))
     place.load()
-    update = method.client(method.download(method.init(place), 0), Payload(), Local(place, 0, 1))
+    update = method.client(
+        method.download(method.init(place), 0), Payload(), ClientContext(place, 0, 1)
+    )
     count = sum(t.numel() for t in update.upload.tree("model").values())
     assert count == (3072 * 8 + 8) + (8 * 8 + 8) + (8 * 10 + 10)
 

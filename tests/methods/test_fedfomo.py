@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
@@ -69,8 +69,8 @@ def test_affinity_takes_raw_usefulness_and_old_models_are_dropped() -> None:
 def mixed(place, offers: dict[str, float], data=None):
     """What client 0 makes of offers, each a move from ref along the direction that training takes."""
     method = FedFomo()
-    site = place(method, data)
-    local = Local(site, 0, 2)
+    worker = place(method, data)
+    local = ClientContext(worker, 0, 2)
     local.load()
     ref = local.tree("shared")
     names = set(local.parameters())
@@ -118,9 +118,9 @@ def test_models_are_weighed_on_validation_data(place) -> None:
 def test_nobody_with_validation_data_is_an_error(place) -> None:
     whole = checks.federation()
     clients = tuple(dataclasses.replace(c, validation=np.arange(0)) for c in whole.clients)
-    site = place(FedFomo(), dataclasses.replace(whole, clients=clients))
+    worker = place(FedFomo(), dataclasses.replace(whole, clients=clients))
     with pytest.raises(FedloomError, match="validation"):
-        site.method.init(site)
+        worker.method.init(worker)
 
 
 def test_it_downloads_m_models_and_keeps_what_it_was_trained_from(place) -> None:

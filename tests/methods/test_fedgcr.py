@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedloom
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import make
@@ -63,22 +63,26 @@ def encoded(folder: Path, world: Federation | None = None) -> Federation:
     return (world or pictures()).encode(f"hf:{folder}", pixels=True)
 
 
-def site(
+def worker(
     world: Federation, computed: bool = False, method: str = "fedgcr", **hyper: object
-) -> Site:
+) -> ClientWorker:
     made = make(method, hyper)
-    return Site(
-        made, world, prompted(world, computed), Training(**{**made.traits.training, "batch": 6}), seed=0
+    return ClientWorker(
+        made,
+        world,
+        prompted(world, computed),
+        Training(**{**made.traits.training, "batch": 6}),
+        seed=0,
     )
 
 
-def after(where: Site, rounds: int) -> tuple[Payload, dict[int, Payload]]:
+def after(where: ClientWorker, rounds: int) -> tuple[Payload, dict[int, Payload]]:
     """Server and states after some rounds with everybody, without an engine's bookkeeping."""
     method = where.method
     where.load()
     server = method.init(where).replace(round=0, seed=0)
     states: dict[int, Payload] = {k: Payload() for k in range(where.clients)}
-    server = method.join(server, {k: method.hello(Local(where, k, 1)) for k in states})
+    server = method.join(server, {k: method.hello(ClientContext(where, k, 1)) for k in states})
     for r in range(1, rounds + 1):
         server = server.replace(round=r)
         done = {
@@ -98,7 +102,7 @@ def test_what_a_client_sends(tiny_vit: VIT) -> None:
     )
     world = encoded(folder, pictures(((6, "dark"),)))
     world = replace(world, data=replace(world.data, classes=tuple("0123456789")))
-    where = site(world, types=1)
+    where = worker(world, types=1)
     server, states = after(where, 1)
     upload = execute(
         where, Task("client", 2, (0,), where.method.download(server, 0), states[0])
@@ -108,7 +112,7 @@ def test_what_a_client_sends(tiny_vit: VIT) -> None:
 
 
 def test_clusters_come_down_once_there_are_any(tiny_vit: VIT) -> None:
-    where = site(encoded(tiny_vit()))
+    where = worker(encoded(tiny_vit()))
     server, states = after(where, 1)
     down = where.method.download(server, 2)
     assert down.tensor("type_centres").shape[1] == 16 and down["type"] == int(
@@ -122,20 +126,20 @@ def test_clusters_come_down_once_there_are_any(tiny_vit: VIT) -> None:
 
 # -- the local objective --------------------------------------------------------------------------------------------
 def test_the_first_round_is_cross_entropy_alone(tiny_vit: VIT) -> None:
-    where = site(encoded(tiny_vit()))
+    where = worker(encoded(tiny_vit()))
     server, states = after(where, 1)
     server = server.replace(round=2)
     losses = execute(
         where, Task("client", 2, (0,), where.method.download(server, 0), states[0])
     ).losses
     assert set(losses) == {"ce", "group", "align"}
-    first = site(encoded(tiny_vit()))
+    first = worker(encoded(tiny_vit()))
     first.load()
     start = first.method.init(first).replace(round=1, seed=0)
     assert set(execute(first, Task("client", 1, (0,), first.method.download(start, 0))).losses) == {
         "ce"
     }
-    more = site(encoded(tiny_vit()), first_plain=True)
+    more = worker(encoded(tiny_vit()), first_plain=True)
     assert set(execute(more, Task("client", 1, (0,), more.method.download(start, 0))).losses) == {
         "ce",
         "plain",
@@ -144,10 +148,10 @@ def test_the_first_round_is_cross_entropy_alone(tiny_vit: VIT) -> None:
 
 def test_loss_parts_are_those_of_the_equations(tiny_vit: VIT) -> None:
     """One step, so the losses reported are of the received weights: z = z_0 where dropout is off."""
-    where = site(encoded(tiny_vit()), lam_gc=1.0, lam_ra=1.0)
+    where = worker(encoded(tiny_vit()), lam_gc=1.0, lam_ra=1.0)
     server, states = after(where, 2)
     server = server.replace(round=3)
-    down, local = where.method.download(server, 0), Local(where, 0, 3)
+    down, local = where.method.download(server, 0), ClientContext(where, 0, 3)
     local.load(down.tree("model"))
     x, _ = next(iter(local.chunks()))
     body = where.model.eval().body
@@ -161,7 +165,7 @@ def test_loss_parts_are_those_of_the_equations(tiny_vit: VIT) -> None:
     align = torch.log1p((cos(z, old) / 0.5 - cos(z, z) / 0.5).exp()).mean().item()
     local.load(down.tree("model"))
     where.training = where.training.changed(batch=12)
-    local = Local(where, 0, 3)
+    local = ClientContext(where, 0, 3)
     where.method.client(down, states[0], local)
     assert local.losses()["group"] == pytest.approx(group, abs=1e-5)
     assert local.losses()["align"] == pytest.approx(align, abs=1e-5)
@@ -185,10 +189,10 @@ def test_the_weight_of_the_group_loss_may_move() -> None:
 
 
 def test_described_by_some_batches_of_the_received_model(tiny_vit: VIT) -> None:
-    where = site(encoded(tiny_vit()), described="received", prompt_batches=1)
+    where = worker(encoded(tiny_vit()), described="received", prompt_batches=1)
     server, _ = after(where, 1)
     where.load()
-    x, y = (t[:6] for t in next(iter(Local(where, 0, 1).chunks())))
+    x, y = (t[:6] for t in next(iter(ClientContext(where, 0, 1).chunks())))
     with torch.no_grad():
         h = where.model.eval().body.prompt(x)
     wanted = torch.stack([h[y == c].mean(0) for c in range(3)]).mean(0)
@@ -199,7 +203,7 @@ def test_described_by_some_batches_of_the_received_model(tiny_vit: VIT) -> None:
 def test_weights_in_a_round() -> None:
     """Two types that are far apart; the second round's weights by hand from what the server noted."""
     method = make("fedavg+fedgr", {"types": 2})
-    where = Site(method, federation(), network(), Training(batch=8), seed=7)
+    where = ClientWorker(method, federation(), network(), Training(batch=8), seed=7)
     server, _ = after(where, 2)
     sizes, losses, labels = (server.tensor(n) for n in ("sizes", "type_losses", "type_labels"))
     group = torch.stack([losses[labels == c].mean() for c in labels])
@@ -299,12 +303,14 @@ def test_the_first_pass_from_the_cache(tiny_vit: VIT) -> None:
     """The same models as when it is computed, for at most 1 / 1.4 of the operations (all layers of this ViT alike)."""
     world, work, models = encoded(tiny_vit(num_hidden_layers=3)), {}, {}
     for computed in (False, True):
-        where = site(world, computed)
+        where = worker(world, computed)
         server, states = after(where, 2)
         models[computed] = server.tree("model")
         with FlopCounterMode(display=False) as counter:
             where.method.client(
-                where.method.download(server.replace(round=3), 0), states[0], Local(where, 0, 3)
+                where.method.download(server.replace(round=3), 0),
+                states[0],
+                ClientContext(where, 0, 3),
             )
         work[computed] = counter.get_total_flops()
     assert (models[True] - models[False]).norm() <= 1e-5 * models[True].norm()
@@ -337,7 +343,7 @@ def test_a_naive_mix_and_asam_on_prompts(tiny_vit: VIT) -> None:
 
 
 def test_inplace_leaves_nothing_behind(tiny_vit: VIT) -> None:
-    where = site(encoded(tiny_vit()))
+    where = worker(encoded(tiny_vit()))
     vit = where.model.body.body.frozen.vit
     before = {n: t.clone() for n, t in vit.state_dict().items()}
     after(where, 2)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.method import Update
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
@@ -23,23 +23,23 @@ from fedloom.methods.fedpact import FedPACT
 from fedloom.parts.textual import pool_means, prototypes
 from fedloom.testing import checks
 
-Place = Callable[..., Site]
+Place = Callable[..., ClientWorker]
 
 
-def started(site: Site) -> Payload:
+def started(worker: ClientWorker) -> Payload:
     """The server once everybody has said hello."""
-    server = first(site)
+    server = first(worker)
     hellos = {
-        k: site.method.hello(Local(site, k, 1))
-        for k in range(site.clients)
-        if len(site.federation.clients[k].train)
+        k: worker.method.hello(ClientContext(worker, k, 1))
+        for k in range(worker.clients)
+        if len(worker.federation.clients[k].train)
     }
-    return site.method.join(server, hellos).replace(round=1)
+    return worker.method.join(server, hellos).replace(round=1)
 
 
-def run(site: Site, rounds: int = 2, watchers: tuple = (), **schedule: object) -> Engine:
-    executor = Inplace(site)
-    engine = Engine(site, executor, Schedule(rounds=rounds, **schedule), watchers)
+def run(worker: ClientWorker, rounds: int = 2, watchers: tuple = (), **schedule: object) -> Engine:
+    executor = Inplace(worker)
+    engine = Engine(worker, executor, Schedule(rounds=rounds, **schedule), watchers)
     engine.run()
     executor.close()
     return engine
@@ -59,10 +59,10 @@ def test_global_prototypes_are_the_means_of_pooled_samples() -> None:
 
 
 def test_they_equal_the_means_over_all_training_samples(place: Place) -> None:
-    site = place(FedPACT())
-    server = started(site)
-    data = site.federation.data
-    rows = torch.from_numpy(np.concatenate([c.train for c in site.federation.clients]))
+    worker = place(FedPACT())
+    server = started(worker)
+    data = worker.federation.data
+    rows = torch.from_numpy(np.concatenate([c.train for c in worker.federation.clients]))
     for c in range(3):
         own = rows[data.y[rows] == c]
         assert torch.allclose(
@@ -73,15 +73,15 @@ def test_they_equal_the_means_over_all_training_samples(place: Place) -> None:
 def test_a_cache_and_a_head_travel_and_nothing_else(place: Place) -> None:
     """N x C floats each way in every round after the first, measured; class means once before."""
     method = FedPACT(server_epochs=1)
-    site = place(method)
-    engine = run(site, rounds=2)
-    floats = 4 * site.classes * site.width
-    for k in range(site.clients):
+    worker = place(method)
+    engine = run(worker, rounds=2)
+    floats = 4 * worker.classes * worker.width
+    for k in range(worker.clients):
         down = method.download(engine.server, k)
         assert sorted(down) == ["head", "scale"] and floats <= down.nbytes <= floats + 200
-        update = method.client(down, engine.store.get(k), Local(site, k, 3))
+        update = method.client(down, engine.store.get(k), ClientContext(worker, k, 3))
         assert list(update.upload) == ["cache"] and floats <= update.upload.nbytes <= floats + 200
-    hello = method.hello(Local(site, 0, 1))
+    hello = method.hello(ClientContext(worker, 0, 1))
     assert sorted(hello) == ["counts", "means", "size"]
 
 
@@ -93,15 +93,16 @@ def test_the_papers_numbers_of_floats(classes: int, width: int, floats: int) -> 
 
 def test_without_weight_personal_is_common(place: Place) -> None:
     method = FedPACT(alpha=0.0, server_epochs=3)
-    site = place(method, lr=0.01)
-    server = run(site).server
-    x = site.federation.data.x[:9]
-    common = method.common(server, site)
+    worker = place(method, lr=0.01)
+    server = run(worker).server
+    x = worker.federation.data.x[:9]
+    common = method.common(server, worker)
     assert common is not None
-    for k in range(site.clients):
+    for k in range(worker.clients):
         state = Payload(start=prototypes(server), residual=torch.zeros(4, 64))
         assert torch.equal(
-            method.personal(method.download(server, k), state, Local(site, k, 1))(x), common(x)
+            method.personal(method.download(server, k), state, ClientContext(worker, k, 1))(x),
+            common(x),
         )
 
 
@@ -109,28 +110,30 @@ def test_the_first_cache_is_the_global_prototypes_and_the_text_is_what_the_encod
     place: Place,
 ) -> None:
     method = FedPACT()
-    site = place(method)
-    server = started(site)
+    worker = place(method)
+    server = started(worker)
     down = method.download(server, 2)
     assert torch.equal(down.tensor("head"), F.normalize(server.tensor("text"), dim=1))
     cache = method.cache(down, Payload())
     assert torch.allclose(cache.rows, F.normalize(prototypes(server), dim=1))
-    assert cache.scale == 10.0 and method.common(server, site)(
-        site.federation.data.x[:5]
+    assert cache.scale == 10.0 and method.common(server, worker)(
+        worker.federation.data.x[:5]
     ).shape == (5, 4)
 
 
 def test_a_client_trains_its_cache_and_goes_on_from_it(place: Place) -> None:
     method = FedPACT(server_epochs=0)
-    site = place(method, lr=0.01)
-    server = started(site)
+    worker = place(method, lr=0.01)
+    server = started(worker)
     down = method.download(server, 1)
-    one = method.client(down, Payload(), Local(site, 1, 1))
+    one = method.client(down, Payload(), ClientContext(worker, 1, 1))
     assert one.state.tensor("residual").abs().sum() > 0 and torch.equal(
         one.state.tensor("start"), prototypes(server)
     )
     assert torch.allclose(one.upload.tensor("cache").norm(dim=1), torch.ones(4))
-    two = method.client(Payload(head=down.tensor("head"), scale=10.0), one.state, Local(site, 1, 2))
+    two = method.client(
+        Payload(head=down.tensor("head"), scale=10.0), one.state, ClientContext(worker, 1, 2)
+    )
     assert torch.equal(two.state.tensor("start"), one.state.tensor("start"))
     assert not torch.equal(two.state.tensor("residual"), one.state.tensor("residual"))
 
@@ -143,8 +146,8 @@ def test_the_printed_variant_has_rows_of_any_length_and_scale_one(place: Place) 
         and given.training.weight_decay == 0.0
     )
     method = FedPACT(**given.hyper)
-    site = place(method, lr=0.05, weight_decay=0.0)
-    engine = run(site)
+    worker = place(method, lr=0.05, weight_decay=0.0)
+    engine = run(worker)
     server = engine.server
     assert torch.equal(method.head(server), server.tensor("text") + server.tensor("residual"))
     assert not torch.allclose(server.tensor("caches")[0].norm(dim=1), torch.ones(4), atol=1e-3)
@@ -155,18 +158,18 @@ def test_the_server_lowers_its_loss_and_raises_margins(place: Place) -> None:
     method = FedPACT(
         text="hash", server_epochs=30, server_lr=0.01
     )  # text that says nothing, to begin with
-    site = place(method)
-    server = run(site).server
-    figures = method.figures(server, site)
-    plain = method.figures(server.replace(residual=torch.zeros(4, 64)), site)
+    worker = place(method)
+    server = run(worker).server
+    figures = method.figures(server, worker)
+    plain = method.figures(server.replace(residual=torch.zeros(4, 64)), worker)
     assert figures["margin"] > plain["margin"] + 0.3 and plain["margin_improved"] == 0.0
     assert figures["margin_improved"] > 0.5
     assert set(figures) == {"alignment_least", "alignment_mean", "margin", "margin_improved"}
 
 
 def test_without_server_epochs_the_head_stays(place: Place) -> None:
-    site = place(FedPACT(server_epochs=0))
-    server = run(site).server
+    worker = place(FedPACT(server_epochs=0))
+    server = run(worker).server
     assert (
         torch.equal(server.tensor("residual"), torch.zeros(4, 64)) and server.tensor("told").all()
     )
@@ -175,8 +178,8 @@ def test_without_server_epochs_the_head_stays(place: Place) -> None:
 def test_sizes_weigh_clients_and_equal_clients_do_not_matter(place: Place) -> None:
     """With identical caches pi drops out: whatever the sizes, the head is the same."""
     method = FedPACT(server_epochs=5, server_lr=0.01)
-    site = place(method)
-    server = started(site)
+    worker = place(method)
+    server = started(worker)
     cache = F.normalize(torch.randn(4, 64, generator=torch.Generator().manual_seed(0)), dim=1)
     alike = server.replace(caches=cache.repeat(4, 1, 1), told=torch.ones(4, dtype=torch.bool))
     full = FedPACT(server_epochs=5, server_lr=0.01, server_batch=16)  # all 16 prototypes in a step
@@ -188,8 +191,8 @@ def test_sizes_weigh_clients_and_equal_clients_do_not_matter(place: Place) -> No
 
 
 def test_an_absent_class_is_trained_from_its_text_or_left_out(place: Place) -> None:
-    site = place(FedPACT())
-    assert (started(site).tensor("counts") == 0).tolist() == [False, False, False, True]
+    worker = place(FedPACT())
+    assert (started(worker).tensor("counts") == 0).tolist() == [False, False, False, True]
     sizes = []
 
     class Counting(FedPACT):
@@ -232,8 +235,12 @@ def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int
     from fedloom.client.training import Training
     from fedloom.models import Split
 
-    site = Site(
-        method, world, Split(nn.Flatten(), nn.Linear(8, 3), 8), Training(**method.traits.training), seed=0
+    worker = ClientWorker(
+        method,
+        world,
+        Split(nn.Flatten(), nn.Linear(8, 3), 8),
+        Training(**method.traits.training),
+        seed=0,
     )
     records = []
 
@@ -241,7 +248,7 @@ def test_one_shot_missing_classes_no_test_samples_no_training_samples(shots: int
         def after_round(self, engine: Engine, record: object) -> None:
             records.append(record)
 
-    engine = run(site, watchers=(Seen(),))
+    engine = run(worker, watchers=(Seen(),))
     record = records[-1]
     assert record["clients"]["before"][1] is None and record["clients"]["before"][0] is not None
     assert record["personal"]["accuracy_mean"] == np.mean(
@@ -261,7 +268,7 @@ def test_time_on_the_server_is_counted_apart(place: Place) -> None:
             return server
 
     class SlowClients(FedPACT):
-        def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        def client(self, down: Payload, state: Payload, local: ClientContext) -> Update:
             time.sleep(0.4)
             return super().client(down, state, local)
 
@@ -297,6 +304,6 @@ def test_a_network_without_an_encoder_is_refused() -> None:
     method = FedPACT()
     ready = checks.place(method)
     bare = replace(ready.federation, data=replace(ready.federation.data, encoder=None))
-    site = Site(method, bare, ready.given, ready.training, seed=0)
+    worker = ClientWorker(method, bare, ready.given, ready.training, seed=0)
     with pytest.raises(ValueError, match="needs features of a dual encoder"):
-        first(site)
+        first(worker)

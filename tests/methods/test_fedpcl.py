@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
@@ -41,14 +41,16 @@ def vectors(
     )
 
 
-def site(method: FedPCL, owned: list[range], **training: object) -> Site:
+def worker(method: FedPCL, owned: list[range], **training: object) -> ClientWorker:
     torch.manual_seed(0)
     settings = Training(**{**method.traits.training, "steps": 10, **training})
-    return Site(method, vectors(owned), build("projection", Task((24,), 10)), settings, seed=0)
+    return ClientWorker(
+        method, vectors(owned), build("projection", Task((24,), 10)), settings, seed=0
+    )
 
 
 def run(method: FedPCL, owned: list[range], rounds: int = 2, **schedule: object) -> Engine:
-    place = site(method, owned)
+    place = worker(method, owned)
     engine = Engine(place, Inplace(place), Schedule(rounds=rounds, **schedule))
     engine.run()
     return engine
@@ -61,14 +63,14 @@ def test_projection_has_the_papers_sizes() -> None:
 
 def test_2560_floats_go_up_for_ten_classes() -> None:
     method = FedPCL()
-    place = site(method, [range(10), range(4)])
+    place = worker(method, [range(10), range(4)])
     place.load()
     down = method.download(method.init(place), 0)
-    up = method.client(down, Payload(), Local(place, 0, 1)).upload
+    up = method.client(down, Payload(), ClientContext(place, 0, 1)).upload
     assert (
         up.tensor("prototypes").numel() == 2560 and up.tensor("prototypes").dtype == torch.float32
     )
-    few = method.client(down, Payload(), Local(place, 1, 1)).upload
+    few = method.client(down, Payload(), ClientContext(place, 1, 1)).upload
     assert few.tensor("prototypes").numel() == 4 * 256
     assert (
         0 <= up.nbytes - 10 * (256 * 4 + 8 + 8) < 400
@@ -97,17 +99,17 @@ def test_2560_floats_are_what_a_run_counts_on_the_wire() -> None:
 def test_the_first_round_only_computes_prototypes() -> None:
     engine = run(FedPCL(), [range(5), range(3, 8)], rounds=1)
     assert torch.equal(
-        engine.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"]
+        engine.store.get(0).tree("model")["body.1.weight"], engine.worker.first["body.1.weight"]
     )
     again = run(FedPCL(), [range(5), range(3, 8)], rounds=2)
     assert not torch.equal(
-        again.store.get(0).tree("model")["body.1.weight"], engine.site.first["body.1.weight"]
+        again.store.get(0).tree("model")["body.1.weight"], engine.worker.first["body.1.weight"]
     )
 
 
 def test_downloads_are_every_set_padded_and_the_common_one() -> None:
     engine = run(FedPCL(), [range(5), range(3, 8)], rounds=1)
-    down = engine.site.method.download(engine.server, 0)
+    down = engine.worker.method.download(engine.server, 0)
     assert down.tensor("sets").shape == (2, 10, 256) and down.tensor("common").shape == (10, 256)
     assert down.tensor("known").tolist() == [True] * 8 + [False] * 2  # classes 8 and 9 are nobody's
     assert torch.equal(down.tensor("sets")[1, 0], down.tensor("common")[0])
@@ -120,9 +122,9 @@ def test_projections_meet_only_through_prototypes() -> None:
     method = FedPCL()
     engine = run(method, [range(5), range(3, 8)], rounds=2)
     down, state = method.download(engine.server, 0), engine.store.get(0)
-    first = method.client(down, state, Local(engine.site, 0, 3))
-    method.client(down, engine.store.get(1), Local(engine.site, 1, 3))
-    assert method.client(down, state, Local(engine.site, 0, 3)).state.equal(first.state)
+    first = method.client(down, state, ClientContext(engine.worker, 0, 3))
+    method.client(down, engine.store.get(1), ClientContext(engine.worker, 1, 3))
+    assert method.client(down, state, ClientContext(engine.worker, 0, 3)).state.equal(first.state)
 
 
 def test_absent_clients_keep_their_prototypes_at_the_server() -> None:
@@ -136,8 +138,10 @@ def test_predicts_among_owned_classes_unless_padded(candidates: str) -> None:
     method = FedPCL(candidates=candidates)
     engine = run(method, [range(5), range(3, 8)])
     down = method.download(engine.server, 0)
-    x, _ = engine.site.federation.samples(1, "test")
-    guessed = method.personal(down, engine.store.get(0), Local(engine.site, 0, 3))(x).argmax(1)
+    x, _ = engine.worker.federation.samples(1, "test")
+    guessed = method.personal(down, engine.store.get(0), ClientContext(engine.worker, 0, 3))(
+        x
+    ).argmax(1)
     assert (guessed.max() <= 4) == (candidates == "owned")
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Batch, Local, Outputs
+from fedloom.client.context import ClientContext
+from fedloom.core.local import Batch, Outputs
 from fedloom.core.payload import Payload
 from fedloom.methods.fedphp import FedPHP
 
@@ -12,8 +13,10 @@ W = "body.value"
 
 
 def test_the_first_time_it_is_the_trained_model(place) -> None:
-    site = place(FedPHP())
-    update = site.method.client(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
+    worker = place(FedPHP())
+    update = worker.method.client(
+        Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1)
+    )
     assert update.state.tree("past").equal(update.upload.tree("model"))
     assert update.state.number("taken") == 1
 
@@ -22,10 +25,12 @@ def test_momentum_grows_with_own_participation(parabolas) -> None:
     """The sixth of ten: mu = 0.9 * 5/10 = 0.45, whatever the round is."""
     method = FedPHP(lam=0.0, horizon=10)
     for taken, kept in ((5, 0.45), (10, 0.9), (50, 0.9)):
-        site = parabolas([4], [2]).site(method, 0.0, lr=0.25, steps=1)
-        past = site.tree("shared").map(lambda t: t + 8.0) | {"head.value": torch.zeros(())}
+        worker = parabolas([4], [2]).worker(method, 0.0, lr=0.25, steps=1)
+        past = worker.tree("shared").map(lambda t: t + 8.0) | {"head.value": torch.zeros(())}
         state = Payload(past=past, taken=taken)
-        update = method.client(Payload(model=site.tree("shared")), state, Local(site, 0, 97))
+        update = method.client(
+            Payload(model=worker.tree("shared")), state, ClientContext(worker, 0, 97)
+        )
         assert update.state.tree("past")[W].item() == pytest.approx(
             kept * 8 + (1 - kept) * 1.0, abs=1e-5
         )
@@ -43,8 +48,8 @@ def test_absence_is_not_participation(parabolas) -> None:
 def test_the_loss_keeps_the_labels_and_the_past_teaches(place, teach: str) -> None:
     """With the default lambda 0.9 of the cross-entropy is left, and another past changes the update."""
     method = FedPHP(teach=teach)
-    site = place(method)
-    w = site.tree("shared")
+    worker = place(method)
+    w = worker.tree("shared")
     other = w.map(
         lambda t: (
             t + 0.3 * torch.randn(t.shape, generator=torch.Generator().manual_seed(1)).to(t.dtype)
@@ -54,7 +59,9 @@ def test_the_loss_keeps_the_labels_and_the_past_teaches(place, teach: str) -> No
     for past in (w, other):
         torch.manual_seed(0)
         state = Payload(past=past, taken=1)
-        ends.append(method.client(Payload(model=w), state, Local(site, 0, 2)).upload.tree("model"))
+        ends.append(
+            method.client(Payload(model=w), state, ClientContext(worker, 0, 2)).upload.tree("model")
+        )
     assert (ends[0] - ends[1]).norm() > 1e-4
     z, logits, y = torch.randn(6, 5), torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
     parts = method.loss(Batch(z, logits, z, y, {"past": Outputs(z, logits)}))
@@ -73,13 +80,13 @@ def test_distillation_softens_the_teacher_only() -> None:
 
 def test_the_inherited_model_predicts(place) -> None:
     method = FedPHP(horizon=2)
-    site = place(method)
-    w = Payload(model=site.tree("shared"))
-    state = method.client(w, Payload(), Local(site, 0, 1)).state
-    update = method.client(w, state, Local(site, 0, 2))
-    x, _ = site.federation.samples(0, "test")
-    said = method.personal(update.trained, update.state, Local(site, 0, 2))(x)
-    site.load(update.state.tree("past"))
-    assert torch.equal(said, site.predictor()(x))
-    site.load(update.upload.tree("model"))
-    assert not torch.equal(said, site.predictor()(x))
+    worker = place(method)
+    w = Payload(model=worker.tree("shared"))
+    state = method.client(w, Payload(), ClientContext(worker, 0, 1)).state
+    update = method.client(w, state, ClientContext(worker, 0, 2))
+    x, _ = worker.federation.samples(0, "test")
+    said = method.personal(update.trained, update.state, ClientContext(worker, 0, 2))(x)
+    worker.load(update.state.tree("past"))
+    assert torch.equal(said, worker.predictor()(x))
+    worker.load(update.upload.tree("model"))
+    assert not torch.equal(said, worker.predictor()(x))

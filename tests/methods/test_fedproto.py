@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedproto import FedProto
@@ -36,12 +36,12 @@ def test_a_class_that_nobody_sends_keeps_its_prototype() -> None:
 def test_only_own_classes_travel_as_means_of_features(place) -> None:
     """A client with classes 0 and 1 of four sends two vectors, the means of its features, and no weights."""
     method = FedProto()
-    site = place(method, checks.federation(only={2: [0, 1]}))
-    update = method.client(Payload(), Payload(), Local(site, 2, 1))
+    worker = place(method, checks.federation(only={2: [0, 1]}))
+    update = method.client(Payload(), Payload(), ClientContext(worker, 2, 1))
     assert sorted(update.upload) == ["counts/0", "counts/1", "protos/0", "protos/1"]
-    site.load(update.state.tree("model"))
-    x, y = site.federation.samples(2)
-    features = site.outputs(x).features
+    worker.load(update.state.tree("model"))
+    x, y = worker.federation.samples(2)
+    features = worker.outputs(x).features
     for c in (0, 1):
         assert torch.allclose(
             update.upload.tree("protos")[str(c)], features[y == c].mean(0), atol=1e-6
@@ -53,28 +53,32 @@ def test_prototypes_pull_on_features(place) -> None:
     """Other prototypes change the local update; lambda 0 makes them irrelevant."""
     for lam, matters in ((1.0, True), (0.0, False)):
         method = FedProto(lam=lam)
-        site, models = place(method), []
+        worker, models = place(method), []
         for value in (0.0, 2.0):
             torch.manual_seed(0)
             down = Payload(protos=Tree((str(c), torch.full((96,), value)) for c in (0, 1)))
-            models.append(method.client(down, Payload(), Local(site, 0, 1)).state.tree("model"))
+            models.append(
+                method.client(down, Payload(), ClientContext(worker, 0, 1)).state.tree("model")
+            )
         assert models[0].equal(models[1]) is not matters
 
 
 def test_prediction_by_nearest_prototype_or_head(place) -> None:
-    site = place(FedProto())
-    model = Payload(model=site.tree("local"))
-    x, _ = site.federation.samples(0, "test")
-    features = site.outputs(x).features
+    worker = place(FedProto())
+    model = Payload(model=worker.tree("private"))
+    x, _ = worker.federation.samples(0, "test")
+    features = worker.outputs(x).features
     down = Payload(protos=Tree({"1": features[0], "3": features[1]}))
-    said = FedProto().personal(down, model, Local(site, 0, 1))(x)
+    said = FedProto().personal(down, model, ClientContext(worker, 0, 1))(x)
     assert said[:2].argmax(1).tolist() == [1, 3]
     assert set(said.argmax(1).tolist()) == {1, 3}, "classes without prototype are never said"
-    head = site.predictor()(x)
-    assert torch.equal(FedProto(predict="head").personal(down, model, Local(site, 0, 1))(x), head)
-    assert torch.equal(FedProto().personal(Payload(), model, Local(site, 0, 1))(x), head), (
-        "before the first prototypes"
+    head = worker.predictor()(x)
+    assert torch.equal(
+        FedProto(predict="head").personal(down, model, ClientContext(worker, 0, 1))(x), head
     )
+    assert torch.equal(
+        FedProto().personal(Payload(), model, ClientContext(worker, 0, 1))(x), head
+    ), "before the first prototypes"
 
 
 def test_prototypes_are_tiny_beside_weights() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedrcl import FedRCL
@@ -12,19 +12,21 @@ from fedloom.testing.checks import federation, network
 
 
 def run(method: FedRCL, world=None):
-    site = Site(method, world or federation(), network(), Training(batch=100, steps=1), seed=7)
-    local = Local(site, 1, 1)
+    worker = ClientWorker(
+        method, world or federation(), network(), Training(batch=100, steps=1), seed=7
+    )
+    local = ClientContext(worker, 1, 1)
     local.load()
     torch.manual_seed(0)  # dropout
-    return site, method.train(Payload(), Payload(), local)
+    return worker, method.train(Payload(), Payload(), local)
 
 
 def test_the_contrast_is_of_what_enters_the_relu() -> None:
     """Worked out again from the convolution and BatchNorm in training mode."""
-    site, fit = run(FedRCL())
-    site.load()
-    x, y = site.federation.samples(1)
-    inner = site.model.body[:2].train()(site.federation.data.prepare(x)).mean((2, 3))
+    worker, fit = run(FedRCL())
+    worker.load()
+    x, y = worker.federation.samples(1)
+    inner = worker.model.body[:2].train()(worker.federation.data.prepare(x)).mean((2, 3))
     assert fit.losses["contrast"] == pytest.approx(
         relaxed_contrast(inner, y, 0.05, 0.7, 1.0).item(), rel=1e-3
     )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.methods.fedrep import FedRep
 
@@ -12,23 +12,26 @@ from fedloom.methods.fedrep import FedRep
 def test_each_phase_leaves_the_other_part_bitwise(place, monkeypatch, training) -> None:
     """Also with momentum and weight decay, under which a zeroed gradient would still move; BatchNorm included."""
     seen = []
-    plain = Local.fit
+    plain = ClientContext.fit
 
     def watched(self, *args, **changes):
-        before = {n: t.clone() for n, t in self.site.tensors.items()}
+        before = {n: t.clone() for n, t in self.worker.tensors.items()}
         fit = plain(self, *args, **changes)
         seen.append(
-            ({n for n, t in self.site.tensors.items() if not torch.equal(t, before[n])}, fit.steps)
+            (
+                {n for n, t in self.worker.tensors.items() if not torch.equal(t, before[n])},
+                fit.steps,
+            )
         )
         return fit
 
-    monkeypatch.setattr(Local, "fit", watched)
+    monkeypatch.setattr(ClientContext, "fit", watched)
     method = FedRep(head_epochs=3)
-    site = place(method, epochs=2, **training)
-    method.client(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
+    worker = place(method, epochs=2, **training)
+    method.client(Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1))
     (head, head_steps), (body, body_steps) = seen
     assert head == {"head.weight", "head.bias"}
-    assert body == {n for n in site.tensors if n.startswith("body.")}
+    assert body == {n for n in worker.tensors if n.startswith("body.")}
     assert (head_steps, body_steps) == (3 * 3, 2 * 3)  # 24 samples in batches of 8
 
 
@@ -44,11 +47,13 @@ def test_the_head_is_new_before_the_body_moves(parabolas) -> None:
 
 def test_fine_tuning_for_prediction_moves_the_head_only_and_is_forgotten(place) -> None:
     method = FedRep(finetune=2)
-    site = place(method)
-    update = method.client(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
+    worker = place(method)
+    update = method.client(
+        Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1)
+    )
     before = update.state.encode()
-    method.personal(update.trained, update.state, Local(site, 0, 1))
+    method.personal(update.trained, update.state, ClientContext(worker, 0, 1))
     assert update.state.encode() == before
     body, head = update.trained.tree("model"), update.state.tree("model")
-    assert all(torch.equal(site.tensors[n], t) for n, t in body.items())
-    assert not any(torch.equal(site.tensors[n], t) for n, t in head.items())
+    assert all(torch.equal(worker.tensors[n], t) for n, t in body.items())
+    assert not any(torch.equal(worker.tensors[n], t) for n, t in head.items())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import make
 from fedloom.core.payload import Payload
@@ -36,28 +36,32 @@ def test_absent_classes_and_gamma_0() -> None:
 
 def test_counts_are_those_of_the_data_set(place) -> None:
     """With drop_last a loader would never show the rare class, and its loss would be infinite when it does."""
-    site = place(FedRoD(), federation(sizes=(25, 9)), drop_last=True)
-    local = Local(site, 1, 1)
+    worker = place(FedRoD(), federation(sizes=(25, 9)), drop_last=True)
+    local = ClientContext(worker, 1, 1)
     assert local.counts.sum() == 9
-    update = site.method.client(Payload(model=site.tree("shared")), Payload(), local)
+    update = worker.method.client(Payload(model=worker.tree("shared")), Payload(), local)
     assert all(math.isfinite(v) for v in local.losses().values())
     assert update.upload
 
 
 def test_the_personal_loss_moves_the_personal_head_only(place, monkeypatch) -> None:
     """Body and generic head end where they end without a personal branch; the personal head leaves zero."""
-    site = place(FedRoD())
-    down = Payload(model=site.tree("shared"))
-    update = site.method.client(down, Payload(), Local(site, 0, 1))
+    worker = place(FedRoD())
+    down = Payload(model=worker.tree("shared"))
+    update = worker.method.client(down, Payload(), ClientContext(worker, 0, 1))
     personal = update.state.tree("model")
     assert set(personal) == {"personal.weight", "personal.bias"}
     assert all(t.abs().max() > 0 for t in personal.values())
     far = {n: t + 5.0 for n, t in personal.items()}
-    other = site.method.client(down, Payload(model=type(personal)(far)), Local(site, 0, 1))
+    other = worker.method.client(
+        down, Payload(model=type(personal)(far)), ClientContext(worker, 0, 1)
+    )
     torch.manual_seed(0)
-    first = site.method.client(down, Payload(), Local(site, 0, 1)).upload
+    first = worker.method.client(down, Payload(), ClientContext(worker, 0, 1)).upload
     torch.manual_seed(0)
-    second = site.method.client(down, Payload(model=type(personal)(far)), Local(site, 0, 1)).upload
+    second = worker.method.client(
+        down, Payload(model=type(personal)(far)), ClientContext(worker, 0, 1)
+    ).upload
     assert first.equal(second)
     assert not other.state.equal(update.state)
 
@@ -69,11 +73,13 @@ def test_the_generic_part_with_gamma_0_is_fedavg() -> None:
 
 
 def test_prediction_is_the_sum_of_both_heads(place) -> None:
-    site = place(FedRoD())
-    update = site.method.client(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
-    x, _ = site.federation.samples(0, "test")
-    said = site.method.personal(update.trained, update.state, Local(site, 0, 1))(x)
-    seen, w = site.outputs(x), update.state.tree("model")
+    worker = place(FedRoD())
+    update = worker.method.client(
+        Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1)
+    )
+    x, _ = worker.federation.samples(0, "test")
+    said = worker.method.personal(update.trained, update.state, ClientContext(worker, 0, 1))(x)
+    seen, w = worker.outputs(x), update.state.tree("model")
     own = seen.features @ w["personal.weight"].T + w["personal.bias"]
     assert torch.allclose(said, seen.logits + own, atol=1e-5)
     assert not torch.allclose(said, own, atol=1e-2) and not torch.allclose(

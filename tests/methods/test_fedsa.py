@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedsa import FedSA
@@ -12,50 +12,50 @@ from fedloom.parts.prototypes import distances, nearest_other
 from fedloom.testing.checks import check_absence, check_hard_clients, federation, network, trace
 
 
-def place(method: FedSA) -> Site:
-    return Site(method, federation(), network(), Training(batch=100, steps=1), seed=7)
+def place(method: FedSA) -> ClientWorker:
+    return ClientWorker(method, federation(), network(), Training(batch=100, steps=1), seed=7)
 
 
 def test_the_gap_between_two_anchors() -> None:
     assert nearest_other(torch.tensor([[0.0, 0.0], [3.0, 4.0]])).mean().item() == pytest.approx(5)
 
 
-def losses(state: Payload) -> tuple[Site, Payload, dict[str, float]]:
+def losses(state: Payload) -> tuple[ClientWorker, Payload, dict[str, float]]:
     method = FedSA()
-    site = place(method)
-    site.model.body[4].p = 0.0  # no dropout, so that the numbers can be worked out again
-    down = method.download(method.init(site), 0)
-    local = Local(site, 0, 1)
+    worker = place(method)
+    worker.model.body[4].p = 0.0  # no dropout, so that the numbers can be worked out again
+    down = method.download(method.init(worker), 0)
+    local = ClientContext(worker, 0, 1)
     local.load()
-    return site, down, method.train(down, state, local).losses
+    return worker, down, method.train(down, state, local).losses
 
 
-def by_hand(site: Site, anchors: torch.Tensor, gap: float) -> dict[str, float]:
-    x, y = site.federation.samples(0)
-    site.load()
+def by_hand(worker: ClientWorker, anchors: torch.Tensor, gap: float) -> dict[str, float]:
+    x, y = worker.federation.samples(0)
+    worker.load()
     with torch.no_grad():
-        z = site.model.body.train()(site.federation.data.prepare(x))
+        z = worker.model.body.train()(worker.federation.data.prepare(x))
         away = distances(z, anchors)
         away[torch.arange(len(y)), y] += gap
         return {
             "anchors": ((z - anchors[y]) ** 2).mean().item(),
             "margin": F.cross_entropy(-away, y).item(),
-            "calibration": F.cross_entropy(site.model.head(anchors), torch.arange(4)).item(),
+            "calibration": F.cross_entropy(worker.model.head(anchors), torch.arange(4)).item(),
         }
 
 
 def test_the_terms() -> None:
-    site, down, got = losses(Payload())
+    worker, down, got = losses(Payload())
     anchors = down.tensor("anchors")
-    for name, value in by_hand(site, anchors, nearest_other(anchors).mean().item()).items():
+    for name, value in by_hand(worker, anchors, nearest_other(anchors).mean().item()).items():
         assert got[name] == pytest.approx(value, rel=1e-4), name
 
 
 def test_the_larger_gap_counts_and_a_single_class_has_none() -> None:
     far = Payload(means=1000 * torch.eye(4, 96), counts=torch.tensor([1, 1, 0, 0]))
-    site, down, got = losses(far)
+    worker, down, got = losses(far)
     assert got["margin"] == pytest.approx(
-        by_hand(site, down.tensor("anchors"), 1000 * 2**0.5)["margin"], rel=1e-4
+        by_hand(worker, down.tensor("anchors"), 1000 * 2**0.5)["margin"], rel=1e-4
     )
     single = Payload(means=1000 * torch.eye(4, 96), counts=torch.tensor([1, 0, 0, 0]))
     assert losses(single)[2]["margin"] == pytest.approx(losses(Payload())[2]["margin"])
@@ -80,24 +80,26 @@ def test_anchors_move_a_ten_thousandth_of_the_way_and_only_where_there_is_news()
 
 
 def test_prediction_is_by_global_prototypes_not_anchors() -> None:
-    site = place(FedSA())
-    site.load()
-    x = site.federation.data.x[:4]
-    features = site.outputs(x).features
+    worker = place(FedSA())
+    worker.load()
+    x = worker.federation.data.x[:4]
+    features = worker.outputs(x).features
     down = Payload(
         prototypes=features.clone(),
         anchors=features.flip(0),
         seen=torch.tensor([True, True, True, False]),
     )
-    said = FedSA().personal(down, Payload(), Local(site, 0, 1))(x)
+    said = FedSA().personal(down, Payload(), ClientContext(worker, 0, 1))(x)
     assert (
         said.argmax(1)[:3].tolist() == [0, 1, 2] and said.argmax(1)[3] != 3
     )  # class 3 has no prototype
 
 
 def test_clients_remember_their_class_means() -> None:
-    site = place(FedSA())
-    update = FedSA().client(FedSA().download(FedSA().init(site), 0), Payload(), Local(site, 0, 1))
+    worker = place(FedSA())
+    update = FedSA().client(
+        FedSA().download(FedSA().init(worker), 0), Payload(), ClientContext(worker, 0, 1)
+    )
     assert torch.equal(update.state.tensor("means"), update.upload.tensor("means"))
 
 

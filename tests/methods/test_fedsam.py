@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedsam import FedSAM
@@ -28,9 +28,9 @@ def test_the_step_uphill_is_shared_between_tensors(parabolas) -> None:
 
 
 def test_weight_decay_acts_at_the_restored_weights(parabolas) -> None:
-    site = parabolas([0], [1]).site(FedSAM(), 1.0, lr=0.1, weight_decay=0.5)
-    FedSAM(rho=0.1).train(Payload(), Payload(), Local(site, 0, 1))
-    assert site.tensors[W].item() == pytest.approx(1 - 0.1 * (1.1 + 0.5 * 1.0), abs=1e-6)
+    worker = parabolas([0], [1]).worker(FedSAM(), 1.0, lr=0.1, weight_decay=0.5)
+    FedSAM(rho=0.1).train(Payload(), Payload(), ClientContext(worker, 0, 1))
+    assert worker.tensors[W].item() == pytest.approx(1 - 0.1 * (1.1 + 0.5 * 1.0), abs=1e-6)
 
 
 def test_adaptive_uses_its_own_radius(parabolas) -> None:
@@ -43,15 +43,15 @@ def test_adaptive_uses_its_own_radius(parabolas) -> None:
 
 def test_batchnorm_counts_each_batch_once() -> None:
     sites = [
-        Site(FedSAM(), federation(), network(), Training(batch=8, steps=3), seed=7)
+        ClientWorker(FedSAM(), federation(), network(), Training(batch=8, steps=3), seed=7)
         for _ in range(2)
     ]
-    for site, rho in zip(sites, (0.0, 1e-9), strict=True):
-        local = Local(site, 0, 1)
+    for worker, rho in zip(sites, (0.0, 1e-9), strict=True):
+        local = ClientContext(worker, 0, 1)
         local.load()
         torch.manual_seed(0)
         FedSAM(rho=rho).train(Payload(), Payload(), local)
-    plain, sharp = (site.tensors for site in sites)
+    plain, sharp = (worker.tensors for worker in sites)
     assert sharp["body.1.num_batches_tracked"] == plain["body.1.num_batches_tracked"] == 3
     torch.testing.assert_close(
         sharp["body.1.running_var"], plain["body.1.running_var"], rtol=1e-2, atol=1e-2
@@ -62,14 +62,16 @@ def test_batchnorm_counts_each_batch_once() -> None:
 def test_several_steps_against_a_plain_loop(adaptive: bool) -> None:
     """On a network with BatchNorm: two passes over each batch, statistics from the first, written out by hand."""
     method = FedSAM(rho=0.3, adaptive=adaptive)
-    site = Site(method, federation(), network(), Training(batch=100, steps=3, lr=0.1), seed=7)
-    site.model.body[4].p = 0.0
-    local = Local(site, 1, 1)
+    worker = ClientWorker(
+        method, federation(), network(), Training(batch=100, steps=3, lr=0.1), seed=7
+    )
+    worker.model.body[4].p = 0.0
+    local = ClientContext(worker, 1, 1)
     local.load()
-    model = copy.deepcopy(site.model).train()
+    model = copy.deepcopy(worker.model).train()
     method.train(Payload(), Payload(), local)
-    x, y = site.federation.samples(1)
-    x = site.federation.data.prepare(
+    x, y = worker.federation.samples(1)
+    x = worker.federation.data.prepare(
         x
     )  # one batch holds all samples, so their order is of no account
     for _ in range(3):
@@ -95,4 +97,4 @@ def test_several_steps_against_a_plain_loop(adaptive: bool) -> None:
             for n, p in model.named_parameters():
                 p.sub_(0.1 * gradients[n])
     for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(site.tensors[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(worker.tensors[name], tensor, rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ from math import exp, log
 import pytest
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedtgp import FedTGP, margin_of, prototypes
@@ -13,8 +13,8 @@ from fedloom.parts.prototypes import distances, margin_loss
 from fedloom.testing.checks import check_absence, check_hard_clients, federation, network, trace
 
 
-def place(method: FedTGP) -> Site:
-    return Site(method, federation(), network(), Training(batch=8), seed=7)
+def place(method: FedTGP) -> ClientWorker:
+    return ClientWorker(method, federation(), network(), Training(batch=8), seed=7)
 
 
 def test_the_loss() -> None:
@@ -34,8 +34,8 @@ def test_the_margin_is_the_largest_gap_to_a_nearest_other() -> None:
 
 def test_the_server_draws_prototypes_to_uploads_and_apart() -> None:
     method = FedTGP(server_epochs=300)
-    site = place(method)
-    server = method.init(site).replace(seed=7, round=1)
+    worker = place(method)
+    server = method.init(worker).replace(seed=7, round=1)
     means = 3 * torch.eye(4, 96)
     up = Payload(means=means, counts=torch.tensor([5, 5, 5, 0]))
     after = method.aggregate(server, iter([(0, up), (1, up)]))
@@ -48,8 +48,8 @@ def test_the_server_draws_prototypes_to_uploads_and_apart() -> None:
 
 def test_the_first_round_is_plain_and_later_ones_feel_prototypes() -> None:
     method = FedTGP()
-    site = place(method)
-    local = Local(site, 0, 1)
+    worker = place(method)
+    local = ClientContext(worker, 0, 1)
     local.load()
     assert set(method.train(Payload(), Payload(), local).losses) == {"ce"}
     down = Payload(prototypes=torch.zeros(4, 96))
@@ -60,8 +60,8 @@ def test_the_first_round_is_plain_and_later_ones_feel_prototypes() -> None:
 
 def test_uploads_are_of_the_model_just_trained() -> None:
     method = FedTGP()
-    site = place(method)
-    local = Local(site, 0, 1)
+    worker = place(method)
+    local = ClientContext(worker, 0, 1)
     update = method.client(Payload(), Payload(), local)
     local.load(update.state.tree("model"))
     features, y = local.outputs()
@@ -71,14 +71,14 @@ def test_uploads_are_of_the_model_just_trained() -> None:
 
 
 def test_prediction_is_by_the_nearest_prototype() -> None:
-    site = place(FedTGP())
-    local, x = Local(site, 0, 1), site.federation.data.x[:5]
-    site.load()
-    features = site.outputs(x).features
+    worker = place(FedTGP())
+    local, x = ClientContext(worker, 0, 1), worker.federation.data.x[:5]
+    worker.load()
+    features = worker.outputs(x).features
     anchors = torch.stack([features[i] for i in range(4)])
     down = Payload(prototypes=anchors)
     assert FedTGP().personal(down, Payload(), local)(x).argmax(1)[:4].tolist() == [0, 1, 2, 3]
-    head = site.outputs(x).logits
+    head = worker.outputs(x).logits
     assert torch.equal(FedTGP(predict="head").personal(down, Payload(), local)(x), head)
     assert torch.equal(
         FedTGP().personal(Payload(), Payload(), local)(x), head

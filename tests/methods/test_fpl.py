@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
@@ -34,16 +34,16 @@ def test_clusters_by_class_and_counts_do_not_weigh() -> None:
 
 def test_the_unbiased_prototype_is_the_mean_of_clusters_not_of_clients() -> None:
     """What a client trains towards: (0.5, 0.5) though three of four uploads are at (1, 0)."""
-    site = Site(FPL(), federation(), network(), Training(batch=100, steps=1), seed=7)
-    local = Local(site, 0, 1)
+    worker = ClientWorker(FPL(), federation(), network(), Training(batch=100, steps=1), seed=7)
+    local = ClientContext(worker, 0, 1)
     local.load()
     clusters = torch.stack([torch.ones(96), torch.zeros(96)])
     down = Payload(clusters=clusters, owners=torch.tensor([1, 1]))
     fit = FPL().train(down, Payload(), local)
     torch.manual_seed(0)
-    site.load()
+    worker.load()
     seen = []
-    again = Local(site, 0, 1)
+    again = ClientContext(worker, 0, 1)
     again.fit(lambda b: (seen.append((b.features.detach(), b.y)), b.logits.mean())[1], steps=1)
     features, y = seen[0]
     wanted = (features[y == 1] - 0.5).pow(2).mean().item()
@@ -61,8 +61,8 @@ def test_a_class_that_nobody_has_keeps_its_prototypes() -> None:
 
 
 def test_the_first_round_is_plain() -> None:
-    site = Site(FPL(), federation(), network(), Training(batch=8), seed=7)
-    local = Local(site, 0, 1)
+    worker = ClientWorker(FPL(), federation(), network(), Training(batch=8), seed=7)
+    local = ClientContext(worker, 0, 1)
     local.load()
     assert set(FPL().train(Payload(), Payload(), local).losses) == {"ce"}
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
@@ -14,32 +14,35 @@ from fedloom.parts.spectrum import amplitude
 from fedloom.testing.checks import federation, network
 
 
-def place(method: HarmoFL) -> Site:
-    return Site(method, federation(), network(), Training(batch=8, steps=1), seed=7)
+def place(method: HarmoFL) -> ClientWorker:
+    return ClientWorker(method, federation(), network(), Training(batch=8, steps=1), seed=7)
 
 
-def started(method: HarmoFL, clients=range(4)) -> tuple[Site, Payload]:
-    site = place(method)
-    hellos = {k: method.hello(Local(site, k, 1)) for k in clients}
-    return site, method.join(method.init(site), hellos)
+def started(method: HarmoFL, clients=range(4)) -> tuple[ClientWorker, Payload]:
+    worker = place(method)
+    hellos = {k: method.hello(ClientContext(worker, k, 1)) for k in clients}
+    return worker, method.join(method.init(worker), hellos)
 
 
 def test_a_client_sends_the_mean_over_all_its_images_from_zero_to_one() -> None:
     """All batches count, with equal weight per image."""
-    site = place(HarmoFL())
-    x, _ = site.federation.samples(1)
+    worker = place(HarmoFL())
+    x, _ = worker.federation.samples(1)
     wanted = amplitude(x.float() / 255).mean(0)
     torch.testing.assert_close(
-        HarmoFL().hello(Local(site, 1, 1)).tensor("amplitude"), wanted, rtol=1e-4, atol=1e-3
+        HarmoFL().hello(ClientContext(worker, 1, 1)).tensor("amplitude"),
+        wanted,
+        rtol=1e-4,
+        atol=1e-3,
     )
 
 
 def test_the_common_amplitude_is_the_mean_of_the_first_and_stays() -> None:
     method = HarmoFL()
-    site, server = started(method, [0, 1])
-    sent = [method.hello(Local(site, k, 1)).tensor("amplitude") for k in range(3)]
+    worker, server = started(method, [0, 1])
+    sent = [method.hello(ClientContext(worker, k, 1)).tensor("amplitude") for k in range(3)]
     torch.testing.assert_close(server.tensor("amplitude"), (sent[0] + sent[1]) / 2)
-    later = method.join(server, {2: method.hello(Local(site, 2, 5))})
+    later = method.join(server, {2: method.hello(ClientContext(worker, 2, 5))})
     assert torch.equal(later.tensor("amplitude"), server.tensor("amplitude"))
     assert "amplitude" in method.download(later, 2)  # but a late joiner receives it
     assert later.tensor("sizes").tolist() == [24, 40, 16, 0]
@@ -48,15 +51,15 @@ def test_the_common_amplitude_is_the_mean_of_the_first_and_stays() -> None:
 @pytest.mark.parametrize("which", ["all", "mean"])
 def test_training_and_prediction_see_the_common_amplitude(which) -> None:
     method = HarmoFL(amplitude=which, alpha=0.0)
-    site, server = started(method)
-    local, down, shown = Local(site, 0, 1), method.download(server, 0), []
+    worker, server = started(method)
+    local, down, shown = ClientContext(worker, 0, 1), method.download(server, 0), []
     local.load(down.tree("model"))
-    site.model.body.register_forward_pre_hook(
+    worker.model.body.register_forward_pre_hook(
         lambda _, args: shown.append((args[0] + 1) / 2)
     )  # from 0 to 1
     method.train(down, Payload(), local)
-    method.personal(down, Payload(), local)(site.federation.samples(0, "test")[0])
-    method.common(server, site)(site.federation.samples(0, "test")[0])
+    method.personal(down, Payload(), local)(worker.federation.samples(0, "test")[0])
+    method.common(server, worker)(worker.federation.samples(0, "test")[0])
     target = server.tensor("amplitude")
     assert len(shown) == 3
     for x in shown:
@@ -69,11 +72,13 @@ def test_training_and_prediction_see_the_common_amplitude(which) -> None:
 
 
 def test_vectors_are_refused() -> None:
-    site = place(HarmoFL())
-    data = dataclasses.replace(site.federation.data, x=torch.zeros(len(site.federation.data.y), 5))
-    site.federation = dataclasses.replace(site.federation, data=data)
+    worker = place(HarmoFL())
+    data = dataclasses.replace(
+        worker.federation.data, x=torch.zeros(len(worker.federation.data.y), 5)
+    )
+    worker.federation = dataclasses.replace(worker.federation, data=data)
     with pytest.raises(FedloomError, match="needs images"):
-        HarmoFL().hello(Local(site, 0, 1))
+        HarmoFL().hello(ClientContext(worker, 0, 1))
 
 
 def test_the_perturbed_step(parabolas) -> None:

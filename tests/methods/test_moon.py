@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
@@ -15,35 +15,35 @@ from fedloom.models import Task, build
 from fedloom.testing.checks import federation, network, trace
 
 
-def place(method: Moon) -> Site:
-    return Site(method, federation(), network(), Training(batch=8), seed=7)
+def place(method: Moon) -> ClientWorker:
+    return ClientWorker(method, federation(), network(), Training(batch=8), seed=7)
 
 
 def test_the_classifier_reads_the_projection() -> None:
-    site = place(Moon())
-    site.load()
-    assert site.outputs(site.federation.data.x[:3]).features.shape == (3, 256)
-    assert site.model.head.in_features == 256 and site.width == 256
-    linear = [m for m in site.model.body if isinstance(m, nn.Linear)]
+    worker = place(Moon())
+    worker.load()
+    assert worker.outputs(worker.federation.data.x[:3]).features.shape == (3, 256)
+    assert worker.model.head.in_features == 256 and worker.width == 256
+    linear = [m for m in worker.model.body if isinstance(m, nn.Linear)]
     assert [(m.in_features, m.out_features) for m in linear] == [(96, 96), (96, 256)]
 
 
 def test_the_first_contrast_is_ln_two_times_mu() -> None:
-    site = place(Moon(mu=2.0))
-    local, down = Local(site, 0, 1), Payload(model=site.first)
-    local.load(site.first)
+    worker = place(Moon(mu=2.0))
+    local, down = ClientContext(worker, 0, 1), Payload(model=worker.first)
+    local.load(worker.first)
     fit = Moon(mu=2.0).train(down, Payload(), local)
     assert fit.losses["contrast"] == pytest.approx(2 * log(2), abs=1e-5)
 
 
 def test_previous_is_the_trained_model_of_the_last_participation_and_is_used() -> None:
     method = Moon()
-    site = place(method)
-    down = Payload(model=site.first)
-    update = method.client(down, Payload(), Local(site, 0, 1))
+    worker = place(method)
+    down = Payload(model=worker.first)
+    update = method.client(down, Payload(), ClientContext(worker, 0, 1))
     assert update.state.tree("previous").equal(update.upload.tree("model"))
-    local = Local(site, 0, 2)
-    local.load(site.first)
+    local = ClientContext(worker, 0, 2)
+    local.load(worker.first)
     fit = method.train(down, update.state, local)
     assert fit.losses["contrast"] != pytest.approx(5 * log(2), abs=1e-3)
 
@@ -56,13 +56,13 @@ def test_an_absent_client_keeps_its_previous_model() -> None:
 def test_references_do_not_change() -> None:
     """Their BatchNorm statistics in particular."""
     method = Moon()
-    site = place(method)
-    local = Local(site, 0, 1)
-    local.load(site.first)
-    method.train(Payload(model=site.first), Payload(), local)
-    for reference in site._references:
+    worker = place(method)
+    local = ClientContext(worker, 0, 1)
+    local.load(worker.first)
+    method.train(Payload(model=worker.first), Payload(), local)
+    for reference in worker._references:
         state = reference.state_dict()
-        assert all(torch.equal(t, state[n]) for n, t in site.first.items())
+        assert all(torch.equal(t, state[n]) for n, t in worker.first.items())
         assert not reference.training
 
 
@@ -70,14 +70,14 @@ def test_the_contrast_moves_the_model() -> None:
     ends = []
     for mu in (0.0, 5.0):
         method = Moon(mu=mu)
-        site = place(method)
+        worker = place(method)
         shifted = Payload(
-            previous=site.first.map(lambda t: t + 0.1 if t.is_floating_point() else t)
+            previous=worker.first.map(lambda t: t + 0.1 if t.is_floating_point() else t)
         )
         ends.append(
-            method.client(Payload(model=site.first), shifted, Local(site, 0, 1)).upload.tree(
-                "model"
-            )
+            method.client(
+                Payload(model=worker.first), shifted, ClientContext(worker, 0, 1)
+            ).upload.tree("model")
         )
     assert not ends[0].equal(ends[1])
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.methods.perfedavg import PerFedAvg
 from fedloom.testing import checks
@@ -38,12 +38,14 @@ def test_clients_count_alike(parabolas) -> None:
 
 def test_prediction_adapts_by_plain_steps_of_size_alpha(parabolas) -> None:
     """Whatever the optimiser of training is: momentum would make the second step longer."""
-    site = parabolas([4], [3]).site(PerFedAvg(inner_lr=0.25, adapt=2), 0.0, lr=0.1, steps=7)
-    site.training = site.training.changed(
+    worker = parabolas([4], [3]).worker(PerFedAvg(inner_lr=0.25, adapt=2), 0.0, lr=0.1, steps=7)
+    worker.training = worker.training.changed(
         momentum=0.9, nesterov=True, weight_decay=0.5, lr_decay=0.5
     )
-    site.method.personal(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 3))
-    assert site.tensors[W].item() == pytest.approx(4 - 4 * 0.75**2, abs=1e-6)
+    worker.method.personal(
+        Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 3)
+    )
+    assert worker.tensors[W].item() == pytest.approx(4 - 4 * 0.75**2, abs=1e-6)
 
 
 def test_prediction_looks_at_training_data_only(place) -> None:
@@ -63,9 +65,9 @@ def test_prediction_looks_at_training_data_only(place) -> None:
             if spoil == "held out":
                 x[rows] = 255 - x[rows]
         data = dataclasses.replace(whole, data=dataclasses.replace(whole.data, x=x, y=y))
-        site = place(PerFedAvg(inner_lr=0.1), data)
-        predict = site.method.personal(
-            Payload(model=site.tree("shared")), Payload(), Local(site, 1, 2)
+        worker = place(PerFedAvg(inner_lr=0.1), data)
+        predict = worker.method.personal(
+            Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 1, 2)
         )
         return predict(whole.data.x[client.test])
 
@@ -81,8 +83,10 @@ def test_prediction_looks_at_training_data_only(place) -> None:
 def test_perturbed_passes_leave_batchnorm_alone(place, variant: str) -> None:
     """Its counter counts the steps, not the two or four passes of each; its means are those of the first pass."""
     method = PerFedAvg(variant=variant)
-    site = place(method, steps=5)
-    update = method.client(Payload(model=site.tree("shared")), Payload(), Local(site, 0, 1))
+    worker = place(method, steps=5)
+    update = method.client(
+        Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1)
+    )
     assert update.upload.tree("model")["body.1.num_batches_tracked"].item() == 5
 
 
@@ -90,13 +94,13 @@ def test_hessian_free_is_not_drowned_by_dropout(place) -> None:
     """Both perturbed gradients meet the same dropout: the result is close to first order, not hundreds of times it."""
     models = {}
     for variant in ("fo", "hf"):
-        site = place(PerFedAvg(variant=variant, delta=1e-3), steps=1)
-        start = site.tree("shared")
+        worker = place(PerFedAvg(variant=variant, delta=1e-3), steps=1)
+        start = worker.tree("shared")
         torch.manual_seed(3)
-        up = site.method.client(Payload(model=start), Payload(), Local(site, 0, 1)).upload.tree(
-            "model"
-        )
-        params = site.parameters()
+        up = worker.method.client(
+            Payload(model=start), Payload(), ClientContext(worker, 0, 1)
+        ).upload.tree("model")
+        params = worker.parameters()
         models[variant] = (up - start).only(params)
     first, free = models["fo"], models["hf"]
     assert 0 < (free - first).norm() < 0.3 * first.norm()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local
+from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.pfedme import PFedMe
@@ -41,24 +41,24 @@ def test_server_step_and_equal_counts(parabolas) -> None:
 def test_personal_weights_are_a_copy_that_is_evaluated_and_refreshed(place) -> None:
     """What is kept is neither w_k nor the resident model's memory, prediction uses it, and each round makes it anew."""
     method = PFedMe()
-    site = place(method)
-    down = Payload(model=site.tree("shared"))
-    update = method.client(down, Payload(), Local(site, 0, 1))
+    worker = place(method)
+    down = Payload(model=worker.tree("shared"))
+    update = method.client(down, Payload(), ClientContext(worker, 0, 1))
     theta, w_k = update.state.tree("theta"), update.upload.tree("model")
-    params = site.parameters()
+    params = worker.parameters()
     assert (theta.only(params) - w_k.only(params)).norm() > 1e-3
     kept = theta.clone()
     with torch.no_grad():
-        for tensor in site.tensors.values():
+        for tensor in worker.tensors.values():
             tensor.zero_()
         for tensor in w_k.values():
             tensor.zero_()
     assert theta.equal(kept)
-    x, _ = site.federation.samples(0, "test")
-    said = method.personal(down, update.state, Local(site, 0, 1))(x)
-    site.load(theta)
-    assert torch.equal(said, site.predictor()(x))
-    after = method.client(down, update.state, Local(site, 0, 2)).state.tree("theta")
+    x, _ = worker.federation.samples(0, "test")
+    said = method.personal(down, update.state, ClientContext(worker, 0, 1))(x)
+    worker.load(theta)
+    assert torch.equal(said, worker.predictor()(x))
+    after = method.client(down, update.state, ClientContext(worker, 0, 2)).state.tree("theta")
     assert not after.equal(theta)
 
 
@@ -66,11 +66,11 @@ def test_theta_stays_near_w_for_large_lambda_and_leaves_for_small(place) -> None
     """The distance that the penalty weighs: a penalty without gradient would give both the same."""
     apart = []
     for lam, lr in ((1.0, 0.09), (100.0, 0.009)):
-        site = place(PFedMe(lam=lam, inner=40, inner_lr=lr), steps=1, lr=1e-6)
-        start = site.tree("shared")
-        theta = site.method.client(Payload(model=start), Payload(), Local(site, 0, 1)).state.tree(
-            "theta"
-        )
-        params = Tree(site.parameters())
+        worker = place(PFedMe(lam=lam, inner=40, inner_lr=lr), steps=1, lr=1e-6)
+        start = worker.tree("shared")
+        theta = worker.method.client(
+            Payload(model=start), Payload(), ClientContext(worker, 0, 1)
+        ).state.tree("theta")
+        params = Tree(worker.parameters())
         apart.append((theta.only(params) - start.only(params)).norm().item())
     assert apart[0] > 5 * apart[1] > 0

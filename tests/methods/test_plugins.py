@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import fedloom
-from fedloom.client.context import Batch, Local
+from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
+from fedloom.core.local import Batch
 from fedloom.core.method import (
     PLUGINS,
     Method,
@@ -180,13 +181,13 @@ class Hooks(Plugin):
         assert torch.equal(batch.seen[0].output, batch.logits)
         return {"extra": self.pull * model.extra(batch.features).tanh().mean()}
 
-    def init(self, site):
-        return super().init(site).replace(heard=torch.zeros(site.clients))
+    def init(self, worker):
+        return super().init(worker).replace(heard=torch.zeros(worker.clients))
 
     def download(self, server, k):
         return super().download(server, k).replace(heard=server.tensor("heard"))
 
-    def client(self, down: Payload, state: Payload, local: Local):
+    def client(self, down: Payload, state: Payload, local: ClientContext):
         update = super().client(down, state, local)
         upload = update.upload.replace(mine=float(local.size))
         return fedloom.core.method.Update(
@@ -217,7 +218,7 @@ def test_all_hooks_together(name: str, place, monkeypatch: pytest.MonkeyPatch) -
     assert Payload.decode(seen.states[1][0]).tensor("seen").tolist() == [24, 40, 16, 32]
     parts = [n for n in seen.metrics[0]["loss"] if n.split("/")[-1] == "extra"]
     assert len(parts) == (2 if name == "ditto" else 1), "in every fit"
-    site = place(make(f"{name}+test-hooks"))
-    assert not torch.equal(seen.server.tensor("model/extra.weight"), site.first["extra.weight"]), (
-        "it is trained"
-    )
+    worker = place(make(f"{name}+test-hooks"))
+    assert not torch.equal(
+        seen.server.tensor("model/extra.weight"), worker.first["extra.weight"]
+    ), "it is trained"

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def site(folder: Path) -> Site:
+def worker(folder: Path) -> ClientWorker:
     rng = torch.Generator().manual_seed(1)
     y = torch.arange(30) % 3
     x = F.normalize(
@@ -88,7 +88,7 @@ def site(folder: Path) -> Site:
         data, (Client(np.arange(15), none, none), Client(np.arange(15, 30), none, none))
     )
     method = PromptFL(tokens=4)
-    return Site(
+    return ClientWorker(
         method,
         world,
         Split(nn.Flatten(), nn.Linear(12, 3), 12),
@@ -110,24 +110,25 @@ def test_the_context_stands_between_the_start_and_the_name(folder: Path) -> None
     assert torch.allclose(found, model.get_text_features(input_ids=ids).pooler_output, atol=1e-5)
 
 
-def test_gradients_reach_the_context_and_a_round_moves_it(site: Site) -> None:
-    method, server = site.method, first(site)
+def test_gradients_reach_the_context_and_a_round_moves_it(worker: ClientWorker) -> None:
+    method, server = worker.method, first(worker)
     down = method.download(server, 0)
     context = down.tree("head")["context"]
     assert context.shape == (4, 16) and 0.01 < float(context.std()) < 0.03
-    update = method.client(down, Payload(), Local(site, 0, 1))
+    update = method.client(down, Payload(), ClientContext(worker, 0, 1))
     assert list(update.upload) == ["head/context"] and not torch.equal(
         update.upload.tree("head")["context"], context
     )
-    x, y = site.federation.samples(0)
+    x, y = worker.federation.samples(0)
     before, after = (
-        method.personal(p, update.state, Local(site, 0, 1))(x) for p in (down, update.trained)
+        method.personal(p, update.state, ClientContext(worker, 0, 1))(x)
+        for p in (down, update.trained)
     )
     assert F.cross_entropy(after, y) < F.cross_entropy(before, y)
 
 
-def test_contexts_are_averaged_equally(site: Site) -> None:
-    method, server = site.method, first(site)
+def test_contexts_are_averaged_equally(worker: ClientWorker) -> None:
+    method, server = worker.method, first(worker)
     uploads = [(k, Payload(head=Payload(context=torch.full((4, 16), float(k))))) for k in (0, 1)]
     after = method.aggregate(server.replace(sizes=torch.tensor([9, 1])), iter(uploads))
     assert torch.equal(after.tree("head")["context"], torch.full((4, 16), 0.5))
@@ -141,7 +142,7 @@ def test_too_long_a_context_is_refused(folder: Path) -> None:
 
 
 def test_an_encoder_without_trained_prompts_says_so(
-    place: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    place: Callable[..., ClientWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedloom.methods import promptfl
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.qffl import QFFL
@@ -36,9 +36,9 @@ def test_the_norm_is_over_all_tensors_together(parabolas) -> None:
 
 def test_the_step_size_is_this_rounds(parabolas) -> None:
     """With a decaying step size L = 1 / lr follows it, so q = 0 stays the plain mean, and h the paper's."""
-    site = world(parabolas).site(QFFL(), 1.0, lr=0.2, lr_decay=0.5)
-    down = Payload(model=site.tree("shared"))
-    up = QFFL().client(down, Payload(), Local(site, 0, round=2)).upload
+    worker = world(parabolas).worker(QFFL(), 1.0, lr=0.2, lr_decay=0.5)
+    down = Payload(model=worker.tree("shared"))
+    up = QFFL().client(down, Payload(), ClientContext(worker, 0, round=2)).upload
     assert up.number("lr") == pytest.approx(0.1)
     assert up.number("loss") == pytest.approx(2.0, abs=1e-5)
     assert up.tree("delta")[W].item() == pytest.approx(-0.5, abs=1e-5)
@@ -50,10 +50,17 @@ def test_a_loss_of_zero_is_no_trouble(parabolas) -> None:
 
 
 def test_buffers_are_averaged_and_take_no_part_in_the_norm() -> None:
-    site = Site(QFFL(), federation(), network(), Training(batch=8), seed=7)
-    server = QFFL().join(QFFL().init(site), {k: QFFL().hello(Local(site, k, 1)) for k in range(4)})
+    worker = ClientWorker(QFFL(), federation(), network(), Training(batch=8), seed=7)
+    server = QFFL().join(
+        QFFL().init(worker), {k: QFFL().hello(ClientContext(worker, k, 1)) for k in range(4)}
+    )
     ups = [
-        (k, QFFL().client(QFFL().download(server, k), Payload(), Local(site, k, 1)).upload)
+        (
+            k,
+            QFFL()
+            .client(QFFL().download(server, k), Payload(), ClientContext(worker, k, 1))
+            .upload,
+        )
         for k in range(4)
     ]
     assert all(not n.startswith("body.1.running") for n in ups[0][1].tree("delta"))

@@ -7,22 +7,22 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.tip_adapter import TipAdapter
 from fedloom.testing import checks
 
 
-def test_the_cache_is_the_clients_training_set(place: Callable[..., Site]) -> None:
-    site = place(TipAdapter())
-    method, server = TipAdapter(), first(site)
-    head = method.cache(method.download(server, 1), Payload(), Local(site, 1, 1))
-    x, y = site.federation.samples(1)
+def test_the_cache_is_the_clients_training_set(place: Callable[..., ClientWorker]) -> None:
+    worker = place(TipAdapter())
+    method, server = TipAdapter(), first(worker)
+    head = method.cache(method.download(server, 1), Payload(), ClientContext(worker, 1, 1))
+    x, y = worker.federation.samples(1)
     assert torch.allclose(head.keys, F.normalize(x, dim=1)) and torch.equal(
         head.values.argmax(1), y
     )
-    f = site.federation.data.x[:5]
+    f = worker.federation.data.x[:5]
     near = (
         1.17
         * torch.exp(-(1 - F.normalize(f, dim=1) @ F.normalize(x, dim=1).T))
@@ -33,11 +33,13 @@ def test_the_cache_is_the_clients_training_set(place: Callable[..., Site]) -> No
     )
 
 
-def test_a_client_without_the_highest_class_scores_all_of_them(place: Callable[..., Site]) -> None:
-    site = place(TipAdapter(), checks.federation(sizes=(8, 8), only={0: [0], 1: [0, 1]}))
-    method, server = TipAdapter(), first(site)
+def test_a_client_without_the_highest_class_scores_all_of_them(
+    place: Callable[..., ClientWorker],
+) -> None:
+    worker = place(TipAdapter(), checks.federation(sizes=(8, 8), only={0: [0], 1: [0, 1]}))
+    method, server = TipAdapter(), first(worker)
     for k in range(2):
-        scores = method.personal(method.download(server, k), Payload(), Local(site, k, 1))(
-            site.federation.data.x[:3]
-        )
+        scores = method.personal(
+            method.download(server, k), Payload(), ClientContext(worker, k, 1)
+        )(worker.federation.data.x[:3])
         assert scores.shape == (3, 4)

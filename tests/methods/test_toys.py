@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import make
@@ -111,9 +111,9 @@ def test_scaffold_server_step(parabolas) -> None:
 def test_scaffold_refuses_what_breaks_its_estimate(parabolas, wrong) -> None:
     world = parabolas([4], [1])
     model = build("linear", Task((2,), 5))
-    site = Site(Scaffold(), world.federation, model, Training(**wrong), seed=0)
+    worker = ClientWorker(Scaffold(), world.federation, model, Training(**wrong), seed=0)
     with pytest.raises(FedloomError, match="plain SGD"):
-        Scaffold().init(site)
+        Scaffold().init(worker)
 
 
 def _images(n: int) -> Federation:
@@ -137,13 +137,13 @@ def _images(n: int) -> Federation:
 def test_fedbn_keeps_all_twenty_layers_of_a_resnet18() -> None:
     """By type: the three layers in shortcuts count too, affine weights and statistics alike."""
     model = build("resnet18", Task((3, 32, 32), 4), width=8)
-    site = Site(make("fedbn"), _images(8), model, Training(), seed=0)
-    local = site.roles.names("local")
+    worker = ClientWorker(make("fedbn"), _images(8), model, Training(), seed=0)
+    local = worker.roles.names("private")
     assert len(local) == 20 * 5  # weight, bias, mean, variance, counter
     layers = {n.rsplit(".", 1)[0] for n in local}
     kinds = {type(model.get_submodule(n)).__name__ for n in layers}
     assert len(layers) == 20 and kinds == {"BatchNorm2d"}
-    assert not [n for n in site.tree("shared") if n in local]
+    assert not [n for n in worker.tree("shared") if n in local]
 
 
 def test_fedbn_statistics_stay_bitwise_with_the_client() -> None:
@@ -153,11 +153,11 @@ def test_fedbn_statistics_stay_bitwise_with_the_client() -> None:
     from fedloom.executors.inplace import Inplace
 
     model = build("cnn", Task((3, 32, 32), 4), width=2, features=4, norm=True)
-    site = Site(make("fedbn"), _images(16), model, Training(batch=4), seed=0)
-    engine = Engine(site, Inplace(site), Schedule(rounds=2))
+    worker = ClientWorker(make("fedbn"), _images(16), model, Training(batch=4), seed=0)
+    engine = Engine(worker, Inplace(worker), Schedule(rounds=2))
     engine.run()
     first, second = (engine.store.get(k).tree("model") for k in (0, 1))
-    assert first.keys() == second.keys() == set(site.roles.names("local"))
+    assert first.keys() == second.keys() == set(worker.roles.names("private"))
     for name in first:
         if not name.endswith("num_batches_tracked"):
             assert not torch.equal(first[name], second[name]), name

@@ -6,20 +6,22 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.zeroshot import ZeroShot
 from fedloom.testing.checks import small_dual, trace
 
 
-def test_it_is_the_encoders_own_classifier(place: Callable[..., Site]) -> None:
-    site = place(ZeroShot())
-    x, pair = site.federation.data.x[:7], small_dual()
-    expected = pair.logits(x, pair.head(site.federation.data.classes))
-    server = first(site)
-    assert torch.allclose(ZeroShot().common(server, site)(x), expected, atol=1e-5)
-    own = ZeroShot().personal(ZeroShot().download(server, 2), Payload(), Local(site, 2, 1))
+def test_it_is_the_encoders_own_classifier(place: Callable[..., ClientWorker]) -> None:
+    worker = place(ZeroShot())
+    x, pair = worker.federation.data.x[:7], small_dual()
+    expected = pair.logits(x, pair.head(worker.federation.data.classes))
+    server = first(worker)
+    assert torch.allclose(ZeroShot().common(server, worker)(x), expected, atol=1e-5)
+    own = ZeroShot().personal(
+        ZeroShot().download(server, 2), Payload(), ClientContext(worker, 2, 1)
+    )
     assert torch.allclose(own(x), expected, atol=1e-5)
 
 
@@ -30,7 +32,7 @@ def test_text_comes_down_once_and_nothing_goes_up() -> None:
     assert [m["bytes"]["up"] for m in seen.metrics][1:] == [0, 0]
 
 
-def test_scale_and_prompts_can_be_chosen(place: Callable[..., Site]) -> None:
+def test_scale_and_prompts_can_be_chosen(place: Callable[..., ClientWorker]) -> None:
     assert first(place(ZeroShot())).number("scale") == 10.0
     assert first(place(ZeroShot(scale=100.0))).number("scale") == 100.0
     hashed = first(place(ZeroShot(text="hash", prompts=("a {}", "the {}"))))

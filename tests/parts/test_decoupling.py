@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import Seen
 from fedloom.core.errors import FedloomError
+from fedloom.core.local import Seen
 from fedloom.models import Split, Task, build
 from fedloom.parts.decoupling import (
     Correction,

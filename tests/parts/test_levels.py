@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedloom.client.context import Seen
+from fedloom.core.local import Seen
 from fedloom.models import Task, build
 from fedloom.parts.levels import levels, vectors
 from fedloom.testing.checks import network

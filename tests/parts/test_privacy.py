@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 import fedloom
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
@@ -31,7 +31,7 @@ class Client:
 ROWS = torch.tensor([[3.0, 4.0, 0.0], [0.3, 0.0, 0.4]]).repeat_interleave(
     20_000, 1
 )  # of lengths 5 and 0.5, times 141
-CLIENT: Local = Client()  # type: ignore[assignment]
+CLIENT: ClientContext = Client()  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,11 @@ def test_methods_send_perturbed_prototypes_and_keep_their_own(cls, name) -> None
         method = cls(perturb=kind, shrink=0.0)
         torch.manual_seed(0)
         model = build("projection", Task(tuple(federation.data.x.shape[1:]), 10))
-        site = Site(method, federation, model, Training(steps=1), seed=0)
-        site.load()
-        update = method.client(method.download(method.init(site), 0), Payload(), Local(site, 0, 1))
+        worker = ClientWorker(method, federation, model, Training(steps=1), seed=0)
+        worker.load()
+        update = method.client(
+            method.download(method.init(worker), 0), Payload(), ClientContext(worker, 0, 1)
+        )
         sent[kind], kept[kind] = update.upload.tensor(name), update.state
     noise = sent["laplace"] - sent["none"]
     assert noise.abs().mean().item() == pytest.approx(0.05, rel=0.25)

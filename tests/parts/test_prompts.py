@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import make
 from fedloom.encoders import TextEncoder
@@ -79,24 +79,26 @@ def test_nonsense_is_named() -> None:
 
 def test_a_federation_without_an_encoder_is_told_what_to_do() -> None:
     zero = make("zeroshot")
-    site = Site(zero, checks.federation(), checks.network(), checks.place(zero).training, seed=0)
+    worker = ClientWorker(
+        zero, checks.federation(), checks.network(), checks.place(zero).training, seed=0
+    )
     with pytest.raises(FedloomError, match=r"zeroshot .* --encoder lite-clip"):
-        zero.init(site)
+        zero.init(worker)
 
 
 def test_a_text_encoder_of_another_width_is_refused_and_hashes_fit_any() -> None:
-    site = checks.place(make("fedpact"))
+    worker = checks.place(make("fedpact"))
     with pytest.raises(
         FedloomError, match="hash gives 512 numbers, the image features of checks have 64"
     ):
-        text_head(site, "hash:512", "auto")
-    found, scale = text_head(site, "hash", "auto")
+        text_head(worker, "hash:512", "auto")
+    found, scale = text_head(worker, "hash", "auto")
     assert found.shape == (4, 64) and scale == 100.0
 
 
 def test_an_encoder_without_a_text_side_is_named() -> None:
-    site = checks.place(make("fedpact"))
-    data = replace(site.federation.data, encoder="vit-mini")
-    site.federation = replace(site.federation, data=data)
+    worker = checks.place(make("fedpact"))
+    data = replace(worker.federation.data, encoder="vit-mini")
+    worker.federation = replace(worker.federation, data=data)
     with pytest.raises(FedloomError, match="dual encoder 'vit-mini'"):
-        text_head(site, "encoder", "auto")
+        text_head(worker, "encoder", "auto")

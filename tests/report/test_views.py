@@ -135,7 +135,7 @@ def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:
         x, _ = one.federation.samples(1, "test")
         features, labels = one.features(1, "test", 10_000)
         scores = one.predictor(1)(x)
-        assert torch.allclose(one.site.model.head(features), scores, atol=1e-5)
+        assert torch.allclose(one.worker.model.head(features), scores, atol=1e-5)
         accuracy = float((scores.argmax(1) == labels).float().mean())
         assert accuracy == pytest.approx(
             runs[0].clients[1], abs=1e-6

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.client.context import Local, Site
+from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.method import REGISTRY, Method, Update, Uploads, method, names
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Mean
@@ -36,7 +36,7 @@ def test_a_good_method_passes() -> None:
 def test_hidden_memory_between_rounds_is_caught() -> None:
     @method("faulty")
     class Remembers(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             MEMORY[local.id] = MEMORY.get(local.id, 0) + 1  # lives outside the state
             return local.fit(lr=0.05 / MEMORY[local.id])
 
@@ -48,7 +48,7 @@ def test_randomness_without_a_key_is_caught() -> None:
 
     @method("faulty")
     class Random(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             return local.fit(
                 gradient=lambda s: s.g.map(
                     lambda t: t + 0.01 * torch.randn(t.shape, generator=generator)
@@ -61,7 +61,7 @@ def test_randomness_without_a_key_is_caught() -> None:
 def test_changing_the_download_is_caught() -> None:
     @method("faulty")
     class Changes(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             down.tree("model")["head.bias"].add_(1)
             return local.fit()
 
@@ -100,7 +100,7 @@ def test_a_wrong_neutral_value_is_caught() -> None:
         traits = FedAvg.traits.but(neutral=({"mu": 0.0}, "fedavg"))
         mu: float = 0.1
 
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             return local.fit(gradient=lambda s: s.g + 0.5 * s.w)
 
     assert failures(NotNeutral()) == {"neutral", "alone"}
@@ -111,9 +111,9 @@ def test_sending_private_tensors_is_caught() -> None:
 
     @method("faulty")
     class Leaks(FedPer):
-        def client(self, down: Payload, state: Payload, local: Local) -> Update:
+        def client(self, down: Payload, state: Payload, local: ClientContext) -> Update:
             update = super().client(down, state, local)
-            everything = Payload(model=local.tree("shared") | local.tree("local"))
+            everything = Payload(model=local.tree("shared") | local.tree("private"))
             return Update(everything, update.state, update.trained)
 
         def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
@@ -128,7 +128,7 @@ def test_sending_private_tensors_is_caught() -> None:
 def test_claiming_a_common_model_that_clients_do_not_use_is_caught() -> None:
     @method("faulty")
     class NotCommon(FedAvg):
-        def personal(self, down: Payload, state: Payload, local: Local):
+        def personal(self, down: Payload, state: Payload, local: ClientContext):
             predict = super().personal(down, state, local)
             return lambda x: -predict(x)
 
@@ -138,7 +138,7 @@ def test_claiming_a_common_model_that_clients_do_not_use_is_caught() -> None:
 def test_not_learning_is_caught() -> None:
     @method("faulty")
     class Unlearns(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             return local.fit(gradient=lambda s: -s.g)
 
     assert "learns" in failures(Unlearns())
@@ -147,7 +147,7 @@ def test_not_learning_is_caught() -> None:
 def test_assuming_every_class_is_caught() -> None:
     @method("faulty")
     class AllClasses(FedAvg):
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             weight = 1 / local.counts.float()  # infinite where a client lacks a class
             return local.fit(
                 lambda b: (b.logits.logsumexp(1) * weight.mean()).mean() * 0 + b.logits.mean()
@@ -161,15 +161,15 @@ def test_evaluation_that_trains_is_caught() -> None:
 
     @method("faulty")
     class Counts(FedAvg):
-        def personal(self, down: Payload, state: Payload, local: Local):
+        def personal(self, down: Payload, state: Payload, local: ClientContext):
             count["n"] += 1
             return super().personal(down, state, local)
 
-        def init(self, site: Site) -> Payload:
+        def init(self, worker: ClientWorker) -> Payload:
             count["n"] = 0
-            return super().init(site)
+            return super().init(worker)
 
-        def train(self, down: Payload, state: Payload, local: Local):
+        def train(self, down: Payload, state: Payload, local: ClientContext):
             return local.fit(lr=0.05 / (1 + count["n"]))
 
     assert "evaluation" in failures(Counts())

@@ -230,7 +230,7 @@ def personalise(
         watch.begin("newcomer")
         found = make(folder, data, progress=watch.encoding)
     if out is not None:
-        write(found.predict, found.site, found.run.config, out, onnx=onnx)
+        write(found.predict, found.worker, found.run.config, out, onnx=onnx)
     if as_json:
         print(json.dumps(found.described() | {"out": str(out) if out else None}, indent=1))
     elif not quiet:
@@ -261,8 +261,8 @@ def export(
     from ..deploy import export as write
     from ..deploy import trained
 
-    predict, site, run = trained(folder, client)
-    written = write(predict, site, run.config, out, onnx=onnx)
+    predict, worker, run = trained(folder, client)
+    written = write(predict, worker, run.config, out, onnx=onnx)
     console.print(f"model: {written}", highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""`Site` and `Local`: what a client works with, and `local.fit`, the library's only training loop."""
+"""`ClientWorker` and `Local`: what a client works with, and `local.fit`, the library's only training loop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import FedloomError
+from ..core.local import (
+    Batch,
+    Fit,
+    GradientHook,
+    Inputs,
+    Loss,
+    Outputs,
+    Seen,
+    Step,
+    cross_entropy,
+)
 from ..core.rng import key, torch_rng
 from ..core.roles import Role
 from ..core.settings import part_of
 from ..core.tree import Tree
-from ..data.federation import Federation
+from ..data.federation import Dataset, Federation
 from ..data.transforms import augment
 from ..data.views import Views
 from ..models.base import Split, unhooked
@@ -34,68 +44,11 @@ from .training import Training
 if TYPE_CHECKING:
     from ..core.method import Method
 
-Predictor = Callable[
-    [Tensor], Tensor
-]  # all stored samples of a split at once -> one row of scores per sample
 AHEAD = 64  # samples whose batches a chain is given together
 EVAL_BATCH = 512
 EVAL_VALUES = (
     512 * 3 * 32 * 32
 )  # large images go in smaller batches, or their feature maps would fill the memory
-
-
-@dataclass(slots=True)
-class Outputs:
-    """What a model makes of a batch."""
-
-    features: Tensor
-    logits: Tensor
-
-
-@dataclass(slots=True)
-class Seen:
-    """What went into a module of the model and what came out, in its last call on a batch."""
-
-    input: Tensor
-    output: Tensor
-
-
-@dataclass(slots=True)
-class Batch(Outputs):
-    """A mini-batch as a loss sees it: inputs, targets, the model's outputs, those of reference models by name, and
-    what the watched modules saw, in the order of `watch`."""
-
-    x: Tensor
-    y: Tensor
-    refs: Mapping[str, Outputs]
-    seen: Sequence[Seen] = ()
-
-
-@dataclass(slots=True)
-class Step:
-    """One training step as a gradient hook sees it: the gradient `g` at the weights `w`, and gradients elsewhere."""
-
-    g: Tree
-    w: Tree
-    lr: float
-    _at: Callable[[Tree, int], Tree]
-
-    def at(self, w: Tree, batch: int = 0) -> Tree:
-        """The gradient of the loss at other weights; the model stays as it is.
-
-        `batch` 0 is the batch of this step; 1, 2 ... are further ones, each drawn independently and kept for the step.
-        """
-        return self._at(w, batch)
-
-
-Loss = Callable[[Batch], Tensor | dict[str, Tensor]]
-GradientHook = Callable[[Step], Tree]
-Inputs = Callable[[Tensor], Tensor]  # samples as the model wants them -> what it is shown instead
-
-
-def cross_entropy(batch: Batch) -> dict[str, Tensor]:
-    """The mean softmax cross-entropy of a batch."""
-    return {"ce": F.cross_entropy(batch.logits, batch.y)}
 
 
 class Headed(nn.Module):
@@ -114,29 +67,20 @@ class Headed(nn.Module):
 class Network:
     """A predictor that is a network: the resident body, with the model's head or another, shown `inputs(x)`."""
 
-    site: Site
+    worker: ClientWorker
     head: nn.Module | None = None
     inputs: Inputs | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.site.outputs(x, self.inputs, self.head).logits
+        return self.worker.outputs(x, self.inputs, self.head).logits
 
     @property
     def module(self) -> nn.Module:
         """From samples as the model wants them to logits."""
-        return self.site.model if self.head is None else Headed(self.site.model.body, self.head)
+        return self.worker.model if self.head is None else Headed(self.worker.model.body, self.head)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What a call of `fit` did."""
-
-    steps: int  # executed, not planned
-    lr: float
-    losses: dict[str, float]  # mean over samples, by part
-
-
-class Site:
+class ClientWorker:
     """What stays in a worker between clients: the resident model, its first weights, the data, the method."""
 
     def __init__(
@@ -178,14 +122,28 @@ class Site:
         # Buffers that a module keeps out of its state still must not leak from one client to the next.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
         # An executor that trains ahead of `fit`: given the client, the head or model and its training, what came of it.
-        self.ahead: Callable[[Local, nn.Module, Training], Any] | None = None
+        self.ahead: Callable[[ClientContext, nn.Module, Training], Any] | None = None
         self._frozen = set(self.roles.names("frozen"))
         self._references: list[nn.Module] = []
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method that runs."""
+        return self.method.name
+
+    @property
+    def data(self) -> Dataset:
+        """The data set behind the federation."""
+        return self.federation.data
 
     @property
     def clients(self) -> int:
         """How many clients the federation has."""
         return len(self.federation)
+
+    def sizes(self, part: str = "train") -> list[int]:
+        """How many samples of a part of its data (train, validation or test) each client has."""
+        return [len(getattr(client, part)) for client in self.federation.clients]
 
     @property
     def classes(self) -> int:
@@ -310,10 +268,10 @@ class Site:
 
 
 @dataclass
-class Local:
+class ClientContext:
     """One client in one round: its data, the resident model, its random keys."""
 
-    site: Site
+    worker: ClientWorker
     id: int
     round: int
     work: float = 1.0  # share of the planned steps a straggler manages
@@ -323,56 +281,56 @@ class Local:
     @property
     def size(self) -> int:
         """How many training samples the client has."""
-        return len(self.site.federation.clients[self.id].train)
+        return len(self.worker.federation.clients[self.id].train)
 
     @property
     def classes(self) -> int:
         """How many classes there are in the federation."""
-        return self.site.classes
+        return self.worker.classes
 
     @property
     def counts(self) -> Tensor:
         """The client's training samples of each class."""
-        return self.site.federation.counts(self.id)
+        return self.worker.federation.counts(self.id)
 
     @property
     def model(self) -> Any:
         """The resident model (with `body` and `head`)."""
-        return self.site.model
+        return self.worker.model
 
     @property
     def training(self) -> Training:
         """The run's settings of local training."""
-        return self.site.training
+        return self.worker.training
 
     def rng(self, purpose: str) -> torch.Generator:
         """A generator that belongs to (seed, round, client, purpose)."""
-        return torch_rng(self.site.seed, self.round, self.id, purpose)
+        return torch_rng(self.worker.seed, self.round, self.id, purpose)
 
     def load(self, *trees: Tree) -> None:
-        """Install weights in the resident model; see `Site.load`."""
-        self.site.load(*trees)
+        """Install weights in the resident model; see `ClientWorker.load`."""
+        self.worker.load(*trees)
 
     def tree(self, role: Role = "shared") -> Tree:
         """A copy of the resident model's tensors that have this role."""
-        return self.site.tree(role)
+        return self.worker.tree(role)
 
     def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
         """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
-        return self.site.parameters(only)
+        return self.worker.parameters(only)
 
     def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
         """The resident model as it is now, as a predictor, or its body with another head; it is shown `inputs(x)`."""
-        return self.site.predictor(inputs, head)
+        return self.worker.predictor(inputs, head)
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """The client's samples of that part as the model wants them, and their labels, in order, many at a time."""
         data, index = (
-            self.site.federation.data,
-            torch.from_numpy(getattr(self.site.federation.clients[self.id], part)),
+            self.worker.federation.data,
+            torch.from_numpy(getattr(self.worker.federation.clients[self.id], part)),
         )
         for rows in index.split(eval_batch(data.x.shape)) if len(index) else ():
-            yield self.site.prepare(data.take(rows)), data.y[rows]
+            yield self.worker.prepare(data.take(rows)), data.y[rows]
 
     def losses(self) -> dict[str, float]:
         """The mean of each loss part over the steps that had it."""
@@ -414,19 +372,19 @@ class Local:
         pulled.
         """
         training = self.training.changed(**changes) if changes else self.training
-        site, data = self.site, self.site.federation.data
-        model = site.model if head is None else Headed(site.model.body, head)
+        worker, data = self.worker, self.worker.federation.data
+        model = worker.model if head is None else Headed(worker.model.body, head)
         only, watched, also = (
             None if only is None else list(only),
             list(watch),
-            list(site.method.watched(site.model)),
+            list(worker.method.watched(worker.model)),
         )
         if head is not None:
             if only is not None:
                 raise FedloomError("`head` is trained alone: it goes without `only`.")
             only = [head]
-        if site.ahead and (
-            part := head or (site.model if only is None and site.stackable else None)
+        if worker.ahead and (
+            part := head or (worker.model if only is None and worker.stackable else None)
         ):
             special = (
                 pull
@@ -442,22 +400,22 @@ class Local:
             plain = (
                 loss is cross_entropy
                 and stream is None
-                and not (special or self._fits or site.method.adds)
+                and not (special or self._fits or worker.method.adds)
             )
             if plain and not also:
-                return self._handed(part, site.ahead(self, part, training), training)
+                return self._handed(part, worker.ahead(self, part, training), training)
         own = (
             None
             if head is None
             else [(n, p) for n, p in head.named_parameters() if p.requires_grad]
         )
-        named = site._trainable(only) if own is None else own
+        named = worker._trainable(only) if own is None else own
         params = [p for _, p in named]
         references = {
-            name: site.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())
+            name: worker.reference(i, w) for i, (name, w) in enumerate((refs or {}).items())
         }
         if pull and (
-            missing := [n for n, _ in named if n not in pull[0] and site.roles.of[n] != "local"]
+            missing := [n for n, _ in named if n not in pull[0] and worker.roles.of[n] != "private"]
         ):
             raise FedloomError(f"the pull's anchor has no tensor {missing[0]!r}, which is trained.")
         if only and not {id(m) for m in only} <= {id(m) for m in model.modules()}:
@@ -466,7 +424,7 @@ class Local:
             ([(p, pull[0][n]) for n, p in named if n in pull[0]], pull[1]) if pull else ([], 0.0)
         )
         modules = [*watched, *also]
-        index = torch.from_numpy(site.federation.clients[self.id].train)
+        index = torch.from_numpy(worker.federation.clients[self.id].train)
         number = len(self._fits) if stream is None else stream
         rng, shaken, further = (
             self.rng(f"{purpose} {number}") for purpose in ("batches", "augment", "further")
@@ -490,9 +448,11 @@ class Local:
             if training.augment and isinstance(
                 data.x, Views
             ):  # before a frozen encoder: augmented beforehand
-                return site.prepare(data.x.drawn(rows, shaken)), data.y[rows]
+                return worker.prepare(data.x.drawn(rows, shaken)), data.y[rows]
             x, y = data.take(rows), data.y.index_select(0, rows)
-            return site.prepare(augment(x, training.augment, shaken) if training.augment else x), y
+            return worker.prepare(
+                augment(x, training.augment, shaken) if training.augment else x
+            ), y
 
         def measure(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             # Statistics of a single sample are undefined: such a batch uses the running ones.
@@ -501,18 +461,18 @@ class Local:
             x = inputs(x) if inputs else x
             noted: list[Seen] = []
             with _watched(modules, noted) if modules else _NOTHING:
-                features, logits = site.through(model.body, model.head, x)
+                features, logits = worker.through(model.body, model.head, x)
             batch = Batch(
                 features,
                 logits,
                 x,
                 y,
-                _see(site, references, x) if references else {},
+                _see(worker, references, x) if references else {},
                 noted[: len(watched)],
             )
             parts = loss(batch)
             parts = parts if isinstance(parts, dict) else {"loss": parts}
-            parts |= site.method.terms(
+            parts |= worker.method.terms(
                 replace(batch, seen=noted[len(watched) :]) if noted else batch, model
             )
             if not parts:
@@ -581,7 +541,7 @@ class Local:
                 x, y = take(index.index_select(0, rows))
                 drawn[:] = [(x, y, torch.get_rng_state())] if gradient else []
                 total, parts = (chain.back(x, y), {}) if chain else measure(x, y)
-                if site.strict and not torch.isfinite(total):
+                if worker.strict and not torch.isfinite(total):
                     raise FedloomError(f"the loss is {total.item()} ({', '.join(parts)}).")
                 if optimizer is not None:
                     if not chain:
@@ -597,7 +557,7 @@ class Local:
                     descend(noted, optimizer.lr)
                 yield len(rows), parts or {"ce": total}
 
-        with _trained(model, params, only, site._frozen) as norms, large as noted:
+        with _trained(model, params, only, worker._frozen) as norms, large as noted:
             for number, parts in at_once(chain) if chain and unseen else one_by_one():
                 for name, part in parts.items():
                     value = part.detach() * number
@@ -612,10 +572,10 @@ class Local:
 
     def _chain(self, model: Any, params: list[nn.Parameter]) -> Chain | None:
         """The model as a chain of layers, if it is one whose cross-entropy is all that is trained."""
-        site, trained = self.site, {id(p) for p in params}
-        plain = site.training.precision == "fp32" and not (site.strict or site.method.adds)
+        worker, trained = self.worker, {id(p) for p in params}
+        plain = worker.training.precision == "fp32" and not (worker.strict or worker.method.adds)
         found = (
-            layers(model.body, model.head, ndim=len(site.federation.data.x.shape))
+            layers(model.body, model.head, ndim=len(worker.federation.data.x.shape))
             if plain
             else None
         )
@@ -636,8 +596,8 @@ class Local:
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
         """Features and logits of all the client's samples of that part, in evaluation mode, and their labels."""
-        x, y = self.site.federation.samples(self.id, part)
-        return self.site.outputs(x), y
+        x, y = self.worker.federation.samples(self.id, part)
+        return self.worker.outputs(x), y
 
     @torch.no_grad()
     def renormalise(self) -> None:
@@ -645,41 +605,41 @@ class Local:
 
         For weights that were never trained as they are (mixtures of models), whose statistics nobody has seen.
         """
-        site, data = self.site, self.site.federation.data
+        worker, data = self.worker, self.worker.federation.data
         norms = [
             m
-            for name, m in site.model.named_modules()
+            for name, m in worker.model.named_modules()
             if isinstance(m, _BatchNorm)
             and m.track_running_stats
-            and f"{name}.running_mean" not in site._frozen
+            and f"{name}.running_mean" not in worker._frozen
         ]
-        index = torch.from_numpy(site.federation.clients[self.id].train)
+        index = torch.from_numpy(worker.federation.clients[self.id].train)
         size = eval_batch(data.x.shape)
         chunks = [
             rows for rows in index.split(size) if len(rows) > 1
         ]  # a single sample has no variance
         if not norms or not chunks:
             return
-        site.model.eval()
+        worker.model.eval()
         momenta = [m.momentum for m in norms]
         for m in norms:
             m.reset_running_stats()
             m.momentum = None  # the mean over chunks
             m.train()
         for rows in chunks:
-            site.through(site.model.body, nn.Identity(), data.prepare(data.take(rows)))
+            worker.through(worker.model.body, nn.Identity(), data.prepare(data.take(rows)))
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum
-        site.model.eval()
+        worker.model.eval()
 
     @torch.no_grad()
     def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
         """The mean loss of the resident model, by part of the loss, on all of the client's samples of a part of its
         data (train or validation); nothing is trained. Empty if there are none."""
-        model, seen = self.site.model.eval(), 0
+        model, seen = self.worker.model.eval(), 0
         sums: dict[str, float] = {}
         for x, y in self.chunks(part):
-            parts = loss(Batch(*self.site.through(model.body, model.head, x), x, y, {}))
+            parts = loss(Batch(*self.worker.through(model.body, model.head, x), x, y, {}))
             for name, value in (parts if isinstance(parts, dict) else {"loss": parts}).items():
                 sums[name] = sums.get(name, 0.0) + float(value) * len(y)
             seen += len(y)
@@ -738,10 +698,10 @@ def weighted(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, floa
     return {name: total / weight for name, (total, weight) in sorted(sums.items())}
 
 
-def _see(site: Site, references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
+def _see(worker: ClientWorker, references: Mapping[str, Any], x: Tensor) -> dict[str, Outputs]:
     with torch.no_grad():
         return {
-            name: Outputs(*site.through(model.body, model.head, x))
+            name: Outputs(*worker.through(model.body, model.head, x))
             for name, model in references.items()
         }
 

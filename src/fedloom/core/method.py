@@ -20,8 +20,8 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
-from ..client.context import Batch, Local, Predictor, Site
 from .errors import FedloomError, explain, unknown
+from .local import Batch, Local, Predictor, Worker
 from .payload import Payload
 from .roles import Roles
 
@@ -99,7 +99,7 @@ class Method:
         """What happens to each tensor of the model; by default all are shared."""
         return Roles(model)
 
-    def init(self, site: Site) -> Payload:
+    def init(self, worker: Worker) -> Payload:
         """The server before the first round."""
         raise NotImplementedError
 
@@ -154,11 +154,11 @@ class Method:
         """What a client would use, given a download (or `trained`) and its state. It may train first; nothing stays."""
         raise NotImplementedError
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
         """The one model for everybody, if the method has one."""
         return None
 
-    def figures(self, server: Payload, site: Site) -> Mapping[str, float]:
+    def figures(self, server: Payload, worker: Worker) -> Mapping[str, float]:
         """Numbers of the method's own about the server after a round; they go into that round's line of metrics."""
         return {}
 
@@ -203,17 +203,17 @@ class Plugin(Method):
         """Why it cannot be put round `base`, if it cannot."""
         return None
 
-    def init(self, site: Site) -> Payload:
-        if not site.roles.names("shared"):
+    def init(self, worker: Worker) -> Payload:
+        if not worker.roles.names("shared"):
             raise FedloomError(
                 f"{self.name}: its clients share no weights, so there is nothing to plug in to."
             )
-        return super().init(site)
+        return super().init(worker)
 
 
-def sizes(site: Site) -> torch.Tensor:
+def sizes(worker: Worker) -> torch.Tensor:
     """The server's record of client sizes before anybody has said hello."""
-    return torch.zeros(site.clients, dtype=torch.int64)
+    return torch.zeros(worker.clients, dtype=torch.int64)
 
 
 # -- the registry ---------------------------------------------------------------------------------------------------

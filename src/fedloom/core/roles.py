@@ -10,13 +10,13 @@ from torch import nn
 
 from .errors import FedloomError
 
-Role = Literal["shared", "local", "frozen"]
+Role = Literal["shared", "private", "frozen"]
 
 
 class Roles:
     """One role for every parameter and buffer of `model`.
 
-    `shared` travels and is averaged, `local` never leaves the client, `frozen` is never trained nor sent. `local` and
+    `shared` travels and is averaged, `private` never leaves the client, `frozen` is never trained nor sent. `private` and
     `frozen` list modules of the model or module types (`[model.head]`, `[nn.BatchNorm2d]`); what they do not claim is
     shared. Buffers follow their module, so BatchNorm statistics have a role like everything else.
     """
@@ -25,22 +25,22 @@ class Roles:
         self,
         model: nn.Module,
         *,
-        local: Iterable[nn.Module | type[nn.Module]] = (),
+        private: Iterable[nn.Module | type[nn.Module]] = (),
         frozen: Iterable[nn.Module | type[nn.Module]] = (),
     ) -> None:
         self.of: dict[str, Role] = dict.fromkeys(model.state_dict(), "shared")
-        for role, claims in (("local", list(local)), ("frozen", list(frozen))):
+        for role, claims in (("private", list(private)), ("frozen", list(frozen))):
             for name in _claimed(model, claims):
                 if self.of[name] not in ("shared", role):
-                    raise FedloomError(f"tensor {name!r} cannot be both local and frozen.")
+                    raise FedloomError(f"tensor {name!r} cannot be both private and frozen.")
                 self.of[name] = role  # type: ignore[assignment]
 
-    def also(self, model: nn.Module, *, local: Iterable[nn.Module | type[nn.Module]]) -> Roles:
-        """These roles, with more modules `local`."""
+    def also(self, model: nn.Module, *, private: Iterable[nn.Module | type[nn.Module]]) -> Roles:
+        """These roles, with more modules `private`."""
         more = copy.copy(self)
         more.of = {
             **self.of,
-            **{n: r for n, r in Roles(model, local=local).of.items() if r == "local"},
+            **{n: r for n, r in Roles(model, private=private).of.items() if r == "private"},
         }
         return more
 

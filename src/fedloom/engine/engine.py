@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.context import Site, weighted
+from ..client.context import ClientWorker, weighted
 from ..core.errors import FedloomError
 from ..core.payload import Payload
 from ..executors import Executor, Result, Results, Task
@@ -38,18 +38,18 @@ class Callback(Protocol):
         ...
 
 
-def first(site: Site) -> Payload:
+def first(worker: ClientWorker) -> Payload:
     """The server before the first round."""
-    site.load()
-    known = torch.zeros(site.clients, dtype=torch.bool)
-    return site.method.init(site).replace(round=0, seed=site.seed, known=known)
+    worker.load()
+    known = torch.zeros(worker.clients, dtype=torch.bool)
+    return worker.method.init(worker).replace(round=0, seed=worker.seed, known=known)
 
 
 @dataclass
 class Engine:
     """One run of one method on one federation."""
 
-    site: Site
+    worker: ClientWorker
     executor: Executor
     schedule: Schedule
     callbacks: Sequence[Callback] = ()
@@ -65,8 +65,8 @@ class Engine:
 
     def run(self, start: Checkpoint | None = None) -> None:
         """Go on from a checkpoint (or from nothing) until the last round, or until a callback stops the run."""
-        site, method = self.site, self.site.method
-        self.server = first(site) if start is None or start.server is None else start.server
+        worker, method = self.worker, self.worker.method
+        self.server = first(worker) if start is None or start.server is None else start.server
         if start and start.round:
             self.round, self.bytes = start.round, dict(start.extra["bytes"])
         begun: _Turn | None = None  # the next round, if workers have been given its first tasks
@@ -96,7 +96,7 @@ class Engine:
     def _turn(self) -> _Turn:
         """The next round, as the server is now."""
         number = self.round + 1
-        cohort, lost, work = self.schedule.cohort(number, self.site)
+        cohort, lost, work = self.schedule.cohort(number, self.worker)
         return _Turn(
             number,
             self.server.replace(round=number),
@@ -136,7 +136,7 @@ class Engine:
         hellos = {r.clients[0]: self._received(turn, r) for r in results}
         if hellos:
             known[list(hellos)] = True
-            self.server = turn.server = self.site.method.join(self.server, hellos).replace(
+            self.server = turn.server = self.worker.method.join(self.server, hellos).replace(
                 known=known
             )
         turn.present = [k for k in turn.cohort if known[k]]
@@ -144,7 +144,7 @@ class Engine:
     def _tasks(self, turn: _Turn) -> Iterator[Task]:
         """Downloads for clients, and what they shall do."""
         for k in turn.present:
-            down = self.site.method.download(turn.server, k)
+            down = self.worker.method.download(turn.server, k)
             turn.bytes["down"] += down.nbytes
             turn.floats["down"].append(down.floats)
             if (
@@ -168,7 +168,7 @@ class Engine:
             upload = self._received(turn, result)
             turn.floats["up"].append(upload.floats)
             self.store.put(k, result.state)
-            arrived.add(k, result, len(self.site.federation.clients[k].train))
+            arrived.add(k, result, len(self.worker.federation.clients[k].train))
             for callback in self.callbacks:
                 if hasattr(callback, "after_client"):
                     callback.after_client(
@@ -209,14 +209,14 @@ class Engine:
         self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None = None
     ) -> dict[str, Any]:
         """One line of metrics. Nothing that a client or the server remembers is changed."""
-        site, method = self.site, self.site.method
+        worker, method = self.worker, self.worker.method
         scores = self._scores(arrived, begun)
         # A client that did not train this round has, after training, what it has before it.
         scores["after"] = {
             s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s])
             for s in SCORED
         }
-        domains = [c.domain for c in site.federation.clients]
+        domains = [c.domain for c in worker.federation.clients]
         record: dict[str, Any] = {
             "round": self.round,
             "participants": len(turn.cohort),
@@ -236,15 +236,17 @@ class Engine:
             stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean")
             for stage, s in scores.items()
         }
-        if site.federation.data.kind == "segmentation":
+        if worker.federation.data.kind == "segmentation":
             for stage, s in scores.items():
-                figures[stage] |= overlap(s["test"][:, 2:].reshape(-1, site.classes, site.classes))
+                figures[stage] |= overlap(
+                    s["test"][:, 2:].reshape(-1, worker.classes, worker.classes)
+                )
         record["personal"] = figures[method.traits.stage]
         record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
         record["validation"] = {"personal": held[method.traits.stage], "common": held.get("common")}
         record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
         # A method's own figures may look at test samples, which a server of sites elsewhere does not have.
-        if not self.executor.remote and (own := method.figures(self.server, site)):
+        if not self.executor.remote and (own := method.figures(self.server, worker)):
             record["figures"] = {name: float(value) for name, value in own.items()}
         return record
 
@@ -253,8 +255,8 @@ class Engine:
 
         Workers that have nothing left to score go on with the round that has `begun`.
         """
-        method, remote = self.site.method, self.executor.remote
-        has = method.common(self.server, self.site) is not None
+        method, remote = self.worker.method, self.executor.remote
+        has = method.common(self.server, self.worker) is not None
         # Elsewhere only personal models are scored: the server's memory, which may say more than a download, stays.
         common, same = self._common() if has and not remote else ([], {})
         apart = method.traits.personalised or remote or not has
@@ -296,10 +298,12 @@ class Engine:
             first: dict[bytes, int] = {}
             same[split] = [
                 first.setdefault(getattr(c, split).tobytes(), k)
-                for k, c in enumerate(self.site.federation.clients)
+                for k, c in enumerate(self.worker.federation.clients)
             ]
             chosen = np.unique(same[split])
-            sizes = np.array([len(getattr(self.site.federation.clients[k], split)) for k in chosen])
+            sizes = np.array(
+                [len(getattr(self.worker.federation.clients[k], split)) for k in chosen]
+            )
             blocks = (np.cumsum(sizes) - sizes) // BLOCK
             for clients in (
                 np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1) if sizes.any() else ()
@@ -313,9 +317,9 @@ class Engine:
 
     def _table(self) -> dict[str, np.ndarray]:
         """Room for every client's scores; see `Result.scores`."""
-        maps = self.site.federation.data.kind == "segmentation"
-        width = 2 + (self.site.classes**2 if maps else 0)
-        return {s: np.zeros((self.site.clients, width), dtype=np.int64) for s in SCORED}
+        maps = self.worker.federation.data.kind == "segmentation"
+        width = 2 + (self.worker.classes**2 if maps else 0)
+        return {s: np.zeros((self.worker.clients, width), dtype=np.int64) for s in SCORED}
 
     def _collect(self, results: Iterable[Result]) -> dict[str, np.ndarray]:
         scores = self._table()

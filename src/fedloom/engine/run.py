@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from .. import executors
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..core.errors import CheckpointError, FedloomError, unknown
 from ..core.files import sha256, write_atomic
 from ..core.method import Method, make
@@ -266,7 +266,7 @@ def execute(
         config, images, next((c.encoding for c in callbacks if hasattr(c, "encoding")), None)
     )
     method = method or make(config.method, config.hyper)
-    site = Site(
+    worker = ClientWorker(
         method, federation, model or network(config, federation), config.training, config.seed
     )
     made.federation = federation.describe()
@@ -275,8 +275,8 @@ def execute(
     workers = config.execution.workers
     return carry_out(
         made,
-        site,
-        lambda: executors.make(config.execution.executor, site, workers),
+        worker,
+        lambda: executors.make(config.execution.executor, worker, workers),
         picture=lambda: drawn(images),
         callbacks=callbacks,
         fresh=fresh,
@@ -285,7 +285,7 @@ def execute(
 
 def carry_out(
     made: Run,
-    site: Site,
+    worker: ClientWorker,
     executor: Callable[[], executors.Executor],
     *,
     picture: Callable[[], bytes] | None = None,
@@ -293,7 +293,7 @@ def carry_out(
     fresh: bool = False,
 ) -> Run:
     """Go through a run's rounds from its last checkpoint, and sum it up; `picture` shows its samples."""
-    config, start = made.config, Checkpoint(server=first(site))
+    config, start = made.config, Checkpoint(server=first(worker))
     # Nothing is written before this line: what is refused leaves no folder behind.
     with _alone(made.folder):
         store = _open(made, picture, fresh)
@@ -306,11 +306,11 @@ def carry_out(
             runner = executor()
             try:
                 watchers = [Recorder(made), *callbacks]
-                Engine(site, runner, config.schedule, watchers, store).run(start)
+                Engine(worker, runner, config.schedule, watchers, store).run(start)
             finally:
                 runner.close()
-        made.summary = summary(made, site.method) | {
-            "privacy": privacy(site, config.schedule, made.metrics)
+        made.summary = summary(made, worker.method) | {
+            "privacy": privacy(worker, config.schedule, made.metrics)
         }
         if made.folder:
             title = f"{config.method} on {config.data}"
@@ -479,17 +479,17 @@ def summary(made: Run, method: Method) -> dict[str, Any]:
 
 
 def privacy(
-    site: Site, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]
+    worker: ClientWorker, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """What the method's promise of privacy comes to for each client, by the prototypes it sent; None without one."""
-    promise = site.method.promise()
+    promise = worker.method.promise()
     if promise is None:
         return None
-    sent = [0] * site.clients
+    sent = [0] * worker.clients
     for round in range(1, 1 + (metrics[-1]["round"] if metrics else 0)):
-        cohort, lost, _ = schedule.cohort(round, site)
+        cohort, lost, _ = schedule.cohort(round, worker)
         for k in set(cohort) - lost:
-            sent[k] += int((site.federation.counts(k) > 0).sum())
+            sent[k] += int((worker.federation.counts(k) > 0).sum())
     return account(promise, sent)
 
 

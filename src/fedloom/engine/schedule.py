@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
 from ..core.settings import Count, Share, part_of
@@ -44,25 +44,27 @@ class Schedule(BaseModel):
             raise ValueError(f"ratio_max = {self.ratio_max} must not be below ratio = {self.ratio}")
         return self
 
-    def cohort(self, round: int, site: Site) -> tuple[list[int], set[int], dict[int, float]]:
+    def cohort(
+        self, round: int, worker: ClientWorker
+    ) -> tuple[list[int], set[int], dict[int, float]]:
         """The round's participants (most data first), those of them that get lost, and the work of the slow ones.
 
         Starting with the longest keeps workers busy to the end, and the order is also the order of aggregation, so it
         must not depend on who finishes first. Clients without training data are never asked.
         """
-        sizes = [len(c.train) for c in site.federation.clients]
+        sizes = [len(c.train) for c in worker.federation.clients]
         able = np.array([k for k, n in enumerate(sizes) if n])
         if not len(able):
             raise FedloomError("no client has training data.")
-        rng = numpy_rng(site.seed, round, "cohort")
+        rng = numpy_rng(worker.seed, round, "cohort")
         count = max(1, part_of(len(able), self.ratio))
         if self.ratio_max is not None:
             count = int(rng.integers(count, max(count, part_of(len(able), self.ratio_max)) + 1))
         chosen = sorted(
             rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k)
         )
-        lost = self._drawn(self.dropouts, chosen, len(sizes), round, site.seed, "dropouts")
-        slow = self._drawn(self.stragglers, chosen, len(sizes), round, site.seed, "stragglers")
+        lost = self._drawn(self.dropouts, chosen, len(sizes), round, worker.seed, "dropouts")
+        slow = self._drawn(self.stragglers, chosen, len(sizes), round, worker.seed, "stragglers")
         return chosen, lost, dict.fromkeys(slow, self.straggler_work)
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..client.device import keep_freed_memory
 from ..core.errors import unknown
 from .auto import Auto
@@ -13,21 +13,21 @@ from .inplace import Debug, Inplace
 from .pool import Pool
 from .stacked import Vmap
 
-EXECUTORS: dict[str, Callable[[Site, int], Executor]] = {
-    "inplace": lambda site, workers: Inplace(site),
+EXECUTORS: dict[str, Callable[[ClientWorker, int], Executor]] = {
+    "inplace": lambda worker, workers: Inplace(worker),
     "pool": Pool,
     "auto": Auto,
-    "vmap": lambda site, workers: Vmap(site),
-    "debug": lambda site, workers: Debug(site),
+    "vmap": lambda worker, workers: Vmap(worker),
+    "debug": lambda worker, workers: Debug(worker),
 }
 
 
-def make(name: str, site: Site, workers: int) -> Executor:
+def make(name: str, worker: ClientWorker, workers: int) -> Executor:
     """The executor of that name."""
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
     keep_freed_memory()
-    return EXECUTORS[name](site, workers)
+    return EXECUTORS[name](worker, workers)
 
 
 __all__ = ["EXECUTORS", "Executor", "Result", "Results", "Task", "execute", "make"]

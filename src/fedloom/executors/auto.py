@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 from time import perf_counter
 
-from ..client.context import Site, _planned
+from ..client.context import ClientWorker, _planned
 from ..core.files import sha256, write_atomic
 from ..data.catalogue import cache_folder
 from .base import Executor, Result, Results, Task
@@ -28,9 +28,9 @@ class Auto:
 
     remote = False
 
-    def __init__(self, site: Site, workers: int) -> None:
-        self._site, self._workers = site, workers
-        self._here, self._pool = Inplace(site), None  # type: tuple[Inplace, Pool | None]
+    def __init__(self, worker: ClientWorker, workers: int) -> None:
+        self._site, self._workers = worker, workers
+        self._here, self._pool = Inplace(worker), None  # type: tuple[Inplace, Pool | None]
         self._seconds = {"inplace": 0.0, "pool": 0.0}  # of waiting for what tasks give
         self._steps = {"inplace": 0, "pool": 0}  # taken meanwhile: clients differ in size
         self._tried = 0  # tasks that workers have done
@@ -39,15 +39,23 @@ class Auto:
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1
         )
-        shapes = [tuple(p.shape) for p in site.model.parameters()]
-        sizes = [len(c.train) for c in site.federation.clients]
+        shapes = [tuple(p.shape) for p in worker.model.parameters()]
+        sizes = [len(c.train) for c in worker.federation.clients]
         kind = repr(
-            (repr(site.method), site.training, shapes, len(sizes), median(sizes), workers, cores)
+            (
+                repr(worker.method),
+                worker.training,
+                shapes,
+                len(sizes),
+                median(sizes),
+                workers,
+                cores,
+            )
         )
         self._note = cache_folder() / "auto" / f"{sha256(kind.encode())[:32]}.json"
         self.choice = "inplace" if min(workers, cores) < 2 else self._noted()
         if self.choice == "pool":
-            self._pool = Pool(site, workers)
+            self._pool = Pool(worker, workers)
 
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks, in this process or by workers."""

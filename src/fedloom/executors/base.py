@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.context import Local, Network, Predictor, Site, eval_batch
+from ..client.context import ClientContext, ClientWorker, Network, eval_batch
 from ..core.errors import ClientError
+from ..core.local import Predictor
 from ..core.payload import Bytes, Payload
 from ..core.rng import key
 from ..metrics.segmentation import confusion
@@ -150,15 +151,15 @@ class Executor(Protocol):
         ...
 
 
-def execute(site: Site, task: Task) -> Result:
+def execute(worker: ClientWorker, task: Task) -> Result:
     """Do a task with what a worker has. A failure names round, client and step."""
-    local = Local(site, task.clients[0], task.round, task.work)
+    local = ClientContext(worker, task.clients[0], task.round, task.work)
     # The model's own randomness (dropout) has its key too, and the caller's generator is left alone.
     with torch.random.fork_rng(devices=[]):
         # Not `torch.manual_seed`: it formats a stack trace for devices that are not there, a millisecond each time.
-        torch.default_generator.manual_seed(key(site.seed, task.round, local.id, task.kind))
+        torch.default_generator.manual_seed(key(worker.seed, task.round, local.id, task.kind))
         try:
-            return _execute(site, task, local)
+            return _execute(worker, task, local)
         except Exception as error:
             step = f", step {local.step}" if local.step else ""
             said = f"{type(error).__name__}: {error}"
@@ -167,53 +168,53 @@ def execute(site: Site, task: Task) -> Result:
             ) from error
 
 
-def _execute(site: Site, task: Task, local: Local) -> Result:
-    method = site.method
+def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
+    method = worker.method
     if task.kind == "hello":
         return Result(task.clients, upload=method.hello(local))
     if task.kind == "client":
         update = method.client(task.down, task.state, local)
         # Prediction gets a `Local` of its own: what a method trains before it predicts (fine-tuning) is no part of the
         # round's losses, and a straggler is slow in training only.
-        fresh = Local(site, local.id, task.round)
+        fresh = ClientContext(worker, local.id, task.round)
         trained = Payload.sealed(update.trained)
         predict = method.personal(trained, update.state, fresh) if task.splits else None
-        scores = score(site, predict, task)
+        scores = score(worker, predict, task)
         # What a method trains before it predicts meets other noise in the task `before`.
         settled = bool(scores) and not trained.opened and not fresh.trained
         return Result(task.clients, update.upload, update.state, scores, local.losses(), settled)
     if task.kind == "before":
         return Result(
-            task.clients, scores=score(site, method.personal(task.down, task.state, local), task)
+            task.clients, scores=score(worker, method.personal(task.down, task.state, local), task)
         )
-    return Result(task.clients, scores=score(site, method.common(task.down, site), task))
+    return Result(task.clients, scores=score(worker, method.common(task.down, worker), task))
 
 
-def score(site: Site, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
+def score(worker: ClientWorker, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
     """A row of `Result.scores` for each client, by split; none of a split of which these clients have nothing."""
     scores = {}
     for split in task.splits if predict else ():
-        if not any(len(getattr(site.federation.clients[k], split)) for k in task.clients):
+        if not any(len(getattr(worker.federation.clients[k], split)) for k in task.clients):
             continue
         rows = []
-        for said, y in _answers(site, predict, task.clients, split):
-            table = confusion(said, y, site.classes).flatten().tolist() if y.ndim > 1 else []
+        for said, y in _answers(worker, predict, task.clients, split):
+            table = confusion(said, y, worker.classes).flatten().tolist() if y.ndim > 1 else []
             rows.append([int((said == y).sum()), y.numel(), *table])
         scores[split] = torch.tensor(rows)
     return scores
 
 
 def _answers(
-    site: Site, predict: Predictor | None, clients: Sequence[int], split: str
+    worker: ClientWorker, predict: Predictor | None, clients: Sequence[int], split: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """What is said of each client's samples, and their labels. A network is shown those of several clients at once;
     another predictor may look at all it is given."""
-    data = site.federation.data
+    data = worker.federation.data
     few = eval_batch(data.x.shape) if isinstance(predict, Network) else 1
     waiting: list[np.ndarray] = []
     number = 0
     for i, k in enumerate(clients):
-        waiting.append(getattr(site.federation.clients[k], split))
+        waiting.append(getattr(worker.federation.clients[k], split))
         number += len(waiting[-1])
         if number < few and i + 1 < len(clients):
             continue

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..core.payload import Payload
 from .base import Results, Task, execute
 
@@ -19,8 +19,8 @@ class Inplace:
 
     remote = eager = False
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, worker: ClientWorker) -> None:
+        self.worker = worker
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
 
@@ -28,7 +28,7 @@ class Inplace:
         """Execute the tasks in order. What crosses the boundary is copied, as it would be on a wire."""
         for task in tasks:
             result = execute(
-                self.site, replace(task, down=task.down.copy(), state=task.state.copy())
+                self.worker, replace(task, down=task.down.copy(), state=task.state.copy())
             )
             yield replace(result, upload=result.upload.copy(), state=self._kept(result.state))
 
@@ -37,7 +37,7 @@ class Inplace:
         tensors = [t for t in state.values() if isinstance(t, Tensor)]
         places = {t.untyped_storage().data_ptr() for t in tensors}
         whole = all(t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes for t in tensors)
-        resident = (*self.site.tensors.values(), *self.site.first.values())
+        resident = (*self.worker.tensors.values(), *self.worker.first.values())
         shared = len(places) < len(tensors) or not places.isdisjoint(
             t.untyped_storage().data_ptr() for t in resident
         )
@@ -56,9 +56,9 @@ class Inplace:
 class Debug(Inplace):
     """As `inplace`, and slower: stops at the first loss or gradient that is not finite, naming the operation."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        site.strict = True
+    def __init__(self, worker: ClientWorker) -> None:
+        super().__init__(worker)
+        worker.strict = True
 
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks in order, watching every operation."""

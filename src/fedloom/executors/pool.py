@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing as mp
 
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..client.device import keep_freed_memory
 from ..core.errors import ClientError, FedloomError
 from ..core.payload import Bytes, Payload
@@ -45,7 +45,7 @@ class Pool:
 
     remote, eager = False, True
 
-    def __init__(self, site: Site, workers: int) -> None:
+    def __init__(self, worker: ClientWorker, workers: int) -> None:
         if workers < 1:
             raise FedloomError(f"the pool needs at least 1 worker, got {workers}.")
         self._threads = torch.get_num_threads()
@@ -55,7 +55,13 @@ class Pool:
             context.set_forkserver_preload(
                 ["fedloom.executors.pool"]
             )  # imported once, not once per worker
-        parts = (site.method, site.federation.share_memory(), site.given, site.training, site.seed)
+        parts = (
+            worker.method,
+            worker.federation.share_memory(),
+            worker.given,
+            worker.training,
+            worker.seed,
+        )
         self._workers: list[tuple[Any, Connection]] = []
         self._rooms: dict[Connection, _Room] = {}
         for _ in range(workers):
@@ -273,7 +279,7 @@ def _work(connection: Connection, room: _Room, *parts: Any) -> None:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the main process has said it already
-        site = Site(*parts)
+        worker = ClientWorker(*parts)
     before = Payload()  # the last download, sealed
     while True:
         try:
@@ -283,7 +289,7 @@ def _work(connection: Connection, room: _Room, *parts: Any) -> None:
         task = room.read(data, partial(Task.decode, before=before))
         before = task.down.copy()
         try:
-            answer = execute(site, task).encode()
+            answer = execute(worker, task).encode()
         except ClientError as error:
             answer = [FAILED, str(error).encode()]
         try:

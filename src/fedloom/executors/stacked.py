@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..client.context import Local, Site, _batches, _planned
+from ..client.context import ClientContext, ClientWorker, _batches, _planned
 from ..client.training import Training
 from ..core.errors import ClientError
 from ..core.payload import Payload
@@ -36,7 +36,7 @@ FEW = 4  # clients; smaller stacks are taken, unmeasured, for not worth it
 class Asked(Exception):
     """A client's head or model, at the moment at which it would be trained."""
 
-    def __init__(self, local: Local, part: nn.Module, training: Training) -> None:
+    def __init__(self, local: ClientContext, part: nn.Module, training: Training) -> None:
         super().__init__()
         self.local, self.part, self.training = local, part, training
         # Copied: a model is resident, the next client overwrites it.
@@ -72,20 +72,20 @@ class Vmap(Inplace):
             ready = self._together([t for t in chunk if t.kind == "client"])
             for task in chunk:
                 done = ready.get(task.clients[0]) if task.kind == "client" else None
-                self.site.ahead = None if done is None else (lambda *_, done=done: done)
+                self.worker.ahead = None if done is None else (lambda *_, done=done: done)
                 try:
                     result = execute(
-                        self.site, replace(task, down=task.down.copy(), state=task.state.copy())
+                        self.worker, replace(task, down=task.down.copy(), state=task.state.copy())
                     )
                 finally:
-                    self.site.ahead = None
+                    self.worker.ahead = None
                 yield replace(result, upload=result.upload.copy(), state=result.state.copy())
 
     def _together(self, tasks: Sequence[Task]) -> dict[int, Trained]:
         """What came of those clients that have companions, by client."""
         groups: dict[Hashable, list[Asked]] = {}
         alike = (
-            len(tasks) > 1 and self.site.training.precision == "fp32"
+            len(tasks) > 1 and self.worker.training.precision == "fp32"
         )  # a stack is not computed in bf16
         for task in tasks if alike else ():
             if (found := self._ask(task)) and found.planned:
@@ -102,7 +102,7 @@ class Vmap(Inplace):
 
     def _trained(self, part: Sequence[Asked]) -> dict[int, Trained]:
         try:
-            return together(self.site, part)
+            return together(self.worker, part)
         except Exception as error:
             clients, said = (
                 ", ".join(str(a.local.id) for a in part),
@@ -113,19 +113,19 @@ class Vmap(Inplace):
             ) from error
 
     def _ask(self, task: Task) -> Asked | None:
-        def ask(local: Local, part: nn.Module, training: Training) -> Trained:
+        def ask(local: ClientContext, part: nn.Module, training: Training) -> Trained:
             raise Asked(local, part, training)
 
-        self.site.ahead = ask
-        local = Local(self.site, task.clients[0], task.round, task.work)
+        self.worker.ahead = ask
+        local = ClientContext(self.worker, task.clients[0], task.round, task.work)
         try:
-            self.site.method.client(task.down.copy(), task.state.copy(), local)
+            self.worker.method.client(task.down.copy(), task.state.copy(), local)
         except Asked as found:
             return found
         except Exception:  # it will fail again when it is executed, and is named then
             return None
         finally:
-            self.site.ahead = None
+            self.worker.ahead = None
         return None
 
 
@@ -139,18 +139,18 @@ def _kept(tasks: Iterable[Task]) -> Iterator[Task]:
         yield replace(task, down=down)
 
 
-def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
+def together(worker: ClientWorker, asked: Sequence[Asked]) -> dict[int, Trained]:
     """Train heads or models of one shape, each on its own client's samples and batches, as one stack.
 
     They are `asked` in the order of their steps, those that take most first.
     """
     training, template, first = asked[0].training, asked[0].part, asked[0].local
-    data, whole = site.federation.data, template is site.model
-    index = [torch.from_numpy(site.federation.clients[a.local.id].train) for a in asked]
+    data, whole = worker.federation.data, template is worker.model
+    index = [torch.from_numpy(worker.federation.clients[a.local.id].train) for a in asked]
     places = torch.cat(index)
     rows = _rows(asked)
     y = data.y[places]
-    features = None if whole else site.outputs(data.take(places)).features
+    features = None if whole else worker.outputs(data.take(places)).features
     stack = {
         n: torch.stack([a.weights[n] for a in asked]).requires_grad_() for n in asked[0].weights
     }
@@ -191,7 +191,7 @@ def together(site: Site, asked: Sequence[Asked]) -> dict[int, Trained]:
         there = chosen >= 0
         sizes = there.sum(1)
         x = (
-            site.prepare(data.take(places[chosen].flatten()))
+            worker.prepare(data.take(places[chosen].flatten()))
             if features is None
             else features[chosen].flatten(0, 1)
         )

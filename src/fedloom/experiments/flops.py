@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..client.context import Local, Site
+from ..client.context import ClientContext, ClientWorker
 from ..core.method import make
 from ..data.federation import Federation
 from ..engine.checkpoint import Store
@@ -35,12 +35,12 @@ def flops_per_round(run: Run, federation: Federation) -> float | None:
     if start.server is None:
         return None
     method, round = make(config.method, config.hyper), start.round + 1
-    site = Site(method, small, network(config, federation), config.training, config.seed)
+    worker = ClientWorker(method, small, network(config, federation), config.training, config.seed)
     down = method.download(start.server.replace(round=round), k)
     # Steps of linear layers are products that are added in place, which the counter does not know by itself.
     steps = {torch.ops.aten.addmm_: lambda w, g, x, **_: 2 * g[0] * g[1] * x[1]}
     with FlopCounterMode(display=False, custom_mapping=steps) as counter:
-        method.client(down, store.get(k), Local(site, k, round))
+        method.client(down, store.get(k), ClientContext(worker, k, round))
     share = (config.schedule.ratio + (config.schedule.ratio_max or config.schedule.ratio)) / 2
     # With a fixed number of steps a client's work does not grow with its data.
     clients = sum(1 for n in sizes if n) if config.training.steps else sum(sizes) / batch

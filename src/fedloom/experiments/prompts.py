@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..client.training import Training
 from ..core.method import make
 from ..core.rng import key
@@ -66,14 +66,14 @@ def first_pass(
     seconds, models = {}, {}
     for label, computed in (("read", False), ("computed", True)):
         method = make("fedgcr", {"types": 2})
-        site = Site(
+        worker = ClientWorker(
             method,
             world,
             prompted(world, computed),
             Training(**{**method.traits.training, "batch": 16}),
             seed=0,
         )
-        seconds[label], models[label] = _second_round(site)
+        seconds[label], models[label] = _second_round(worker)
     apart = (models["read"] - models["computed"]).norm() / models["read"].norm()
     ratio = seconds["computed"] / seconds["read"]
     say(
@@ -89,14 +89,14 @@ def first_pass(
     }
 
 
-def _second_round(site: Site) -> tuple[float, Tree]:
-    executor, begun = Inplace(site), [0.0]
+def _second_round(worker: ClientWorker) -> tuple[float, Tree]:
+    executor, begun = Inplace(worker), [0.0]
 
     class Clock:
         def after_round(self, engine: Engine, record: object) -> None:
             begun.append(time.process_time())
 
-    engine = Engine(site, executor, Schedule(rounds=2, eval_every=10**6), [Clock()])
+    engine = Engine(worker, executor, Schedule(rounds=2, eval_every=10**6), [Clock()])
     engine.run()
     executor.close()
     return begun[-1] - begun[-2], engine.server.tree("model")

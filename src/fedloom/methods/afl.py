@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from ..client.context import Local, Predictor, Site
+from ..core.local import Local, Predictor, Worker
 from ..core.method import Uploads, method
 from ..core.payload import Payload
 from ..core.settings import NotNegative
@@ -40,11 +40,11 @@ class AFL(Reporting):
     )
     average: bool = False  # what is used is the mean of all rounds' models
 
-    def init(self, site: Site) -> Payload:
-        even = torch.full((site.clients,), 1 / site.clients, dtype=torch.float64)
+    def init(self, worker: Worker) -> Payload:
+        even = torch.full((worker.clients,), 1 / worker.clients, dtype=torch.float64)
         return (
             super()
-            .init(site)
+            .init(worker)
             .replace(lam=even if self.start == "uniform" else torch.zeros_like(even))
         )
 
@@ -78,7 +78,7 @@ class AFL(Reporting):
         local.load(down.tree("mean") or down.tree("model"), state.tree("model"))
         return local.predictor()
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return super().common(
-            server.replace(model=server.tree("mean") or server.tree("model")), site
+            server.replace(model=server.tree("mean") or server.tree("model")), worker
         )

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..client.context import Local, Predictor, Step
+from ..core.local import Local, Predictor, Step
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.tree import Tree

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..client.context import Site
+from ..core.local import Worker
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive
@@ -40,6 +40,6 @@ class CacheFL(Averaged):
     alpha: NotNegative = 1.17  # weight of the cache
     beta: Positive = 1.0  # its sharpness
 
-    def first(self, site: Site, texts: Payload) -> nn.Module:
+    def first(self, worker: Worker, texts: Payload) -> nn.Module:
         text = texts.tensor("text")
         return CacheHead(text, text, alpha=self.alpha, beta=self.beta, scale=texts.number("scale"))

@@ -12,7 +12,7 @@ model; a client that never took part predicts with the common model.
 
 from __future__ import annotations
 
-from ..client.context import Local, Predictor
+from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import NotNegative

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Local, Predictor
+from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import Count, Positive
@@ -45,7 +45,7 @@ class ECALP(Textual):
 
         @torch.no_grad()
         def predict(x: Tensor) -> Tensor:
-            tests = F.normalize(local.site.outputs(x).features, dim=1)
+            tests = F.normalize(local.worker.outputs(x).features, dim=1)
             return propagate(
                 tests, text, shots, y, nearest_texts=self.nearest_texts, nearest_images=self.nearest_images,
                 nearest_shots=self.nearest_shots, gamma=self.gamma, share=self.share, steps=self.flows,

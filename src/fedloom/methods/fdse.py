@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Batch, Fit, Local, Site, cross_entropy
+from ..core.local import Batch, Fit, Local, Worker, cross_entropy
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.roles import Roles
@@ -58,11 +58,11 @@ class FDSE(FedAvg):
         return model
 
     def roles(self, model: nn.Module) -> Roles:
-        return Roles(model, local=[Statistics2d])
+        return Roles(model, private=[Statistics2d])
 
-    def init(self, site: Site) -> Payload:
-        names = eraser_names(site.model)
-        server = super().init(site)
+    def init(self, worker: Worker) -> Payload:
+        names = eraser_names(worker.model)
+        server = super().init(worker)
         model = server.tree("model")
         return server.replace(model=model.without(names), eraser=model.only(names))
 

@@ -21,8 +21,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from ..client.context import Local, Predictor, Step
 from ..client.training import PLAIN
+from ..core.local import Local, Predictor, Step
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative

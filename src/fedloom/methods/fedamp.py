@@ -21,8 +21,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..client.context import Fit, Local, Predictor, Site
 from ..core.errors import FedloomError
+from ..core.local import Fit, Local, Predictor, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, Positive
@@ -47,10 +47,10 @@ class FedAMP(FedAvg):
     # Weight of the client's own model; by default one over the number of clients.
     self_share: Annotated[float, Field(ge=0, le=1)] | None = None
 
-    def init(self, site: Site) -> Payload:
-        params, shared = site.parameters(), site.tree("shared")
-        everybody = shared.map(lambda t: t.expand(site.clients, *t.shape).clone())
-        heard = torch.zeros(site.clients, dtype=torch.bool)
+    def init(self, worker: Worker) -> Payload:
+        params, shared = worker.parameters(), worker.tree("shared")
+        everybody = shared.map(lambda t: t.expand(worker.clients, *t.shape).clone())
+        heard = torch.zeros(worker.clients, dtype=torch.bool)
         return Payload(params=everybody.only(params), rest=everybody.without(params), heard=heard)
 
     def hello(self, local: Local) -> Payload:
@@ -117,7 +117,7 @@ class FedAMP(FedAvg):
                 (params if name in params else rest)[name][k] = tensor
         return server.replace(params=params, rest=rest, heard=heard)
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return None
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:

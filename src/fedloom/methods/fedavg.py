@@ -13,7 +13,7 @@ client's state under `model` and put back before training and before prediction.
 
 from __future__ import annotations
 
-from ..client.context import Fit, Local, Predictor, Site
+from ..core.local import Fit, Local, Predictor, Worker
 from ..core.method import Method, Traits, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.tree import Mean
@@ -28,8 +28,8 @@ class FedAvg(Method):
         averages=True,
     )
 
-    def init(self, site: Site) -> Payload:
-        return Payload(model=site.tree("shared"), sizes=sizes(site))
+    def init(self, worker: Worker) -> Payload:
+        return Payload(model=worker.tree("shared"), sizes=sizes(worker))
 
     def download(self, server: Payload, k: int) -> Payload:
         return Payload(model=server.tree("model"))
@@ -38,7 +38,9 @@ class FedAvg(Method):
         local.load(down.tree("model"), state.tree("model"))
         self.train(down, state, local)
         shared = Payload(model=local.tree("shared"))
-        return Update(upload=shared, state=state.replace(model=local.tree("local")), trained=shared)
+        return Update(
+            upload=shared, state=state.replace(model=local.tree("private")), trained=shared
+        )
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         """The local objective: plain cross-entropy."""
@@ -58,8 +60,8 @@ class FedAvg(Method):
         local.load(down.tree("model"), state.tree("model"))
         return local.predictor()
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        if site.roles.names("local"):  # part of the model exists at clients only
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        if worker.roles.names("private"):  # part of the model exists at clients only
             return None
-        site.load(server.tree("model"))
-        return site.predictor()
+        worker.load(server.tree("model"))
+        return worker.predictor()

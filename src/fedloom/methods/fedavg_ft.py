@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..client.context import Local, Predictor
+from ..core.local import Local, Predictor
 from ..core.method import method
 from ..core.payload import Payload
 from .fedavg import FedAvg

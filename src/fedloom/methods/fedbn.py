@@ -31,4 +31,4 @@ class FedBN(FedAvg):
             warnings.warn(
                 "FedBN: the model has no BatchNorm layer, so this is FedAvg.", stacklevel=2
             )
-        return Roles(model, local=[_BatchNorm])
+        return Roles(model, private=[_BatchNorm])

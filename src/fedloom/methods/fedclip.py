@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Batch, Local, Site, cross_entropy
+from ..core.local import Batch, Local, Worker, cross_entropy
 from ..core.method import method
 from ..core.payload import Payload
 from ..parts.heads import AdapterHead
@@ -43,7 +43,7 @@ class FedCLIP(Averaged):
         "contrast"  # within the batch as released, or over all class texts
     )
 
-    def first(self, site: Site, texts: Payload) -> nn.Module:
+    def first(self, worker: Worker, texts: Payload) -> nn.Module:
         return AdapterHead(texts.tensor("text"), texts.number("scale"))
 
     def train(self, head: nn.Module, down: Payload, local: Local) -> None:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..client.context import Batch, Local, Predictor, Site
+from ..core.local import Batch, Local, Predictor, Worker
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.roles import Roles
@@ -62,8 +62,8 @@ class FedDTR(FedAvg):
     def roles(self, model: Any) -> Roles:
         # Where heads are averaged they do travel; the client goes on with its own nevertheless.
         if not self.federated:
-            return Roles(model, local=[model])
-        return Roles(model) if self.frozen_head == "average" else Roles(model, local=[model.head])
+            return Roles(model, private=[model])
+        return Roles(model) if self.frozen_head == "average" else Roles(model, private=[model.head])
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         self.install(down, state, local)
@@ -90,7 +90,7 @@ class FedDTR(FedAvg):
 
         local.fit(loss)
         shared = local.tree("shared")
-        own = local.tree("local") | _head(shared)
+        own = local.tree("private") | _head(shared)
         trained = shared.without(own) | _head(down.tree("model"))
         return Update(
             upload=Payload(model=shared), state=Payload(model=own), trained=Payload(model=trained)
@@ -98,7 +98,7 @@ class FedDTR(FedAvg):
 
     def install(self, down: Payload, state: Payload, local: Local) -> None:
         """The received body and text side under the client's own head."""
-        local.load(down.tree("model"), state.tree("model") or _head(local.site.first))
+        local.load(down.tree("model"), state.tree("model") or _head(local.worker.first))
 
     def anchors(self, local: Local) -> Tensor:
         """T: a row per class; zeros without a text side."""
@@ -116,7 +116,7 @@ class FedDTR(FedAvg):
         logits: Tensor = local.model.head(shifted)
         if self.frozen_head == "none" or not self.federated:
             return logits
-        head = _head(down.tree("model") if self.frozen_head == "average" else local.site.first)
+        head = _head(down.tree("model") if self.frozen_head == "average" else local.worker.first)
         weights = {n.removeprefix("head."): t for n, t in head.items()}
         return logits + functional_call(local.model.head, weights, features.detach())
 
@@ -124,10 +124,10 @@ class FedDTR(FedAvg):
         self.install(down, state, local)
         anchors = self.anchors(local).detach()
         return torch.no_grad()(
-            lambda x: self.logits(local.site.outputs(x).features, anchors, down, local)
+            lambda x: self.logits(local.worker.outputs(x).features, anchors, down, local)
         )
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return None
 
 

@@ -22,8 +22,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..client.context import Local, Predictor, Site
 from ..core.errors import FedloomError
+from ..core.local import Local, Predictor, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.rng import numpy_rng
@@ -52,12 +52,12 @@ class FedFomo(FedAvg):
     epsilon: Share = 0.3  # chance of a model drawn at random
     epsilon_step: NotNegative = 0.05  # by so much less every round
 
-    def init(self, site: Site) -> Payload:
-        if not any(len(c.validation) for c in site.federation.clients):
+    def init(self, worker: Worker) -> Payload:
+        if not any(worker.sizes("validation")):
             raise FedloomError(
                 "fedfomo weighs models on validation data, of which no client has any: set validation."
             )
-        return Payload(affinity=torch.zeros(site.clients, site.clients))
+        return Payload(affinity=torch.zeros(worker.clients, worker.clients))
 
     def hello(self, local: Local) -> Payload:
         return Payload()
@@ -116,7 +116,7 @@ class FedFomo(FedAvg):
                 affinity[k, int(j)] += float(omega)
         return server.replace(models=Payload(models), affinity=affinity)
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return None
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:

@@ -24,7 +24,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Batch, Fit, Local, cross_entropy
+from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, Positive

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import torch
 
-from ..client.context import Local, Site
+from ..core.local import Local, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.settings import Share
@@ -41,11 +41,11 @@ class FedHEAL(FedAvg):
     tau: Share = 0.3  # parameters that agreed on their sign in a smaller share of rounds are masked
     beta: Share = 0.4  # how fast distances move the weights of clients
 
-    def init(self, site: Site) -> Payload:
-        zeros = torch.zeros(site.clients, dtype=torch.float64)
+    def init(self, worker: Worker) -> Payload:
+        zeros = torch.zeros(worker.clients, dtype=torch.float64)
         return (
             super()
-            .init(site)
+            .init(worker)
             .replace(rounds=zeros, weights=zeros.clone(), increments=zeros.clone())
         )
 

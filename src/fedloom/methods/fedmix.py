@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..client.context import Batch, Fit, Local
 from ..core.errors import FedloomError
+from ..core.local import Batch, Fit, Local
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
@@ -43,7 +43,7 @@ class FedMix(FedAvg):
     naive: bool = False  # plain mixup with averages in place of the expansion
 
     def hello(self, local: Local) -> Payload:
-        data = local.site.federation.data
+        data = local.worker.data
         if data.kind in ("text", "segmentation"):
             raise FedloomError(
                 f"fedmix averages samples and labels; {data.name} is {data.kind} data."

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..client.context import Local, Predictor, Site
+from ..core.local import Local, Predictor, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
@@ -66,10 +66,10 @@ class FedPACT(Textual):
         "text"  # a class that nobody has: trained from its text row, or left out
     )
 
-    def init(self, site: Site) -> Payload:
-        server = super().init(site)
+    def init(self, worker: Worker) -> Payload:
+        server = super().init(worker)
         text = server.tensor("text")
-        caches = text.new_zeros(site.clients, *text.shape)
+        caches = text.new_zeros(worker.clients, *text.shape)
         return Payload(server, **no_means(text), residual=torch.zeros_like(text), caches=caches)
 
     def hello(self, local: Local) -> Payload:
@@ -142,16 +142,16 @@ class FedPACT(Textual):
         local.load()
         return local.predictor(head=self.cache(down, state))
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        site.load()
-        return site.predictor(head=TextHead(self.head(server), server.number("scale")))
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        worker.load()
+        return worker.predictor(head=TextHead(self.head(server), server.number("scale")))
 
-    def figures(self, server: Payload, site: Site) -> Mapping[str, float]:
+    def figures(self, server: Payload, worker: Worker) -> Mapping[str, float]:
         """How far caches are from the global prototypes, and what the trained head does for margins (Figure 2)."""
         told = server.tensor("told")
         if not told.any():
             return {}
-        site.load()
+        worker.load()
         caches, share = server.tensor("caches")[told], server.tensor("sizes")[told]
         text = scaled(server.tensor("text"), self.unit)
-        return gains(caches, share, prototypes(server), self.head(server), text, *site.tests())
+        return gains(caches, share, prototypes(server), self.head(server), text, *worker.tests())

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Batch, Local, Predictor, Site
+from ..core.local import Batch, Local, Predictor, Worker
 from ..core.method import Method, Traits, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
@@ -70,12 +70,12 @@ class FedPCL(Perturbed, Method):
     candidates: Literal["owned", "padded"] = "owned"  # classes to choose from
 
     def roles(self, model: Any) -> Roles:
-        return Roles(model, local=[model])
+        return Roles(model, private=[model])
 
-    def init(self, site: Site) -> Payload:
-        shape = (site.clients, site.classes)
+    def init(self, worker: Worker) -> Payload:
+        shape = (worker.clients, worker.classes)
         return self.shared(
-            Payload(sizes=sizes(site)), torch.zeros(*shape, site.width), torch.zeros(*shape)
+            Payload(sizes=sizes(worker)), torch.zeros(*shape, worker.width), torch.zeros(*shape)
         )
 
     def shared(self, server: Payload, prototypes: Tensor, counts: Tensor) -> Payload:
@@ -95,7 +95,7 @@ class FedPCL(Perturbed, Method):
             local.fit(lambda batch: self.parts(batch, down))
         means, counts = self.prototypes(local)
         own = counts.nonzero().flatten()
-        kept = Payload(model=local.tree("local"), prototypes=means, counts=counts)
+        kept = Payload(model=local.tree("private"), prototypes=means, counts=counts)
         sent = self.perturbed(means[own], local)
         return Update(Payload(prototypes=sent, classes=own, counts=counts[own]), kept, down)
 
@@ -155,7 +155,7 @@ class FedPCL(Perturbed, Method):
             )
 
         def predict(x: Tensor) -> Tensor:
-            z = F.normalize(local.site.outputs(x).features, dim=1)
+            z = F.normalize(local.worker.outputs(x).features, dim=1)
             scores = z @ means.T if self.inference == "product" else -torch.cdist(z, means)
             return scores.masked_fill(~known, -torch.inf)
 

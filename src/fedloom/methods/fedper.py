@@ -23,4 +23,4 @@ class FedPer(FedAvg):
     traits = FedAvg.traits.but(personalised=True)
 
     def roles(self, model: Any) -> Roles:
-        return Roles(model, local=[model.head])
+        return Roles(model, private=[model.head])

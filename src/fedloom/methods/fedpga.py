@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import nn
 
-from ..client.context import Local, Site
+from ..core.local import Local, Worker
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative
@@ -33,8 +33,8 @@ class FedPGA(CacheFL):
 
     mu: NotNegative = 0.1  # pull towards the received keys
 
-    def init(self, site: Site) -> Payload:
-        server = super().init(site)
+    def init(self, worker: Worker) -> Payload:
+        server = super().init(worker)
         return Payload(server, **no_means(server.tensor("text")))
 
     def hello(self, local: Local) -> Payload:

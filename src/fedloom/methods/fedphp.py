@@ -18,7 +18,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Batch, Local, Predictor
+from ..core.local import Batch, Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import Count, Share

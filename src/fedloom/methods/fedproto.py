@@ -21,7 +21,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Batch, Fit, Local, Predictor
+from ..core.local import Batch, Fit, Local, Predictor
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.settings import NotNegative
@@ -53,7 +53,7 @@ class FedProto(Perturbed, Alone):
         own = counts.nonzero().flatten()
         named = dict(zip(map(str, own.tolist()), self.perturbed(means[own], local), strict=True))
         up = Payload(protos=Tree(named), counts=Tree((c, counts[int(c)]) for c in named))
-        return Update(upload=up, state=Payload(model=local.tree("local")), trained=down)
+        return Update(upload=up, state=Payload(model=local.tree("private")), trained=down)
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         protos, known = table(down.tree("protos"), local.classes)
@@ -82,4 +82,4 @@ class FedProto(Perturbed, Alone):
         protos, known = table(down.tree("protos"), local.classes)
         if self.predict == "head" or not known.any():
             return local.predictor()
-        return lambda x: nearest(local.site.outputs(x).features, protos, known)
+        return lambda x: nearest(local.worker.outputs(x).features, protos, known)

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..client.context import Batch, Fit, Local, cross_entropy
 from ..core.errors import FedloomError
+from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive

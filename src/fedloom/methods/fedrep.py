@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..client.context import Fit, Local, Predictor
+from ..core.local import Fit, Local, Predictor
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import Count

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Batch, Fit, Local, Predictor, Site
 from ..core.errors import FedloomError
+from ..core.local import Batch, Fit, Local, Predictor, Worker
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.roles import Roles
@@ -53,7 +53,7 @@ class FedRoD(FedAvg):
         return model
 
     def roles(self, model: Any) -> Roles:
-        return Roles(model, local=[model.personal])
+        return Roles(model, private=[model.personal])
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         def loss(batch: Batch) -> dict[str, Tensor]:
@@ -70,12 +70,12 @@ class FedRoD(FedAvg):
 
         @torch.no_grad()
         def both(x: Tensor) -> Tensor:
-            seen = local.site.outputs(x)
+            seen = local.worker.outputs(x)
             summed: Tensor = seen.logits + local.model.personal(seen.features)
             return summed
 
         return both
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        site.load(server.tree("model"))
-        return site.predictor()
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        worker.load(server.tree("model"))
+        return worker.predictor()

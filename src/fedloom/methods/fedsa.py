@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Batch, Fit, Local, Predictor, Site, cross_entropy
+from ..core.local import Batch, Fit, Local, Predictor, Worker, cross_entropy
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.roles import Roles
@@ -51,14 +51,14 @@ class FedSA(Prototypical):
     share: bool = False  # the model travels and is averaged too
 
     def roles(self, model: nn.Module) -> Roles:
-        return Roles(model, local=[] if self.share else [model])
+        return Roles(model, private=[] if self.share else [model])
 
-    def init(self, site: Site) -> Payload:
-        anchors = semantic_anchors(site.classes, site.width, site.seed)
-        known = torch.zeros(site.classes, dtype=torch.bool)
+    def init(self, worker: Worker) -> Payload:
+        anchors = semantic_anchors(worker.classes, worker.width, worker.seed)
+        known = torch.zeros(worker.classes, dtype=torch.bool)
         return (
             super()
-            .init(site)
+            .init(worker)
             .replace(anchors=anchors, prototypes=torch.zeros_like(anchors), seen=known)
         )
 
@@ -103,4 +103,4 @@ class FedSA(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or not down.tensor("seen").any():
             return predict
-        return by_nearest(local.site.outputs, down.tensor("prototypes"), down.tensor("seen"))
+        return by_nearest(local.worker.outputs, down.tensor("prototypes"), down.tensor("seen"))

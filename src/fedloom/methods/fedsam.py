@@ -12,7 +12,7 @@ momentum variant, are not offered.
 
 from __future__ import annotations
 
-from ..client.context import Fit, Local, Step
+from ..core.local import Fit, Local, Step
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Fit, Local, Predictor, Site, cross_entropy
+from ..core.local import Fit, Local, Predictor, Worker, cross_entropy
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
@@ -51,10 +51,14 @@ class FedTGP(Prototypical):
     share: bool = False  # the model travels and is averaged too
 
     def roles(self, model: nn.Module) -> Roles:
-        return Roles(model, local=[] if self.share else [model])
+        return Roles(model, private=[] if self.share else [model])
 
-    def init(self, site: Site) -> Payload:
-        return super().init(site).replace(tgp=first_prototypes(site.classes, site.width, site.seed))
+    def init(self, worker: Worker) -> Payload:
+        return (
+            super()
+            .init(worker)
+            .replace(tgp=first_prototypes(worker.classes, worker.width, worker.seed))
+        )
 
     def download(self, server: Payload, k: int) -> Payload:
         return Payload(
@@ -90,7 +94,7 @@ class FedTGP(Prototypical):
         if self.predict == "head" or "prototypes" not in down:
             return predict
         return by_nearest(
-            local.site.outputs,
+            local.worker.outputs,
             down.tensor("prototypes"),
             torch.ones(local.classes, dtype=torch.bool),
         )

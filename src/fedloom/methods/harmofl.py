@@ -20,8 +20,8 @@ from typing import Literal
 
 import torch
 
-from ..client.context import Fit, Inputs, Local, Predictor, Site
 from ..core.errors import FedloomError
+from ..core.local import Fit, Inputs, Local, Predictor, Worker
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative
@@ -40,7 +40,7 @@ class HarmoFL(FedAvg):
     amplitude: Literal["all", "mean", "none"] = "all"  # which amplitudes are made common
 
     def hello(self, local: Local) -> Payload:
-        data = local.site.federation.data
+        data = local.worker.data
         if self.amplitude == "none":
             return super().hello(local)
         if data.kind not in ("image", "segmentation"):
@@ -64,7 +64,7 @@ class HarmoFL(FedAvg):
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(
-            inputs=self._shown(down, local.site.federation.data),
+            inputs=self._shown(down, local.worker.data),
             gradient=(lambda step: step.at(step.w + uphill(step.g, self.alpha)))
             if self.alpha
             else None,
@@ -81,8 +81,8 @@ class HarmoFL(FedAvg):
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))
-        return local.predictor(self._shown(down, local.site.federation.data))
+        return local.predictor(self._shown(down, local.worker.data))
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        site.load(server.tree("model"))
-        return site.predictor(self._shown(server, site.federation.data))
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        worker.load(server.tree("model"))
+        return worker.predictor(self._shown(server, worker.data))

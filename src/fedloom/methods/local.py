@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..client.context import Local
+from ..core.local import Local
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.roles import Roles
@@ -26,7 +26,7 @@ class Alone(FedAvg):
     )
 
     def roles(self, model: nn.Module) -> Roles:
-        return Roles(model, local=[model])
+        return Roles(model, private=[model])
 
     def hello(self, local: Local) -> Payload:
         return Payload()

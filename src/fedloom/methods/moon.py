@@ -19,8 +19,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..client.context import Batch, Fit, Local, cross_entropy
 from ..core.errors import FedloomError
+from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive

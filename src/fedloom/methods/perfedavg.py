@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..client.context import Fit, Local, Predictor, Step
 from ..client.training import PLAIN
+from ..core.local import Fit, Local, Predictor, Step
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import Count, Positive

@@ -14,7 +14,7 @@ all do). No hidden weight decay on theta. A client that never took part predicts
 
 from __future__ import annotations
 
-from ..client.context import Local, Predictor, Step
+from ..core.local import Local, Predictor, Step
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.settings import Count, Positive

@@ -17,8 +17,8 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from ..client.context import Site
 from ..core.errors import FedloomError
+from ..core.local import Worker
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.settings import Count
@@ -36,20 +36,18 @@ class PromptFL(Averaged):
     )
     tokens: Count = 16  # context vectors
 
-    def first(self, site: Site, texts: Payload) -> nn.Module:
-        pair = _pair(str(site.federation.data.encoder))
+    def first(self, worker: Worker, texts: Payload) -> nn.Module:
+        pair = _pair(str(worker.data.encoder))
         if pair.context is None:
             raise FedloomError(
                 f"promptfl trains through the text encoder, and {pair.name}'s takes no trained vectors: use clip:PATH."
             )
         context = 0.02 * torch.randn(self.tokens, pair.context.width)
-        return PromptHead(
-            context, site.federation.data.classes, pair.context, texts.number("scale")
-        )
+        return PromptHead(context, worker.data.classes, pair.context, texts.number("scale"))
 
-    def init(self, site: Site) -> Payload:
+    def init(self, worker: Worker) -> Payload:
         return (
-            super().init(site).replace(text=torch.zeros(0))
+            super().init(worker).replace(text=torch.zeros(0))
         )  # a client reads the class names itself
 
     def weight(self, server: Payload, k: int) -> float:

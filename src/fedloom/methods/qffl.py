@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..client.context import Local
+from ..core.local import Local
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.settings import NotNegative

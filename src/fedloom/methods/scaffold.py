@@ -11,8 +11,8 @@ Buffers have no gradient: they are sent with the difference and averaged like th
 
 from __future__ import annotations
 
-from ..client.context import Local, Site
 from ..core.errors import FedloomError
+from ..core.local import Local, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.settings import Positive
@@ -26,12 +26,12 @@ class Scaffold(FedAvg):
 
     server_lr: Positive = 1.0  # the server's step
 
-    def init(self, site: Site) -> Payload:
-        if not site.training.plain_sgd:
+    def init(self, worker: Worker) -> Payload:
+        if not worker.training.plain_sgd:
             raise FedloomError(
                 "scaffold needs plain SGD: set optimizer=sgd, momentum=0, weight_decay=0 and no clip."
             )
-        return super().init(site).replace(c=site.parameters().zeros_like())
+        return super().init(worker).replace(c=worker.parameters().zeros_like())
 
     def download(self, server: Payload, k: int) -> Payload:
         return Payload(model=server.tree("model"), c=server.tree("c"))

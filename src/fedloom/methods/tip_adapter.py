@@ -10,7 +10,7 @@ images as they are, not means over ten augmented ones; alpha and beta are not se
 
 from __future__ import annotations
 
-from ..client.context import Local, Predictor
+from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from ..client.context import Local, Predictor
+from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..parts.textual import read

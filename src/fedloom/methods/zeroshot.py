@@ -9,7 +9,7 @@ Deviations: none.
 
 from __future__ import annotations
 
-from ..client.context import Local, Predictor, Site
+from ..core.local import Local, Predictor, Worker
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..parts.heads import TextHead
@@ -30,6 +30,6 @@ class ZeroShot(Textual):
         kept = read(down, state)
         return local.predictor(head=TextHead(kept.tensor("text"), kept.number("scale")))
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        site.load()
-        return site.predictor(head=TextHead(server.tensor("text"), server.number("scale")))
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        worker.load()
+        return worker.predictor(head=TextHead(server.tensor("text"), server.number("scale")))

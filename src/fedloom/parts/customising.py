@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Local
 from ..core.errors import FedloomError
+from ..core.local import Local
 from ..models.vpt import Prompted
 from .prototypes import class_means
 

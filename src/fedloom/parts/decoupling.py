@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..client.context import Seen
 from ..core.errors import FedloomError, unknown
+from ..core.local import Seen
 from ..models.base import Added
 
 Use = Literal["whole", "robust", "related", "corrected", "plain"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..client.context import Seen
+from ..core.local import Seen
 from ..models.base import Added, layers
 
 

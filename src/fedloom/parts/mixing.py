@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Local
+from ..core.local import Local
 
 
 def group_means(local: Local, size: int) -> tuple[Tensor, Tensor]:
@@ -17,7 +17,7 @@ def group_means(local: Local, size: int) -> tuple[Tensor, Tensor]:
     n = local.size
     groups = 0 if n < 2 else max(1, n // size)
     group = torch.randperm(n, generator=local.rng("groups")) % max(1, groups)
-    shape = local.site.federation.data.x.shape[1:]
+    shape = local.worker.data.x.shape[1:]
     means, labels = torch.zeros(groups, *shape), torch.zeros(groups, local.classes)
     share, at = 1 / torch.bincount(group, minlength=groups), 0
     for x, y in local.chunks() if groups else ():

@@ -21,8 +21,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from ..client.context import Local
 from ..core.errors import FedloomError
+from ..core.local import Local
 from ..core.settings import Positive, Share
 from ..data.stress import NOISES
 

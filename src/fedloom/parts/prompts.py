@@ -12,19 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Site
 from ..core.errors import FedloomError
+from ..core.local import Worker
 from ..encoders import Cache, TextEncoder, dual, text
 from ..encoders.texts import ENSEMBLE, TEMPLATES, filled
 
 
-def text_head(site: Site, source: str, prompts: str | Sequence[str]) -> tuple[Tensor, float]:
+def text_head(worker: Worker, source: str, prompts: str | Sequence[str]) -> tuple[Tensor, float]:
     """The zero-shot classifier of a federation of features, one unit row per class, and its logit scale.
 
     `source` is "encoder", the text side of the dual encoder that made the features, or the name of a text encoder of
     the same width; "hash" is made as wide as it has to be. `prompts` is explained in `sentences`.
     """
-    data, name = site.federation.data, site.method.name
+    data, name = worker.data, worker.method_name
     if data.encoder is None:
         raise FedloomError(
             f"{name} compares images with class names and needs features of a dual encoder: say --encoder lite-clip, "
@@ -35,11 +35,11 @@ def text_head(site: Site, source: str, prompts: str | Sequence[str]) -> tuple[Te
         pair = dual(data.encoder)
         reader, scale = pair.text, pair.scale
     else:
-        reader = text(f"hash:{site.width}" if source == "hash" else source)
-    if reader.dim != site.width:
+        reader = text(f"hash:{worker.width}" if source == "hash" else source)
+    if reader.dim != worker.width:
         raise FedloomError(
             f"text encoder {reader.name} gives {reader.dim} numbers, the image features of {data.encoder} have "
-            f"{site.width}: {name} compares the two; use the text side of a dual encoder (text=encoder)."
+            f"{worker.width}: {name} compares the two; use the text side of a dual encoder (text=encoder)."
         )
     return embedded(reader, sentences(data.classes, prompts, data.name, reader.template)), scale
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..client.context import Outputs, Predictor
 from ..core.errors import FedloomError
+from ..core.local import Outputs, Predictor
 
 
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:

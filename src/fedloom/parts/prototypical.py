@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..client.context import Local
+from ..core.local import Local
 from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..methods.fedavg import FedAvg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..client.context import Local
+from ..core.local import Local
 from ..core.method import Update
 from ..core.payload import Payload
 from ..methods.fedavg import FedAvg

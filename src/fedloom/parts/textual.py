@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
-from ..client.context import Local, Predictor, Site
+from ..core.local import Local, Predictor, Worker
 from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.rng import key
@@ -35,10 +35,10 @@ class Textual(Method):
     )
     scale: Positive | None = None  # of text logits; None: the encoder's own
 
-    def init(self, site: Site) -> Payload:
-        text, scale = text_head(site, self.text, self.prompts)
-        told = torch.zeros(site.clients, dtype=torch.bool)
-        return Payload(sizes=sizes(site), text=text, scale=self.scale or scale, told=told)
+    def init(self, worker: Worker) -> Payload:
+        text, scale = text_head(worker, self.text, self.prompts)
+        told = torch.zeros(worker.clients, dtype=torch.bool)
+        return Payload(sizes=sizes(worker), text=text, scale=self.scale or scale, told=told)
 
     def download(self, server: Payload, k: int) -> Payload:
         if server.tensor("told")[k]:
@@ -58,14 +58,14 @@ class Averaged(Textual):
 
     traits = Textual.traits.but(personalised=False)
 
-    def first(self, site: Site, texts: Payload) -> nn.Module:
+    def first(self, worker: Worker, texts: Payload) -> nn.Module:
         """The head before the first round; what is random in it depends on the seed."""
         raise NotImplementedError
 
-    def build(self, weights: Tree, texts: Payload, site: Site) -> nn.Module:
+    def build(self, weights: Tree, texts: Payload, worker: Worker) -> nn.Module:
         """The head with these parameters."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            head = self.first(site, texts)
+            head = self.first(worker, texts)
             named = dict(head.named_parameters())
             torch._foreach_copy_([named[n] for n in weights], list(weights.values()))
         return head
@@ -78,11 +78,11 @@ class Averaged(Textual):
         """How much client k's upload counts: its sample count."""
         return float(server.tensor("sizes")[k])
 
-    def init(self, site: Site) -> Payload:
-        server = super().init(site)
+    def init(self, worker: Worker) -> Payload:
+        server = super().init(worker)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(site.seed, "head"))
-            return server.replace(head=_parameters(self.first(site, server)))
+            torch.manual_seed(key(worker.seed, "head"))
+            return server.replace(head=_parameters(self.first(worker, server)))
 
     def download(self, server: Payload, k: int) -> Payload:
         return super().download(server, k).replace(head=server.tree("head"))
@@ -90,7 +90,7 @@ class Averaged(Textual):
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load()
         kept = read(down, state)
-        head = self.build(down.tree("head"), kept, local.site)
+        head = self.build(down.tree("head"), kept, local.worker)
         self.train(head, down, local)
         up = Payload(head=_parameters(head))
         return Update(up, kept, up)
@@ -111,11 +111,11 @@ class Averaged(Textual):
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load()
-        return local.predictor(head=self.build(down.tree("head"), read(down, state), local.site))
+        return local.predictor(head=self.build(down.tree("head"), read(down, state), local.worker))
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        site.load()
-        return site.predictor(head=self.build(server.tree("head"), server, site))
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        worker.load()
+        return worker.predictor(head=self.build(server.tree("head"), server, worker))
 
 
 def _parameters(head: nn.Module) -> Tree:

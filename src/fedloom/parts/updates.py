@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..client.context import Local
+from ..core.local import Local
 from ..core.payload import Payload
 from ..core.tree import Tree
 

@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from ..client.context import Local, Predictor, Site
+from ..client.context import ClientContext, ClientWorker
 from ..core.errors import FedloomError
+from ..core.local import Predictor
 from ..core.method import make
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng
@@ -51,7 +52,7 @@ class Opened:
 
     entry: Entry
     run: Run
-    site: Site
+    worker: ClientWorker
     server: Payload
     round: int
     store: Store
@@ -59,12 +60,12 @@ class Opened:
     @property
     def federation(self) -> Federation:
         """Who has what."""
-        return self.site.federation
+        return self.worker.federation
 
     def predictor(self, k: int) -> Predictor:
         """Client `k`'s personal model, now the resident one."""
-        method = self.site.method
-        local = Local(self.site, k, self.round)
+        method = self.worker.method
+        local = ClientContext(self.worker, k, self.round)
         return method.personal(method.download(self.server, k), self.store.get(k), local)
 
     def features(
@@ -73,12 +74,12 @@ class Opened:
         """What the body (or another part) of client `k`'s model makes of up to `most` of its samples; their labels."""
         x, y = self.federation.samples(k, split)
         if len(y) > most:
-            chosen = numpy_rng(self.site.seed, "views", split, k).permutation(len(y))[:most]
+            chosen = numpy_rng(self.worker.seed, "views", split, k).permutation(len(y))[:most]
             rows = torch.from_numpy(np.sort(chosen))
             x, y = x[rows], y[rows]
         caught: list[Tensor] = []
         predict = self.predictor(k)
-        part = of or self.site.model.body
+        part = of or self.worker.model.body
         handle = part.register_forward_hook(lambda _m, _i, out: caught.append(out.detach()))
         try:
             if len(y):
@@ -159,11 +160,13 @@ def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Op
     if name not in known:
         known[name] = encoded(config, deal(config))
     method = make(config.method, config.hyper)
-    site = Site(method, known[name], network(config, known[name]), config.training, config.seed)
+    worker = ClientWorker(
+        method, known[name], network(config, known[name]), config.training, config.seed
+    )
     with saved(run) as (start, store):
         assert start.server is not None
-        site.load()
-        yield Opened(entry, run, site, start.server, start.round, store)
+        worker.load()
+        yield Opened(entry, run, worker, start.server, start.round, store)
 
 
 def _features(one: Opened) -> dict[str, Panel]:
@@ -188,7 +191,7 @@ def _features(one: Opened) -> dict[str, Panel]:
         "Spectrum of the features": spectrum(one, own),
         "Similarity of clients": similarity(one, own),
     }
-    for part in (m for m in one.site.model.modules() if isinstance(m, Customised)):
+    for part in (m for m in one.worker.model.modules() if isinstance(m, Customised)):
         prompts = {k: one.features(k, "test", few, part.net) for k in held}
         found["Type-specific prompts of test samples (t-SNE)"] = by_domain(one, prompts)
     return found
@@ -210,7 +213,7 @@ def embedding(one: Opened, shown: Samples) -> Panel:
     both = torch.cat([x, centres]).numpy()
     if len(both) < 8:
         raise FedloomError("too few test samples for a t-SNE.")
-    seed = key(one.site.seed, "views", "t-SNE") % 2**32
+    seed = key(one.worker.seed, "views", "t-SNE") % 2**32
     flat = TSNE(
         perplexity=min(30.0, (len(both) - 1) / 4), init="pca", random_state=seed
     ).fit_transform(both)
@@ -278,7 +281,7 @@ def by_domain(one: Opened, shown: Samples) -> Panel:
     ]
     if len(h) < 8:
         raise FedloomError("too few test samples for a t-SNE.")
-    seed = key(one.site.seed, "views", "prompts") % 2**32
+    seed = key(one.worker.seed, "views", "prompts") % 2**32
     flat = TSNE(
         perplexity=min(30.0, (len(h) - 1) / 4), init="pca", random_state=seed
     ).fit_transform(h)
@@ -434,7 +437,7 @@ def grad_cam(one: Opened) -> Tiles | None:
     federation, data = one.federation, one.federation.data
     if data.kind != "image" or not isinstance(data.x, Tensor) or data.x.shape[1] not in (1, 3):
         return None
-    if not any(isinstance(m, nn.Conv2d) for m in one.site.model.body.modules()):
+    if not any(isinstance(m, nn.Conv2d) for m in one.worker.model.body.modules()):
         return None
     firsts: dict[str, int] = {}
     for k, client in enumerate(federation.clients):
@@ -443,7 +446,7 @@ def grad_cam(one: Opened) -> Tiles | None:
     each = max(1, SHOWN // max(len(firsts), 1))
     tiles = Tiles([], [], [], [], [], [])
     for domain, k in list(firsts.items())[:SHOWN]:
-        chosen = numpy_rng(one.site.seed, "views", "grad-cam", k).permutation(
+        chosen = numpy_rng(one.worker.seed, "views", "grad-cam", k).permutation(
             federation.clients[k].test
         )[:each]
         rows = torch.from_numpy(np.sort(chosen))
@@ -451,8 +454,8 @@ def grad_cam(one: Opened) -> Tiles | None:
         said = one.predictor(k)(x).argmax(
             1
         )  # as the method predicts, which need not be with the model's head
-        maps = class_maps(one.site.model, data.prepare(x), said)
-        for part, seen in part_maps(one.site.model, data.prepare(x), said).items():
+        maps = class_maps(one.worker.model, data.prepare(x), said)
+        for part, seen in part_maps(one.worker.model, data.prepare(x), said).items():
             tiles.parts.setdefault(part, []).extend(seen.numpy())
         for i, row in enumerate(rows.tolist()):
             tiles.samples.append((k, row))

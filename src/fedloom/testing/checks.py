@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..client.context import Site
+from ..client.context import ClientWorker
 from ..client.training import Training
 from ..core.errors import FedloomError
 from ..core.method import Method, find, make
@@ -146,7 +146,7 @@ def small_dual() -> Dual:
 
 def place(
     method: Method, world: Federation | None = None, training: Training | None = None
-) -> Site:
+) -> ClientWorker:
     """A worker in the small world, as the method wants it: images, or the features of a dual encoder."""
     world, model = world or federation(), network()
     if method.traits.world == "dual":
@@ -154,7 +154,7 @@ def place(
         x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
         world = replace(world, data=replace(world.data, x=x, encoder="checks"))
         model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
-    return Site(
+    return ClientWorker(
         method, world, model, training or Training(**{**method.traits.training, "batch": 8}), seed=7
     )
 
@@ -171,7 +171,7 @@ class Trace:
         """Note what there is after a round."""
         if record:
             self.metrics.append(record)
-        self.states.append([engine.store.get(k).encode() for k in range(engine.site.clients)])
+        self.states.append([engine.store.get(k).encode() for k in range(engine.worker.clients)])
         self.server = engine.server
 
 
@@ -189,17 +189,19 @@ class Notes:
 def trace(
     method: Method,
     world: Federation | None = None,
-    wrap: Callable[[Site], Executor] = Inplace,
+    wrap: Callable[[ClientWorker], Executor] = Inplace,
     folder: Path | None = None,
     trained_as: Method | None = None,
     **schedule: Any,
 ) -> Trace:
     """Run a method in the small world, with its own local training or with another method's."""
-    site = place(method, world, Training(**{**(trained_as or method).training, "batch": 8}))
+    worker = place(
+        method, world, Training(**{**(trained_as or method).traits.training, "batch": 8})
+    )
     seen, store = Trace(), Store(folder)
-    executor = wrap(site)
+    executor = wrap(worker)
     try:
-        engine = Engine(site, executor, Schedule(**{"rounds": ROUNDS, **schedule}), [seen], store)
+        engine = Engine(worker, executor, Schedule(**{"rounds": ROUNDS, **schedule}), [seen], store)
         engine.run(store.load() if folder else None)
         if folder:
             store.save(Checkpoint(engine.round, engine.server, {"bytes": engine.bytes}))
@@ -225,7 +227,7 @@ def watched(method: Method) -> tuple[Trace, Notes]:
     token = (type(method), repr(method.params()))
     if token not in _WATCHED:
         notes = Notes()
-        _WATCHED[token] = trace(method, wrap=lambda site: _Watching(site, notes)), notes
+        _WATCHED[token] = trace(method, wrap=lambda worker: _Watching(worker, notes)), notes
     return _WATCHED[token]
 
 
@@ -395,26 +397,26 @@ def check_inputs(method: Method) -> None:
     """What it is given is not changed: downloads, states, the server."""
     changed = watched(method)[1].changed
     assert not changed, changed[0]
-    site = place(method)
+    worker = place(method)
     server = usual(method).server
     before = server.encode()
-    for k in range(site.clients):
+    for k in range(worker.clients):
         method.download(server, k)
-    method.common(server, site)
+    method.common(server, worker)
     assert server.encode() == before, "download or common changes the server"
 
 
 @check
 def check_copies(method: Method) -> None:
     """The server keeps no tensor of an upload: changing one afterwards changes nothing."""
-    site = place(method)
+    worker = place(method)
     server = usual(method).server
     states = [Payload.decode(s) for s in usual(method).states[-1]]
     tasks = (
         Task("client", ROUNDS + 1, (k,), method.download(server, k), states[k])
-        for k in range(site.clients)
+        for k in range(worker.clients)
     )
-    executor = Inplace(site)
+    executor = Inplace(worker)
     uploads = [(r.clients[0], r.upload) for r in executor.run(tasks)]
     executor.close()
     was = server.encode()
@@ -439,8 +441,8 @@ def check_bytes(method: Method) -> None:
 @check
 def check_roles(method: Method) -> None:
     """Tensors that stay with the client, and frozen ones, are not in any upload."""
-    site = place(method)
-    kept = {f"/{n}" for n in (*site.roles.names("local"), *site.roles.names("frozen"))}
+    worker = place(method)
+    kept = {f"/{n}" for n in (*worker.roles.names("private"), *worker.roles.names("frozen"))}
     leaked = sorted(n for n in watched(method)[1].sent if any(n.endswith(k) for k in kept))
     assert not leaked, f"private or frozen tensor {leaked[0]!r} was sent"
 
@@ -452,15 +454,15 @@ def check_common(method: Method) -> None:
         raise NotApplicable("it gives each client its own model")
     record = usual(method).metrics[-1]
     assert record["common"] is not None, "personalised = False, but there is no common model"
-    site = place(method)
+    worker = place(method)
     server, states = usual(method).server, usual(method).states[-1]
     tasks = (
         Task(
             "before", ROUNDS, (k,), method.download(server, k), Payload.decode(states[k]), ("test",)
         )
-        for k in range(site.clients)
+        for k in range(worker.clients)
     )
-    executor = Inplace(site)
+    executor = Inplace(worker)
     own = [r.scores["test"][0].tolist() for r in executor.run(tasks)]
     executor.close()
     assert [c / n for c, n in own] == record["clients"]["common"], (
@@ -497,8 +499,8 @@ class _Backwards(Inplace):
 class _Watching(Inplace):
     """Notes what its tasks are given and give, and whether executing one changes its payloads."""
 
-    def __init__(self, site: Site, notes: Notes) -> None:
-        super().__init__(site)
+    def __init__(self, worker: ClientWorker, notes: Notes) -> None:
+        super().__init__(worker)
         self.notes = notes
 
     def run(self, tasks: Iterable[Task]) -> Results:
@@ -506,7 +508,7 @@ class _Watching(Inplace):
 
         for task in tasks:
             down, state = task.down.encode(), task.state.encode()
-            result = execute(self.site, task)
+            result = execute(self.worker, task)
             for what, was, now in (("download", down, task.down), ("state", state, task.state)):
                 if now.encode() != was:
                     self.notes.changed.append(f"{task.kind} changes the {what} it was given")

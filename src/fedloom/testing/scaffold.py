@@ -29,7 +29,7 @@ class {title}(FedAvg):
     neutral = ({{"strength": 0.0}}, "fedavg")  # with these values it must be FedAvg, bit by bit; None if there are none
     strength: NotNegative = 0.01  # a field is a hyper-parameter: `--set strength=0.1`
 
-    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+    def train(self, down: Payload, state: Payload, local: ClientContext) -> Fit:
         # `down` is what the server sent, `state` what this client remembers, `local` its data and model.
         return local.fit(loss=self.loss)
 
@@ -54,7 +54,8 @@ from torch.nn import functional as F"""
 _INSIDE = """from torch import Tensor
 from torch.nn import functional as F
 
-from ..client.context import Batch, Fit, Local
+from ..core.local import Batch, Fit
+from ..client.context import ClientContext
 from ..core.settings import NotNegative
 from ..core.method import method
 from ..core.payload import Payload

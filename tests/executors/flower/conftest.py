@@ -28,7 +28,7 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedloom[flower]'")
 
-from fedloom.client.context import Site
+from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
@@ -88,14 +88,18 @@ class World:
         return checks.place(self.method, training=self.training).given
 
     def home(self, k: int) -> Home:
-        site = Site(self.method, alone(self.federation, k), self.network(), self.training, seed=7)
+        site = ClientWorker(
+            self.method, alone(self.federation, k), self.network(), self.training, seed=7
+        )
         return Home(k, site, self.root / f"site-{k}")
 
     def run(self, **schedule: Any) -> checks.Trace:
         """Run the method over the grid."""
         self.roster = Roster(self.grid, self.book, self.settings.timeout)
         gather(self.roster, self.settings)
-        site = Site(self.method, blank(self.book.sites), self.network(), self.training, seed=7)
+        site = ClientWorker(
+            self.method, blank(self.book.sites), self.network(), self.training, seed=7
+        )
         self.executor = Flower(site, self.roster, self.settings)
         rounds = Schedule(**{"rounds": checks.ROUNDS, **self.schedule, **schedule})
         watchers = [self, self.seen, Arrivals(self.roster, Run(build({})), site)]
@@ -211,7 +215,7 @@ class Deployment:
         name: str | None = None,
         plain: bool = False,
     ) -> Any:
-        """Site k."""
+        """ClientWorker k."""
         certs = self.root / "certs"
         secure = ["--root-certificates", str(certs / "ca.crt"),
                   "--auth-supernode-private-key", str(certs / f"site-{k if key is None else key}")]  # fmt: skip
@@ -224,7 +228,7 @@ class Deployment:
         )  # fmt: skip
 
     def again(self, k: int, seconds: float) -> None:
-        """Site k after its end: started until the SuperLink lets it in, as a service manager would. While the SuperLink
+        """ClientWorker k after its end: started until the SuperLink lets it in, as a service manager would. While the SuperLink
         takes the old process for alive (it has missed no second heartbeat yet) it turns the new one away."""
         name = f"site-{k}"
         before, process = self.said(name).count("SuperNode ID"), self.node(k)

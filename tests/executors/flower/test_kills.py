@@ -39,7 +39,7 @@ SCRIPT = {
 
 
 def spoil(message, context, call_next):
-    """Site 1 in rounds 2 to 4."""
+    """ClientWorker 1 in rounds 2 to 4."""
     reply = call_next(message, context)
     round = int(message.metadata.group_id)
     if context.node_config["partition-id"] == 1 and round in (2, 3, 4):
@@ -107,7 +107,7 @@ class Forking(InProcessGrid):
 
 
 def lost(message):
-    """Site 1's reply in round 5 never comes."""
+    """ClientWorker 1's reply in round 5 never comes."""
     late = message.metadata.message_type == "train" and message.metadata.group_id == "5"
     return "silent" if late and message.metadata.dst_node_id == 101 else None
 

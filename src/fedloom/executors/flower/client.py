@@ -14,7 +14,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...client.context import Site
+from ...client.context import ClientWorker
 from ...client.device import keep_freed_memory
 from ...core.errors import FedloomError, unknown
 from ...core.method import make
@@ -35,7 +35,7 @@ class Home:
     """What a client has at its place."""
 
     client: int
-    site: Site  # with its own data; the others' are empty
+    site: ClientWorker  # with its own data; the others' are empty
     memory: Path  # the folder where it keeps states
 
 
@@ -117,7 +117,7 @@ def from_config(context: Context) -> Home:
 @lru_cache(maxsize=1)
 def _workplace(
     run: str, own: str, domain: str, root: str
-) -> tuple[Config, Settings, Site, Federation]:
+) -> tuple[Config, Settings, ClientWorker, Federation]:
     """Model and data, made once per process; a simulation's worker plays one client after another."""
     config, settings = parse(json.loads(run))
     if root:
@@ -129,7 +129,9 @@ def _workplace(
         federation = _own(config, settings, own, domain) if own else deal(config)
         federation = encoded(config, federation)
         method = make(config.method, config.hyper)
-        site = Site(method, federation, network(config, federation), config.training, config.seed)
+        site = ClientWorker(
+            method, federation, network(config, federation), config.training, config.seed
+        )
     return config, settings, site, federation
 
 

@@ -15,7 +15,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from ...client.context import Site
+from ...client.context import ClientWorker
 from ...client.device import keep_freed_memory
 from ...core.errors import CheckpointError, FedloomError
 from ...core.files import write_atomic
@@ -195,7 +195,7 @@ class Flower:
 
     remote, eager = True, False
 
-    def __init__(self, site: Site, roster: Roster, settings: Settings) -> None:
+    def __init__(self, site: ClientWorker, roster: Roster, settings: Settings) -> None:
         self.site, self.roster, self.settings = site, roster, settings
         self.inspector = Inspector(site)
         keep_freed_memory()
@@ -334,7 +334,7 @@ class Flower:
 class Arrivals:
     """After each round: who has come, who has come back."""
 
-    def __init__(self, roster: Roster, made: Run, site: Site) -> None:
+    def __init__(self, roster: Roster, made: Run, site: ClientWorker) -> None:
         self.roster, self.made, self.site = roster, made, site
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
@@ -381,7 +381,7 @@ def serve(
     grid: Grid,
     config: Config,
     settings: Settings,
-    place: Callable[[Config, Any], Site] | None = None,
+    place: Callable[[Config, Any], ClientWorker] | None = None,
 ) -> Run:
     """Run a config over a grid: wait for the sites, then round after round; go on where an earlier start stopped."""
     folder = Path(settings.out).expanduser()
@@ -408,9 +408,11 @@ def serve(
     raise AssertionError("unreachable")
 
 
-def _place(config: Config, federation: Any) -> Site:
+def _place(config: Config, federation: Any) -> ClientWorker:
     method = make(config.method, config.hyper)
-    return Site(method, federation, network(config, federation), config.training, config.seed)
+    return ClientWorker(
+        method, federation, network(config, federation), config.training, config.seed
+    )
 
 
 app = ServerApp()

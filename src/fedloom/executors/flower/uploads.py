@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...client.context import Site
+from ...client.context import ClientWorker
 from ...core.errors import ClientError
 from ...core.payload import Payload, Value
 from ..base import Task, execute
@@ -54,7 +54,7 @@ class _Form:
 class Inspector:
     """Judges uploads by what the server expects. It works on a site of its own and changes nothing of the run."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ClientWorker) -> None:
         self.site = site  # the server's: its samples are blank
         # By kind of task: how many rehearsals there were, and the form of each name; None where a pattern fits nothing.
         self._forms: dict[str, tuple[int, dict[str, _Form | None]]] = {}
@@ -114,7 +114,7 @@ class Inspector:
         for rows in (np.arange(site.classes), np.zeros(1, dtype=np.int64)):
             made_up = dealt(rows, own)
             clients = tuple(made_up if i == k else c for i, c in enumerate(site.federation.clients))
-            stage = Site(
+            stage = ClientWorker(
                 site.method,
                 replace(site.federation, clients=clients),
                 site.given,

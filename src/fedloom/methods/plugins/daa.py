@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...client.context import Local, Site
+from ...core.local import Local, Worker
 from ...core.method import plugin
 from ...core.payload import Payload
 from ...core.settings import Count, NotNegative
@@ -36,10 +36,10 @@ class DAA(Reweighting):
     by_class: bool = False  # the share of each class in place of the share of all samples
     domains_known: Count | None = None  # Q; by default as many as the data set has
 
-    def init(self, site: Site) -> Payload:
-        counts = torch.zeros(site.clients, site.classes, dtype=torch.int64)
-        q = self.domains_known or len(site.federation.data.domains)
-        return super().init(site).replace(held=counts, q=q)
+    def init(self, worker: Worker) -> Payload:
+        counts = torch.zeros(worker.clients, worker.classes, dtype=torch.int64)
+        q = self.domains_known or len(worker.data.domains)
+        return super().init(worker).replace(held=counts, q=q)
 
     def hello(self, local: Local) -> Payload:
         said = super().hello(local)

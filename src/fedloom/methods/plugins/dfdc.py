@@ -24,8 +24,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...client.context import Batch, Local, Predictor, Site
 from ...core.errors import FedloomError
+from ...core.local import Batch, Local, Predictor, Worker
 from ...core.method import Plugin, Traits, Update, plugin
 from ...core.payload import Payload
 from ...core.roles import Roles
@@ -77,7 +77,7 @@ class DFDC(Plugin):
 
     def roles(self, model: nn.Module) -> Roles:
         roles = super().roles(model)
-        return roles.also(model, local=corrections(model)) if self.modules == "own" else roles
+        return roles.also(model, private=corrections(model)) if self.modules == "own" else roles
 
     def watched(self, model: Any) -> Sequence[nn.Module]:
         return [*super().watched(model), *(m for c in corrections(model) for m in (c, c.corrector))]
@@ -113,15 +113,15 @@ class DFDC(Plugin):
             )
         return update
 
-    def common(self, server: Payload, site: Site) -> Predictor | None:
-        whole = super().common(server, site)
+    def common(self, server: Payload, worker: Worker) -> Predictor | None:
+        whole = super().common(server, worker)
         if (
             whole is None
             and self.use == "plain"
-            and set(site.roles.names("local")) <= module_names(site.model)
+            and set(worker.roles.names("private")) <= module_names(worker.model)
         ):
-            site.load(server.tree("model"))  # nothing that stays with clients is used
-            return site.predictor()
+            worker.load(server.tree("model"))  # nothing that stays with clients is used
+            return worker.predictor()
         return whole
 
 

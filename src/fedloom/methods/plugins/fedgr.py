@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...client.context import Local, Site
+from ...core.local import Local, Worker
 from ...core.method import Update, plugin
 from ...core.payload import Payload
 from ...core.rng import key
@@ -65,14 +65,16 @@ class FedGR(Reweighting):
         "trained"  # by which model a client describes itself
     )
 
-    def init(self, site: Site) -> Payload:
-        k, wanted = site.clients, self.types or len(site.federation.data.domains)
+    def init(self, worker: Worker) -> Payload:
+        k, wanted = worker.clients, self.types or len(worker.data.domains)
         blank = {
-            "type_points": torch.zeros(k, site.width),
+            "type_points": torch.zeros(k, worker.width),
             "type_losses": torch.zeros(k, dtype=torch.float64),
         }
         return (
-            super().init(site).replace(**blank, type_labels=torch.full((k,), -1), type_count=wanted)
+            super()
+            .init(worker)
+            .replace(**blank, type_labels=torch.full((k,), -1), type_count=wanted)
         )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
