@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from torch import Tensor
 
 from ..core.errors import FedloomError, explain, unknown
-from ..core.settings import Count, Listed, NotNegative, Positive, Share
+from ..core.settings import Count, Listed, NotNegative, Positive, Share, setting
 from .optim import SGD, Adam, Optimizer
 
 Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
@@ -32,27 +32,29 @@ class Training(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # made anew in every round
-    lr: Positive = 0.05  # the step size
-    lr_decay: Positive = 1.0  # in round r the step size is lr * lr_decay ** (r - 1)
-    cosine: bool = False  # within a round the step size falls to 0 along a cosine
-    batch: Count = 32  # samples in a step
-    epochs: Count = 1  # passes over a client's data in a round
-    steps: Count | None = None  # if given, this many steps instead of epochs
-    drop_last: bool = False  # leave out an incomplete last batch (unless it is the only one)
-    momentum: Share = 0.0  # of SGD
-    dampening: NotNegative = 0.0  # of SGD's momentum
-    nesterov: bool = False  # SGD: Nesterov's kind of momentum
-    beta1: Share = 0.9  # Adam, AdamW: decay of the mean gradient
-    beta2: Share = 0.999  # Adam, AdamW: decay of the mean squared gradient
-    eps: Positive = 1e-8  # Adam, AdamW: added to the root
-    amsgrad: bool = False  # Adam, AdamW: the variant of that name
-    weight_decay: NotNegative = 0.0  # L2 penalty (SGD, Adam) or decoupled decay (AdamW)
-    clip: Positive | None = None  # largest norm of the whole gradient
-    precision: Literal["fp32", "bf16"] = (
-        "fp32"  # of what networks compute; weights, losses and sums are fp32
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Made anew in every round.")
+    lr: Positive = setting(0.05, "The step size.")
+    lr_decay: Positive = setting(1.0, "In round r the step size is lr * lr_decay ** (r - 1).")
+    cosine: bool = setting(False, "Within a round the step size falls to 0 along a cosine.")
+    batch: Count = setting(32, "Samples in a step.")
+    epochs: Count = setting(1, "Passes over a client's data in a round.")
+    steps: Count | None = setting(None, "If given, this many steps instead of epochs.")
+    drop_last: bool = setting(
+        False, "Leave out an incomplete last batch (unless it is the only one)."
     )
-    augment: Changes = ()  # of training images, anew in every step
+    momentum: Share = setting(0.0, "Of SGD.")
+    dampening: NotNegative = setting(0.0, "Of SGD's momentum.")
+    nesterov: bool = setting(False, "SGD: Nesterov's kind of momentum.")
+    beta1: Share = setting(0.9, "Adam, AdamW: decay of the mean gradient.")
+    beta2: Share = setting(0.999, "Adam, AdamW: decay of the mean squared gradient.")
+    eps: Positive = setting(1e-8, "Adam, AdamW: added to the root.")
+    amsgrad: bool = setting(False, "Adam, AdamW: the variant of that name.")
+    weight_decay: NotNegative = setting(0.0, "L2 penalty (SGD, Adam) or decoupled decay (AdamW).")
+    clip: Positive | None = setting(None, "Largest norm of the whole gradient.")
+    precision: Literal["fp32", "bf16"] = setting(
+        "fp32", "Of what networks compute; weights, losses and sums are fp32."
+    )
+    augment: Changes = setting((), "Of training images, anew in every step.")
 
     @model_validator(mode="after")
     def _possible(self) -> Training:

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from ..core.errors import FedloomError, unknown
-from ..core.settings import Count, Names, NotNegative, Share
+from ..core.settings import Count, Names, NotNegative, Share, setting
 from . import digits4, stress
 from .federation import Dataset
 from .readers.arrays import npz_kind, read_npz, read_npz_folder
@@ -43,25 +43,33 @@ class Source(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: Count | None = None  # images become size x size
-    on_bad_file: Literal["refuse", "skip"] = "refuse"  # an unreadable image is named either way
-    flatten: bool = False  # images as plain vectors
-    only_domains: Names | None = None  # these domains, in this order
-    only_classes: Names | None = None  # these classes, in this order
-    limit_train: Count | None = (
-        None  # so many training samples of each class and domain, the first ones
+    size: Count | None = setting(None, "Images become size x size.")
+    on_bad_file: Literal["refuse", "skip"] = setting(
+        "refuse", "An unreadable image is named either way."
     )
-    limit_test: Count | None = None  # the same for the test part
-    length: Count = 200  # words of a text
-    words: Count | None = None  # size of the vocabulary; None: every word of the training texts
-    hashed: bool = (
-        False  # words by hash, so that clients need no common list (then `words` says how many)
+    flatten: bool = setting(False, "Images as plain vectors.")
+    only_domains: Names | None = setting(None, "These domains, in this order.")
+    only_classes: Names | None = setting(None, "These classes, in this order.")
+    limit_train: Count | None = setting(
+        None, "So many training samples of each class and domain, the first ones."
     )
-    nonsense: Literal["digits", "alphanumeric"] | None = None  # class names without a meaning
-    label_noise: Share = 0.0  # share of wrong training labels
-    image_noise: Literal["gaussian", "laplace", "exponential"] | None = None  # on training samples
-    noise_coefficient: Share = 0.1  # share of the noise in a noisy sample
-    noise_scale: NotNegative = 0.05  # of the distribution it is drawn from
+    limit_test: Count | None = setting(None, "The same for the test part.")
+    length: Count = setting(200, "Words of a text.")
+    words: Count | None = setting(
+        None, "Size of the vocabulary; None: every word of the training texts."
+    )
+    hashed: bool = setting(
+        False, "Words by hash, so that clients need no common list (then `words` says how many)."
+    )
+    nonsense: Literal["digits", "alphanumeric"] | None = setting(
+        None, "Class names without a meaning."
+    )
+    label_noise: Share = setting(0.0, "Share of wrong training labels.")
+    image_noise: Literal["gaussian", "laplace", "exponential"] | None = setting(
+        None, "On training samples."
+    )
+    noise_coefficient: Share = setting(0.1, "Share of the noise in a noisy sample.")
+    noise_scale: NotNegative = setting(0.05, "Of the distribution it is drawn from.")
 
 
 @dataclass(frozen=True)

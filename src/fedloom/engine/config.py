@@ -18,7 +18,7 @@ from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
 from ..core.method import Method as _Method
 from ..core.method import find, make
-from ..core.settings import Count, Share
+from ..core.settings import Count, Share, setting
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
 from ..data.partitions import general as partitions
 from .schedule import Schedule
@@ -31,9 +31,12 @@ class Execution(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    executor: str = "inplace"  # inplace (one process), pool (workers), auto (the quicker), vmap (small heads) or debug
-    workers: Count = 2  # processes of the pool
-    data_root: str | None = None  # where known data sets lie; None: FEDLOOM_DATA
+    executor: str = setting(
+        "inplace",
+        "Inplace (one process), pool (workers), auto (the quicker), vmap (small heads) or debug.",
+    )
+    workers: Count = setting(2, "Processes of the pool.")
+    data_root: str | None = setting(None, "Where known data sets lie; None: FEDLOOM_DATA.")
 
 
 class Config(BaseModel):
@@ -41,36 +44,44 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = "fedavg"  # a name (`fedloom methods`) or a Python file
-    preset: str = "paper"  # a method's settings as its paper has them, or `official`: as its authors' code has them
-    data: str = "digits4"  # a name (`fedloom data list`) or a path
-    partition: str = (
-        "auto"  # how samples are dealt out; auto: a PFLlib folder as it stands, else by domains
+    method: str = setting("fedavg", "A name (`fedloom methods`) or a Python file.")
+    preset: str = setting(
+        "paper",
+        "A method's settings as its paper has them, or `official`: as its authors' code has them.",
     )
-    encoder: str | None = (
-        None  # frozen encoders by name, with commas between them: clients get features, not images
+    data: str = setting("digits4", "A name (`fedloom data list`) or a path.")
+    partition: str = setting(
+        "auto", "How samples are dealt out; auto: a PFLlib folder as it stands, else by domains."
     )
-    views: Count = (
-        1  # cached views per image, by the augmentations of [training], where there is an encoder
+    encoder: str | None = setting(
+        None, "Frozen encoders by name, with commas between them: clients get features, not images."
     )
-    pixels: bool = False  # keep the encoder's input in front of its features
-    model: str = "auto"  # the network; auto: what fits the data (cnn, mlp, fasttext or unet; linear on features)
-    clients: Count | None = None  # how many; by default the partition's own number
-    seed: int = 0  # everything random comes from it
-    validation: Share = 0.1  # share of each client's training data held out to choose rounds
-    split: Literal["official", "merged"] = (
-        "official"  # the data set's own test part, or train and test merged and cut
+    views: Count = setting(
+        1, "Cached views per image, by the augmentations of [training], where there is an encoder."
     )
-    merged_share: Annotated[float, Field(gt=0, lt=1)] = (
-        0.75  # of each client's data, where train and test are merged
+    pixels: bool = setting(False, "Keep the encoder's input in front of its features.")
+    model: str = setting(
+        "auto",
+        "The network; auto: what fits the data (cnn, mlp, fasttext or unet; linear on features).",
     )
-    format: int = FORMAT  # of the run folder
+    clients: Count | None = setting(None, "How many; by default the partition's own number.")
+    seed: int = setting(0, "Everything random comes from it.")
+    validation: Share = setting(
+        0.1, "Share of each client's training data held out to choose rounds."
+    )
+    split: Literal["official", "merged"] = setting(
+        "official", "The data set's own test part, or train and test merged and cut."
+    )
+    merged_share: Annotated[float, Field(gt=0, lt=1)] = setting(
+        0.75, "Of each client's data, where train and test are merged."
+    )
+    format: int = setting(FORMAT, "Of the run folder.")
     source: Source = Source()
     schedule: Schedule = Schedule()
     training: Training = Training()
-    hyper: dict[str, Any] = {}  # the method's own settings
+    hyper: dict[str, Any] = setting({}, "The method's own settings.")
     partitioning: dict[str, Any] = {}
-    network: dict[str, Any] = {}  # options of the model
+    network: dict[str, Any] = setting({}, "Options of the model.")
     execution: Execution = Execution()
 
     def what(self) -> dict[str, Any]:

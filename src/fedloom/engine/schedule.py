@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ..client.context import ClientWorker
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
-from ..core.settings import Count, Share, part_of
+from ..core.settings import Count, Share, part_of, setting
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 ByRound = dict[int, list[int]]  # round -> clients
@@ -21,22 +21,25 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: Count = 10  # how many
-    ratio: Ratio = 1.0  # share of clients in a round
-    ratio_max: Ratio | None = (
-        None  # if given, each round draws its number of clients between ratio and ratio_max
+    rounds: Count = setting(10, "How many.")
+    ratio: Ratio = setting(1.0, "Share of clients in a round.")
+    ratio_max: Ratio | None = setting(
+        None, "If given, each round draws its number of clients between ratio and ratio_max."
     )
-    dropouts: Share | ByRound = (
-        0.0  # chance that a participant is lost after its download, or who is, by round
+    dropouts: Share | ByRound = setting(
+        0.0, "Chance that a participant is lost after its download, or who is, by round."
     )
-    stragglers: Share | ByRound = 0.0  # chance that a participant is slow, or who is, by round
-    straggler_work: Ratio = 0.5  # share of its steps a slow client manages
-    eval_every: Count = 1  # evaluate after every so many rounds, and after the last
-    patience: Count | None = (
-        None  # stop after this many evaluations without a better validation accuracy
+    stragglers: Share | ByRound = setting(
+        0.0, "Chance that a participant is slow, or who is, by round."
     )
-    # Save after every so many rounds, more seldom where that takes long; changes no result.
-    checkpoint_every: Count = 1
+    straggler_work: Ratio = setting(0.5, "Share of its steps a slow client manages.")
+    eval_every: Count = setting(1, "Evaluate after every so many rounds, and after the last.")
+    patience: Count | None = setting(
+        None, "Stop after this many evaluations without a better validation accuracy."
+    )
+    checkpoint_every: Count = setting(
+        1, "Save after every so many rounds, more seldom where that takes long; changes no result."
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Schedule:

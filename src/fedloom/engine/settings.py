@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, get_args, get_origin
 
 from .. import models
@@ -28,57 +22,31 @@ SECTIONS: dict[str, tuple[type, str]] = {
 }
 
 
-def about(cls: type) -> dict[str, str]:
-    """What is said beside each field of a class, those it inherits included."""
-    said: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        # A class that was put together from a method and a plug-in has no source of its own.
-        if (not base.__module__.startswith("fedloom") and base is not cls) or vars(base).get(
-            "plugged"
-        ):
-            continue
-        source = textwrap.dedent(inspect.getsource(base))
-        comments: dict[int, str] = {}  # beside code
-        above: dict[int, str] = {}  # on a line of their own
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT:
-                alone = token.line.lstrip().startswith("#")
-                (above if alone else comments)[token.start[0]] = token.string.lstrip("# ")
-        body = ast.parse(source).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for node in body.body:
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and node.end_lineno
-            ):
-                said[node.target.id] = comments.get(node.end_lineno) or above.get(
-                    node.lineno - 1, ""
-                )
-    return said
+def described(cls: Any) -> dict[str, Any]:
+    """The fields of a section, a method or a plug-in; each has a default and a description."""
+    found: dict[str, Any] = getattr(cls, "model_fields", None) or cls.__pydantic_fields__
+    return found
 
 
 def rows(section: str) -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of every setting of a section."""
     cls: Any = SECTIONS[section][0]
-    said = about(cls)
-    for key, field in cls.model_fields.items():
+    for key, field in described(cls).items():
         if not (section == "" and (key in SECTIONS or key in ("hyper", "partitioning", "network"))):
-            yield key, shown(field.default), _choices(field.annotation) + said[key]
+            yield key, shown(field.default), _choices(field.annotation) + (field.description or "")
 
 
 def method_rows(name: str) -> list[tuple[str, str, str]]:
     """(key, default, meaning) of a method's own settings."""
-    cls = find(name)
-    said = about(cls)
-    defaults = cls().params()
-    return [(key, shown(value), said.get(key, "")) for key, value in defaults.items()]
+    return [
+        (key, shown(f.default), f.description or "") for key, f in described(find(name)).items()
+    ]
 
 
 def plugin_rows(name: str) -> list[tuple[str, str, str]]:
     """(key, default, meaning) of a plug-in's settings."""
-    said = about(PLUGINS[name])
-    return [(f.name, shown(f.default), said.get(f.name, "")) for f in fields(PLUGINS[name])]  # type: ignore[arg-type]
+    fields = described(PLUGINS[name])
+    return [(key, shown(f.default), f.description or "") for key, f in fields.items()]
 
 
 def owners(key: str) -> list[str]:

@@ -20,7 +20,7 @@ import torch
 from ..core.local import Local, Predictor, Worker
 from ..core.method import Uploads, method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..core.tree import Mean
 from ..parts.received import Reporting
 from ..parts.simplex import project
@@ -34,11 +34,11 @@ class AFL(Reporting):
         averages=False,  # its weights are learned
         neutral=({"gamma": 0.0, "start": "size"}, "fedavg"),
     )
-    gamma: NotNegative = 0.01  # step of the weights' ascent
-    start: Literal["uniform", "size"] = (
-        "uniform"  # lambda before the first ascent: 1/N, or a client's share of samples
+    gamma: NotNegative = setting(0.01, "Step of the weights' ascent.")
+    start: Literal["uniform", "size"] = setting(
+        "uniform", "Lambda before the first ascent: 1/N, or a client's share of samples."
     )
-    average: bool = False  # what is used is the mean of all rounds' models
+    average: bool = setting(False, "What is used is the mean of all rounds' models.")
 
     def init(self, worker: Worker) -> Payload:
         even = torch.full((worker.clients,), 1 / worker.clients, dtype=torch.float64)

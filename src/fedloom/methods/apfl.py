@@ -22,6 +22,7 @@ from pydantic import Field
 from ..core.local import Local, Predictor, Step
 from ..core.method import Update, method
 from ..core.payload import Payload
+from ..core.settings import setting
 from ..core.tree import Tree
 from .fedavg import FedAvg
 
@@ -34,10 +35,10 @@ class APFL(FedAvg):
         personalised=True,
         alone=None,
     )
-    mix: Annotated[float, Field(ge=0, le=1)] = (
-        0.5  # share of the client's own weights in the mixture, at first
+    mix: Annotated[float, Field(ge=0, le=1)] = setting(
+        0.5, "Share of the client's own weights in the mixture, at first."
     )
-    adaptive: bool = True  # the share is learnt; false: it stays
+    adaptive: bool = setting(True, "The share is learnt; false: it stays.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))

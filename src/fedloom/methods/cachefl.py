@@ -17,7 +17,7 @@ from torch import nn
 from ..core.local import Worker
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative, Positive
+from ..core.settings import NotNegative, Positive, setting
 from ..parts.heads import CacheHead
 from ..parts.textual import Averaged
 
@@ -37,8 +37,8 @@ class CacheFL(Averaged):
             "epochs": 20,
         },  # fmt: skip
     )
-    alpha: NotNegative = 1.17  # weight of the cache
-    beta: Positive = 1.0  # its sharpness
+    alpha: NotNegative = setting(1.17, "Weight of the cache.")
+    beta: Positive = setting(1.0, "Its sharpness.")
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
         text = texts.tensor("text")

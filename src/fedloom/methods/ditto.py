@@ -15,7 +15,7 @@ from __future__ import annotations
 from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg
 
 
@@ -27,7 +27,7 @@ class Ditto(FedAvg):
         personalised=True,
         neutral=({"lam": 0.0}, "local"),
     )
-    lam: NotNegative = 1.0  # pull of the personal model to the received one
+    lam: NotNegative = setting(1.0, "Pull of the personal model to the received one.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w = down.tree("model")

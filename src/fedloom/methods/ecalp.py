@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import Count, Positive
+from ..core.settings import Count, Positive, setting
 from ..parts.propagation import propagate
 from ..parts.textual import Textual, read, unit_features
 
@@ -29,12 +29,12 @@ from ..parts.textual import Textual, read, unit_features
 class ECALP(Textual):
     """Context-aware label propagation."""
 
-    nearest_texts: Count = 3  # edges from an image to class texts
-    nearest_images: Count = 8  # edges from an image to other test images
-    nearest_shots: Count = 8  # edges from an image to the client's shots
-    gamma: Positive = 10.0  # power of the similarities
-    share: Positive = 1.0  # of what flows in, against an image's first label
-    flows: Count = 3  # how often labels move on
+    nearest_texts: Count = setting(3, "Edges from an image to class texts.")
+    nearest_images: Count = setting(8, "Edges from an image to other test images.")
+    nearest_shots: Count = setting(8, "Edges from an image to the client's shots.")
+    gamma: Positive = setting(10.0, "Power of the similarities.")
+    share: Positive = setting(1.0, "Of what flows in, against an image's first label.")
+    flows: Count = setting(3, "How often labels move on.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         return Update(Payload(), read(down, state))

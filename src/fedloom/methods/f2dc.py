@@ -14,6 +14,7 @@ from typing import Literal
 
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import setting
 from .fedavg import FedAvg
 from .plugins.daa import DAA
 from .plugins.dfdc import DFDC
@@ -38,8 +39,8 @@ class F2DC(DFDC, DAA, FedAvg):
             }
         },  # fmt: skip
     )
-    weights: Literal["domain", "size"] = (
-        "domain"  # how clients count: domain-aware, or by their size
+    weights: Literal["domain", "size"] = setting(
+        "domain", "How clients count: domain-aware, or by their size."
     )
 
     def weight(self, server: Payload, k: int) -> float:

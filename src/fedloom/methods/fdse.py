@@ -29,7 +29,7 @@ from ..core.local import Batch, Fit, Local, Worker, cross_entropy
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.roles import Roles
-from ..core.settings import Count, NotNegative, Positive
+from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Mean, Tree
 from ..parts.erasers import Statistics2d, channel_gap, eraser_names, extractor_norms, with_erasers
 from ..parts.simplex import least_norm
@@ -46,11 +46,11 @@ class FDSE(FedAvg):
         averages=False,  # its weights are its own
         alone={"reduction": 1, "lam": 0.0},
     )
-    lam: NotNegative = 0.01  # weight of the consistency loss
-    tau: Positive = 0.5  # temperature of the similarity between clients' erasers
-    beta: float = 0.1  # weight of deeper layers in the consistency loss
-    reduction: Count = (
-        2  # a layer's channels divided by this are extracted, the rest is made of them
+    lam: NotNegative = setting(0.01, "Weight of the consistency loss.")
+    tau: Positive = setting(0.5, "Temperature of the similarity between clients' erasers.")
+    beta: float = setting(0.1, "Weight of deeper layers in the consistency loss.")
+    reduction: Count = setting(
+        2, "A layer's channels divided by this are extracted, the rest is made of them."
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

@@ -25,7 +25,7 @@ from ..client.training import PLAIN
 from ..core.local import Local, Predictor, Step
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import Count, NotNegative
+from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
 from .fedavg import FedAvg
 
@@ -39,12 +39,12 @@ class FedALA(FedAvg):
         stage="after",
         neutral=({"ala_lr": 0.0}, "fedavg"),
     )
-    ala_lr: NotNegative = 1.0  # step size of the element-wise weights
-    data_share: Annotated[float, Field(gt=0, le=1)] = (
-        0.8  # share of the client's samples they are learnt on
+    ala_lr: NotNegative = setting(1.0, "Step size of the element-wise weights.")
+    data_share: Annotated[float, Field(gt=0, le=1)] = setting(
+        0.8, "Share of the client's samples they are learnt on."
     )
-    layers: Count = 1  # how many of the top layers are mixed
-    most: Count = 50  # passes at most when they are learnt for the first time
+    layers: Count = setting(1, "How many of the top layers are mixed.")
+    most: Count = setting(50, "Passes at most when they are learnt for the first time.")
 
     def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
         """The model to start from, and W."""

@@ -25,7 +25,7 @@ from ..core.errors import FedloomError
 from ..core.local import Fit, Local, Predictor, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
-from ..core.settings import Count, NotNegative, Positive
+from ..core.settings import Count, NotNegative, Positive, setting
 from .fedavg import FedAvg
 
 
@@ -39,13 +39,14 @@ class FedAMP(FedAvg):
         averages=False,
         neutral=({"lam": 0.0, "self_share": 1.0}, "local"),
     )
-    shares: Literal["cosine", "attention"] = "cosine"  # how similarity becomes weights
-    sigma: Positive = 25.0  # width of the similarity
-    server_lr: Positive = 1e4  # the server's step
-    decay_every: Count = 30  # rounds after which that step is a tenth
-    lam: NotNegative = 1.0  # pull to the received model
-    # Weight of the client's own model; by default one over the number of clients.
-    self_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    shares: Literal["cosine", "attention"] = setting("cosine", "How similarity becomes weights.")
+    sigma: Positive = setting(25.0, "Width of the similarity.")
+    server_lr: Positive = setting(1e4, "The server's step.")
+    decay_every: Count = setting(30, "Rounds after which that step is a tenth.")
+    lam: NotNegative = setting(1.0, "Pull to the received model.")
+    self_share: Annotated[float, Field(ge=0, le=1)] | None = setting(
+        None, "Weight of the client's own model; by default one over the number of clients."
+    )
 
     def init(self, worker: Worker) -> Payload:
         params, shared = worker.parameters(), worker.tree("shared")

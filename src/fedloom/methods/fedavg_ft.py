@@ -17,6 +17,7 @@ from pydantic import Field
 from ..core.local import Local, Predictor
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import setting
 from .fedavg import FedAvg
 
 
@@ -28,7 +29,7 @@ class FedAvgFT(FedAvg):
         personalised=True,
         neutral=({"finetune": 0}, "fedavg"),
     )
-    finetune: Annotated[int, Field(ge=0)] = 1  # epochs of fine-tuning before a prediction
+    finetune: Annotated[int, Field(ge=0)] = setting(1, "Epochs of fine-tuning before a prediction.")
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"))

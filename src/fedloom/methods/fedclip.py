@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..core.local import Batch, Local, Worker, cross_entropy
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import setting
 from ..parts.heads import AdapterHead
 from ..parts.textual import Averaged
 
@@ -39,8 +40,8 @@ class FedCLIP(Averaged):
             "batch": 32,
         },  # fmt: skip
     )
-    loss: Literal["contrast", "ce"] = (
-        "contrast"  # within the batch as released, or over all class texts
+    loss: Literal["contrast", "ce"] = setting(
+        "contrast", "Within the batch as released, or over all class texts."
     )
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:

@@ -26,7 +26,7 @@ from ..core.local import Batch, Local, Predictor, Worker
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.roles import Roles
-from ..core.settings import Count, NotNegative
+from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
 from ..parts.texts import Texts, prior, similarities
 from .fedavg import FedAvg
@@ -43,16 +43,27 @@ class FedDTR(FedAvg):
         neutral=({"scale": 0.0, "prior": "none", "frozen_head": "none"}, "fedper"),
         presets={"official": {"text": "embedding", "drop_last": True}},
     )
-    text: str = "hash"  # hash (vectors of words by hash), embedding (free vectors), none, or a text encoder's name
-    text_depth: Count = 1  # linear layers behind the text
-    text_layers: Literal["mlp", "transformer"] = "mlp"  # what they are
-    scale: NotNegative = 100.0  # of the cosines, 1 / temperature
-    frozen_text: bool = (
-        True  # features are pulled to the received anchors; false: to the moving ones, in one loss
+    text: str = setting(
+        "hash",
+        "Hash (vectors of words by hash), embedding (free vectors), none, or a text encoder's "
+        "name.",
     )
-    prior: Literal["trained", "frozen", "none"] = "trained"  # whose anchors make the prior
-    frozen_head: Literal["average", "first", "none"] = "average"  # the head that shifts the logits
-    federated: bool = True  # false: nothing travels, each client learns alone with its texts, and no head is frozen
+    text_depth: Count = setting(1, "Linear layers behind the text.")
+    text_layers: Literal["mlp", "transformer"] = setting("mlp", "What they are.")
+    scale: NotNegative = setting(100.0, "Of the cosines, 1 / temperature.")
+    frozen_text: bool = setting(
+        True, "Features are pulled to the received anchors; false: to the moving ones, in one loss."
+    )
+    prior: Literal["trained", "frozen", "none"] = setting(
+        "trained", "Whose anchors make the prior."
+    )
+    frozen_head: Literal["average", "first", "none"] = setting(
+        "average", "The head that shifts the logits."
+    )
+    federated: bool = setting(
+        True,
+        "False: nothing travels, each client learns alone with its texts, and no head is frozen.",
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if self.text != "none":

@@ -27,7 +27,7 @@ from ..core.local import Local, Predictor, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.rng import numpy_rng
-from ..core.settings import NotNegative, Share
+from ..core.settings import NotNegative, Share, setting
 from ..core.tree import Mean, Tree
 from .fedavg import FedAvg
 
@@ -48,9 +48,9 @@ class FedFomo(FedAvg):
         stage="after",
         neutral=({"models": 0}, "local"),
     )
-    models: Annotated[int, Field(ge=0)] = 4  # how many others' models a client is sent
-    epsilon: Share = 0.3  # chance of a model drawn at random
-    epsilon_step: NotNegative = 0.05  # by so much less every round
+    models: Annotated[int, Field(ge=0)] = setting(4, "How many others' models a client is sent.")
+    epsilon: Share = setting(0.3, "Chance of a model drawn at random.")
+    epsilon_step: NotNegative = setting(0.05, "By so much less every round.")
 
     def init(self, worker: Worker) -> Payload:
         if not any(worker.sizes("validation")):

@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core.method import method
+from ..core.settings import setting
 from .fedgcr import FedGCR
 
 
@@ -22,4 +23,4 @@ class FedGC(FedGCR):
     """FedAvg with prompts by image and clusters of clients."""
 
     traits = FedGCR.traits.but(neutral=None)
-    group_q: Annotated[float, Field(allow_inf_nan=False)] = -1.0  # q: -1 is by size
+    group_q: Annotated[float, Field(allow_inf_nan=False)] = setting(-1.0, "Q: -1 is by size.")

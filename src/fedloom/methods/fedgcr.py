@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import Count, NotNegative, Positive
+from ..core.settings import Count, NotNegative, Positive, setting
 from ..parts.customising import (
     Similarity,
     alignment,
@@ -65,17 +65,19 @@ class FedGCR(FedGR, FedAvg):
             }
         },  # fmt: skip
     )
-    tau: Positive = 0.5  # temperature of both losses
-    tau_ra: Positive | None = None  # that of the alignment, if it is another
-    lam_gc: NotNegative = 0.5  # weight of the group customisation loss
-    lam_gc_end: NotNegative | None = None  # if given, that weight moves to this one
-    lam_gc_rounds: Count = 50  # in so many rounds
-    lam_ra: NotNegative = 0.1  # weight of the representation alignment loss
-    similarity: Similarity = "cosine"  # cosine or dot
-    prompt_batches: Count | None = None  # h~ is of so many batches; by default of all samples
-    mixed_prompts: bool = False  # h of other samples of a batch, in training
-    first_plain: bool = (
-        False  # without clusters, CE of a pass with the common prompts alone is added
+    tau: Positive = setting(0.5, "Temperature of both losses.")
+    tau_ra: Positive | None = setting(None, "That of the alignment, if it is another.")
+    lam_gc: NotNegative = setting(0.5, "Weight of the group customisation loss.")
+    lam_gc_end: NotNegative | None = setting(None, "If given, that weight moves to this one.")
+    lam_gc_rounds: Count = setting(50, "In so many rounds.")
+    lam_ra: NotNegative = setting(0.1, "Weight of the representation alignment loss.")
+    similarity: Similarity = setting("cosine", "Cosine or dot.")
+    prompt_batches: Count | None = setting(
+        None, "H~ is of so many batches; by default of all samples."
+    )
+    mixed_prompts: bool = setting(False, "H of other samples of a batch, in training.")
+    first_plain: bool = setting(
+        False, "Without clusters, CE of a pass with the common prompts alone is added."
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

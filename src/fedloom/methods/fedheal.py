@@ -24,7 +24,7 @@ import torch
 from ..core.local import Local, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
-from ..core.settings import Share
+from ..core.settings import Share, setting
 from ..core.tree import Mean, Tree
 from ..parts.updates import difference, moved
 from .fedavg import FedAvg
@@ -38,8 +38,10 @@ class FedHEAL(FedAvg):
         averages=False,  # its weights are its own
         alone=None,  # a single client's update is masked too
     )
-    tau: Share = 0.3  # parameters that agreed on their sign in a smaller share of rounds are masked
-    beta: Share = 0.4  # how fast distances move the weights of clients
+    tau: Share = setting(
+        0.3, "Parameters that agreed on their sign in a smaller share of rounds are masked."
+    )
+    beta: Share = setting(0.4, "How fast distances move the weights of clients.")
 
     def init(self, worker: Worker) -> Payload:
         zeros = torch.zeros(worker.clients, dtype=torch.float64)

@@ -27,7 +27,7 @@ from ..core.local import Batch, Fit, Local
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
-from ..core.settings import Count, Share
+from ..core.settings import Count, Share, setting
 from ..parts.mixing import group_means
 from .fedavg import FedAvg
 
@@ -37,10 +37,10 @@ class FedMix(FedAvg):
     """FedAvg with mixup between clients."""
 
     traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
-    lam: Share = 0.05  # share of the averaged sample in the mixture
-    group: Annotated[int, Field(ge=2)] = 5  # samples behind one average
-    draw: Count = 32  # averages a client is sent each round
-    naive: bool = False  # plain mixup with averages in place of the expansion
+    lam: Share = setting(0.05, "Share of the averaged sample in the mixture.")
+    group: Annotated[int, Field(ge=2)] = setting(5, "Samples behind one average.")
+    draw: Count = setting(32, "Averages a client is sent each round.")
+    naive: bool = setting(False, "Plain mixup with averages in place of the expansion.")
 
     def hello(self, local: Local) -> Payload:
         data = local.worker.data

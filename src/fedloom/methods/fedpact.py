@@ -27,7 +27,7 @@ from ..core.local import Local, Predictor, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
-from ..core.settings import Count, NotNegative, Positive
+from ..core.settings import Count, NotNegative, Positive, setting
 from ..parts.alignment import alignment_gradient, gains
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.serverside import adamw
@@ -53,17 +53,17 @@ class FedPACT(Textual):
             "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}
         },
     )
-    alpha: NotNegative = 6.0  # weight of the cache
-    beta: Positive = 3.0  # its sharpness
-    tau: Positive = 0.01  # temperature of the server's loss
-    lam: NotNegative = 1.0  # pull of the head towards the text it started from
-    server_epochs: Annotated[int, Field(ge=0)] = 100  # 0: the head is never trained
-    server_batch: Count = 16  # prototypes in a step of the text head's training
-    server_lr: Positive = 2e-4  # step size of the text head's training
-    server_decay: NotNegative = 0.1  # AdamW's, of the residual
-    unit: bool = True  # rows of cache and head have length one
-    orphans: Literal["text", "skip"] = (
-        "text"  # a class that nobody has: trained from its text row, or left out
+    alpha: NotNegative = setting(6.0, "Weight of the cache.")
+    beta: Positive = setting(3.0, "Its sharpness.")
+    tau: Positive = setting(0.01, "Temperature of the server's loss.")
+    lam: NotNegative = setting(1.0, "Pull of the head towards the text it started from.")
+    server_epochs: Annotated[int, Field(ge=0)] = setting(100, "0: the head is never trained.")
+    server_batch: Count = setting(16, "Prototypes in a step of the text head's training.")
+    server_lr: Positive = setting(2e-4, "Step size of the text head's training.")
+    server_decay: NotNegative = setting(0.1, "AdamW's, of the residual.")
+    unit: bool = setting(True, "Rows of cache and head have length one.")
+    orphans: Literal["text", "skip"] = setting(
+        "text", "A class that nobody has: trained from its text row, or left out."
     )
 
     def init(self, worker: Worker) -> Payload:

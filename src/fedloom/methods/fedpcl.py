@@ -25,7 +25,7 @@ from ..core.local import Batch, Local, Predictor, Worker
 from ..core.method import Method, Traits, Update, Uploads, method, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
-from ..core.settings import Positive
+from ..core.settings import Positive, setting
 from ..parts.privacy import Perturbed
 from ..parts.prototype_contrast import (
     Weights,
@@ -56,18 +56,18 @@ class FedPCL(Perturbed, Method):
             }
         },
     )
-    tau: Positive = 0.07  # temperature
-    average: Weights = (
-        "weighted"  # of prototypes: by counts, plain mean of owners, or the printed formula
+    tau: Positive = setting(0.07, "Temperature.")
+    average: Weights = setting(
+        "weighted", "Of prototypes: by counts, plain mean of owners, or the printed formula."
     )
-    loss: Literal["both", "global", "local", "official", "supcon", "ce", "ce+distance"] = (
-        "both"  # what is trained
+    loss: Literal["both", "global", "local", "official", "supcon", "ce", "ce+distance"] = setting(
+        "both", "What is trained."
     )
-    include_positive: bool = False  # the true class in the denominator too
-    inference: Literal["product", "distance"] = (
-        "product"  # how a feature is compared with prototypes
+    include_positive: bool = setting(False, "The true class in the denominator too.")
+    inference: Literal["product", "distance"] = setting(
+        "product", "How a feature is compared with prototypes."
     )
-    candidates: Literal["owned", "padded"] = "owned"  # classes to choose from
+    candidates: Literal["owned", "padded"] = setting("owned", "Classes to choose from.")
 
     def roles(self, model: Any) -> Roles:
         return Roles(model, private=[model])

@@ -21,7 +21,7 @@ from torch import nn
 from ..core.local import Local, Worker
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..core.tree import Tree
 from ..parts.textual import no_means, own_means, pool_means, prototypes
 from .cachefl import CacheFL
@@ -31,7 +31,7 @@ from .cachefl import CacheFL
 class FedPGA(CacheFL):
     """A common cache guided by prototypes."""
 
-    mu: NotNegative = 0.1  # pull towards the received keys
+    mu: NotNegative = setting(0.1, "Pull towards the received keys.")
 
     def init(self, worker: Worker) -> Payload:
         server = super().init(worker)

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..core.local import Batch, Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import Count, Share
+from ..core.settings import Count, Share, setting
 from ..parts.mmd import squared_mmd
 from .fedavg import FedAvg
 
@@ -35,10 +35,10 @@ class FedPHP(FedAvg):
         stage="after",
         neutral=({"lam": 0.0, "mu": 0.0}, "fedavg"),
     )
-    lam: Share = 0.1  # weight of what the past model teaches
-    mu: Share = 0.9  # share of the past model that is kept, in the end
-    horizon: Count = 100  # participations after which that share is reached
-    teach: Literal["mmd", "kd"] = "mmd"  # by features (mmd) or by outputs (kd)
+    lam: Share = setting(0.1, "Weight of what the past model teaches.")
+    mu: Share = setting(0.9, "Share of the past model that is kept, in the end.")
+    horizon: Count = setting(100, "Participations after which that share is reached.")
+    teach: Literal["mmd", "kd"] = setting("mmd", "By features (mmd) or by outputs (kd).")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w = down.tree("model")

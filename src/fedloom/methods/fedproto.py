@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core.local import Batch, Fit, Local, Predictor
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
 from ..parts.privacy import Perturbed
 from ..parts.prototypes import class_means, distance_to_own, nearest, table
@@ -36,11 +36,13 @@ class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
     traits = Alone.traits.but(neutral=({"lam": 0.0, "predict": "head"}, "local"))
-    lam: NotNegative = 1.0  # weight of the distance to prototypes
-    average: Literal["counts", "uniform"] = (
-        "counts"  # how prototypes of several clients are averaged
+    lam: NotNegative = setting(1.0, "Weight of the distance to prototypes.")
+    average: Literal["counts", "uniform"] = setting(
+        "counts", "How prototypes of several clients are averaged."
     )
-    predict: Literal["prototype", "head"] = "prototype"  # by the nearest prototype or by the head
+    predict: Literal["prototype", "head"] = setting(
+        "prototype", "By the nearest prototype or by the head."
+    )
 
     def download(self, server: Payload, k: int) -> Payload:
         return Payload(protos=server.tree("protos"))

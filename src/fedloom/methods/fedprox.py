@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..core.local import Fit, Local
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg
 
 
@@ -21,7 +21,7 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
     traits = FedAvg.traits.but(neutral=({"mu": 0.0}, "fedavg"))
-    mu: NotNegative = 0.01  # pull to the received model
+    mu: NotNegative = setting(0.01, "Pull to the received model.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(pull=(down.tree("model"), self.mu))

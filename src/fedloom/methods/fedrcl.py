@@ -19,7 +19,7 @@ from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative, Positive
+from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import relaxed_contrast
 from ..parts.levels import levels, vectors
 from .fedavg import FedAvg
@@ -30,10 +30,12 @@ class FedRCL(FedAvg):
     """FedAvg with a relaxed contrast inside each batch."""
 
     traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
-    tau: Positive = 0.05  # temperature of the contrast
-    threshold: NotNegative = 0.7  # similarity above which a pair of one class is pushed apart
-    beta: NotNegative = 1.0  # weight of that penalty
-    lam: NotNegative = 1.0  # weight of the whole contrast
+    tau: Positive = setting(0.05, "Temperature of the contrast.")
+    threshold: NotNegative = setting(
+        0.7, "Similarity above which a pair of one class is pushed apart."
+    )
+    beta: NotNegative = setting(1.0, "Weight of that penalty.")
+    lam: NotNegative = setting(1.0, "Weight of the whole contrast.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         def loss(batch: Batch) -> dict[str, Tensor]:

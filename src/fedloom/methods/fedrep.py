@@ -18,7 +18,7 @@ from pydantic import Field
 from ..core.local import Fit, Local, Predictor
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import Count
+from ..core.settings import Count, setting
 from .fedper import FedPer
 
 
@@ -27,8 +27,8 @@ class FedRep(FedPer):
     """FedPer with head and body trained in turn."""
 
     traits = FedPer.traits.but(alone=None)
-    head_epochs: Count = 10  # epochs of the head before the body's
-    finetune: Annotated[int, Field(ge=0)] = 0  # epochs of the head before a prediction
+    head_epochs: Count = setting(10, "Epochs of the head before the body's.")
+    finetune: Annotated[int, Field(ge=0)] = setting(0, "Epochs of the head before a prediction.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         local.fit(only=[local.model.head], epochs=self.head_epochs, steps=None, label="head")

@@ -25,7 +25,7 @@ from ..core.local import Batch, Fit, Local, Predictor, Worker
 from ..core.method import method
 from ..core.payload import Payload
 from ..core.roles import Roles
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg
 
 
@@ -42,7 +42,7 @@ class FedRoD(FedAvg):
         personalised=True,
         alone=None,
     )
-    gamma: NotNegative = 1.0  # strength of the balanced softmax
+    gamma: NotNegative = setting(1.0, "Strength of the balanced softmax.")
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if not isinstance(model.head, nn.Linear):

@@ -29,7 +29,7 @@ from ..core.local import Batch, Fit, Local, Predictor, Worker, cross_entropy
 from ..core.method import Update, method
 from ..core.payload import Payload
 from ..core.roles import Roles
-from ..core.settings import NotNegative, Share
+from ..core.settings import NotNegative, Share, setting
 from ..parts.anchors import semantic_anchors
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
 from ..parts.prototypical import Prototypical
@@ -43,12 +43,14 @@ class FedSA(Prototypical):
         personalised=True,
         neutral=({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local"),
     )
-    lam: NotNegative = 1.0  # pull of features to their class's anchor
-    margin: NotNegative = 1.0  # weight of the margin between anchors
-    calibration: NotNegative = 1.0  # weight of the classifier on anchors
-    rate: Share = 1e-4  # how fast anchors follow the clients' means
-    predict: Literal["prototype", "head"] = "prototype"  # by the head or by the nearest anchor
-    share: bool = False  # the model travels and is averaged too
+    lam: NotNegative = setting(1.0, "Pull of features to their class's anchor.")
+    margin: NotNegative = setting(1.0, "Weight of the margin between anchors.")
+    calibration: NotNegative = setting(1.0, "Weight of the classifier on anchors.")
+    rate: Share = setting(1e-4, "How fast anchors follow the clients' means.")
+    predict: Literal["prototype", "head"] = setting(
+        "prototype", "By the head or by the nearest anchor."
+    )
+    share: bool = setting(False, "The model travels and is averaged too.")
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[] if self.share else [model])

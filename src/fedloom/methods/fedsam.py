@@ -15,7 +15,7 @@ from __future__ import annotations
 from ..core.local import Fit, Local, Step
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..core.tree import Tree
 from ..parts.sharpness import uphill, uphill_adaptive
 from .fedavg import FedAvg
@@ -26,9 +26,9 @@ class FedSAM(FedAvg):
     """FedAvg with sharpness-aware local steps."""
 
     traits = FedAvg.traits.but(neutral=({"rho": 0.0}, "fedavg"))
-    rho: NotNegative | None = None  # None: the authors' 0.1, or 0.7 if adaptive
-    adaptive: bool = False  # ASAM: the ball is measured relative to the weights
-    eta: NotNegative = 0.2  # asam: added to every weight's size
+    rho: NotNegative | None = setting(None, "None: the authors' 0.1, or 0.7 if adaptive.")
+    adaptive: bool = setting(False, "ASAM: the ball is measured relative to the weights.")
+    eta: NotNegative = setting(0.2, "Asam: added to every weight's size.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         rho = self.rho if self.rho is not None else 0.7 if self.adaptive else 0.1

@@ -27,7 +27,7 @@ from ..core.method import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.roles import Roles
-from ..core.settings import Count, NotNegative, Positive
+from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Tree
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
 from ..parts.prototypical import Prototypical
@@ -42,13 +42,15 @@ class FedTGP(Prototypical):
         personalised=True,
         neutral=({"lam": 0.0, "predict": "head"}, "local"),
     )
-    lam: NotNegative = 10.0  # weight of the distance to prototypes
-    tau: Positive = 100.0  # largest margin between classes
-    server_epochs: Count = 100  # passes over the prototypes at the server
-    server_lr: Positive = 0.01  # step size at the server
-    server_batch: Count = 10  # prototypes in a step at the server
-    predict: Literal["prototype", "head"] = "prototype"  # by the head or by the nearest prototype
-    share: bool = False  # the model travels and is averaged too
+    lam: NotNegative = setting(10.0, "Weight of the distance to prototypes.")
+    tau: Positive = setting(100.0, "Largest margin between classes.")
+    server_epochs: Count = setting(100, "Passes over the prototypes at the server.")
+    server_lr: Positive = setting(0.01, "Step size at the server.")
+    server_batch: Count = setting(10, "Prototypes in a step at the server.")
+    predict: Literal["prototype", "head"] = setting(
+        "prototype", "By the head or by the nearest prototype."
+    )
+    share: bool = setting(False, "The model travels and is averaged too.")
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[] if self.share else [model])

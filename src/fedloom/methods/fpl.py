@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative, Positive
+from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import prototype_contrast
 from ..parts.finch import cluster_means
 from ..parts.prototypes import class_means, squared_gap
@@ -32,8 +32,8 @@ class FPL(Prototypical):
     """FedAvg with cluster prototypes and unbiased ones."""
 
     traits = Prototypical.traits.but(neutral=({"lam": 0.0}, "fedavg"))
-    tau: Positive = 0.02  # temperature of the contrast
-    lam: NotNegative = 1.0  # weight of both prototype losses
+    tau: Positive = setting(0.02, "Temperature of the contrast.")
+    lam: NotNegative = setting(1.0, "Weight of both prototype losses.")
 
     def download(self, server: Payload, k: int) -> Payload:
         prototypes = {n: server[n] for n in ("clusters", "owners") if n in server}

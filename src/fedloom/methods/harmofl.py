@@ -24,7 +24,7 @@ from ..core.errors import FedloomError
 from ..core.local import Fit, Inputs, Local, Predictor, Worker
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..data.federation import Dataset
 from ..parts.sharpness import uphill
 from ..parts.spectrum import amplitude, with_amplitude
@@ -36,8 +36,8 @@ class HarmoFL(FedAvg):
     """FedAvg on images of one spectrum, with sharpness-aware steps."""
 
     traits = FedAvg.traits.but(neutral=({"alpha": 0.0, "amplitude": "none"}, "fedavg"))
-    alpha: NotNegative = 0.05  # length of the perturbation of the weights
-    amplitude: Literal["all", "mean", "none"] = "all"  # which amplitudes are made common
+    alpha: NotNegative = setting(0.05, "Length of the perturbation of the weights.")
+    amplitude: Literal["all", "mean", "none"] = setting("all", "Which amplitudes are made common.")
 
     def hello(self, local: Local) -> Payload:
         data = local.worker.data

@@ -23,7 +23,7 @@ from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local, cross_entropy
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import NotNegative, Positive
+from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import model_contrast
 from .fedavg import FedAvg
 
@@ -33,10 +33,10 @@ class Moon(FedAvg):
     """FedAvg with a contrast between models."""
 
     traits = FedAvg.traits.but(neutral=({"mu": 0.0, "projection": 0}, "fedavg"))
-    mu: NotNegative = 5.0  # weight of the contrast
-    tau: Positive = 0.5  # temperature of the contrast
-    projection: Annotated[int, Field(ge=0)] = (
-        256  # width of the layers added before the classifier; 0: none
+    mu: NotNegative = setting(5.0, "Weight of the contrast.")
+    tau: Positive = setting(0.5, "Temperature of the contrast.")
+    projection: Annotated[int, Field(ge=0)] = setting(
+        256, "Width of the layers added before the classifier; 0: none."
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

@@ -19,7 +19,7 @@ from ..client.training import PLAIN
 from ..core.local import Fit, Local, Predictor, Step
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import Count, Positive
+from ..core.settings import Count, Positive, setting
 from ..core.tree import Tree
 from .fedavg import FedAvg
 
@@ -32,10 +32,12 @@ class PerFedAvg(FedAvg):
         personalised=True,
         alone=None,
     )
-    variant: Literal["fo", "hf"] = "fo"  # first order (fo) or with the Hessian by differences (hf)
-    inner_lr: Positive = 0.01  # step size of the adaptation
-    delta: Positive = 0.001  # hf: length of the difference
-    adapt: Count = 1  # steps of adaptation before a prediction
+    variant: Literal["fo", "hf"] = setting(
+        "fo", "First order (fo) or with the Hessian by differences (hf)."
+    )
+    inner_lr: Positive = setting(0.01, "Step size of the adaptation.")
+    delta: Positive = setting(0.001, "Hf: length of the difference.")
+    adapt: Count = setting(1, "Steps of adaptation before a prediction.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(gradient=self.meta)

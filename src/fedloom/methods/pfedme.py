@@ -17,7 +17,7 @@ from __future__ import annotations
 from ..core.local import Local, Predictor, Step
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
-from ..core.settings import Count, Positive
+from ..core.settings import Count, Positive, setting
 from ..core.tree import Tree
 from .fedavg import FedAvg
 
@@ -30,10 +30,10 @@ class PFedMe(FedAvg):
         personalised=True,
         alone=None,
     )
-    lam: Positive = 15.0  # pull of the personal model to the local one
-    inner: Count = 5  # steps on the personal model per batch
-    inner_lr: Positive = 0.01  # their step size
-    server_lr: Positive = 1.0  # how far the server goes to the clients' mean
+    lam: Positive = setting(15.0, "Pull of the personal model to the local one.")
+    inner: Count = setting(5, "Steps on the personal model per batch.")
+    inner_lr: Positive = setting(0.01, "Their step size.")
+    server_lr: Positive = setting(1.0, "How far the server goes to the clients' mean.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))

@@ -21,7 +21,7 @@ from ..core.errors import FedloomError
 from ..core.local import Worker
 from ..core.method import method
 from ..core.payload import Payload
-from ..core.settings import Count
+from ..core.settings import Count, setting
 from ..encoders import Dual, dual
 from ..parts.heads import PromptHead
 from ..parts.textual import Averaged
@@ -34,7 +34,7 @@ class PromptFL(Averaged):
     traits = Averaged.traits.but(
         training={"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5}
     )
-    tokens: Count = 16  # context vectors
+    tokens: Count = setting(16, "Context vectors.")
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
         pair = _pair(str(worker.data.encoder))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ..core.local import Local
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
 from ..parts.received import Reporting
 from ..parts.updates import difference, moved
@@ -28,7 +28,7 @@ class QFFL(Reporting):
     """FedAvg whose step favours clients with a high loss."""
 
     traits = Reporting.traits.but(neutral=({"q": 0.0}, "fedavg"))
-    q: NotNegative = 1.0  # how much larger losses count
+    q: NotNegative = setting(1.0, "How much larger losses count.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)

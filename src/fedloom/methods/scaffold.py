@@ -15,7 +15,7 @@ from ..core.errors import FedloomError
 from ..core.local import Local, Worker
 from ..core.method import Update, Uploads, method
 from ..core.payload import Payload
-from ..core.settings import Positive
+from ..core.settings import Positive, setting
 from ..core.tree import Mean, Tree
 from .fedavg import FedAvg
 
@@ -24,7 +24,7 @@ from .fedavg import FedAvg
 class Scaffold(FedAvg):
     """FedAvg with drift correction."""
 
-    server_lr: Positive = 1.0  # the server's step
+    server_lr: Positive = setting(1.0, "The server's step.")
 
     def init(self, worker: Worker) -> Payload:
         if not worker.training.plain_sgd:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ..core.method import Uploads, method
 from ..core.payload import Payload
+from ..core.settings import setting
 from ..core.tree import Mean
 from ..parts.received import Reporting
 
@@ -27,7 +28,9 @@ class Term(Reporting):
     """FedAvg with tilted weights."""
 
     traits = Reporting.traits.but(neutral=({"t": 0.0}, "fedavg"))
-    t: Annotated[float, Field(allow_inf_nan=False)] = 0.1  # tilt; larger losses count more
+    t: Annotated[float, Field(allow_inf_nan=False)] = setting(
+        0.1, "Tilt; larger losses count more."
+    )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean, top = Mean(), -math.inf

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ..core.local import Local, Predictor
 from ..core.method import Update, method
 from ..core.payload import Payload
-from ..core.settings import NotNegative, Positive
+from ..core.settings import NotNegative, Positive, setting
 from ..parts.heads import CacheHead
 from ..parts.textual import Textual, read, unit_features
 
@@ -23,8 +23,8 @@ class TipAdapter(Textual):
     """A cache of the client's own features."""
 
     traits = Textual.traits.but(neutral=({"alpha": 0.0}, "zeroshot"))
-    alpha: NotNegative = 1.17  # weight of the cache
-    beta: Positive = 1.0  # its sharpness
+    alpha: NotNegative = setting(1.17, "Weight of the cache.")
+    beta: Positive = setting(1.0, "Its sharpness.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         return Update(Payload(), read(down, state))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..core.errors import FedloomError
 from ..core.local import Local
-from ..core.settings import Positive, Share
+from ..core.settings import Positive, Share, setting
 from ..data.stress import NOISES
 
 
@@ -31,15 +31,18 @@ from ..data.stress import NOISES
 class Perturbed:
     """Settings and work of a method whose clients send prototypes and nothing else that their inputs decide."""
 
-    # what happens to prototypes before they are sent: nothing, noise, or a Gaussian mechanism (dp)
-    perturb: Literal["none", "gaussian", "laplace", "exponential", "dp"] = "none"
-    shrink: Share = 0.1  # of noise: what a prototype loses, (1 - shrink) C + noise
-    spread: Positive = (
-        0.05  # of noise and dp: deviation (gaussian, dp), scale (laplace) or mean (exponential)
+    perturb: Literal["none", "gaussian", "laplace", "exponential", "dp"] = setting(
+        "none",
+        "What happens to prototypes before they are sent: nothing, noise, or a Gaussian "
+        "mechanism (dp).",
     )
-    bound: Positive = 1.0  # of dp: the greatest length of a prototype
-    failure: Annotated[float, Field(gt=0, lt=1)] = (
-        1e-5  # of dp: the delta for which epsilon is told
+    shrink: Share = setting(0.1, "Of noise: what a prototype loses, (1 - shrink) C + noise.")
+    spread: Positive = setting(
+        0.05, "Of noise and dp: deviation (gaussian, dp), scale (laplace) or mean (exponential)."
+    )
+    bound: Positive = setting(1.0, "Of dp: the greatest length of a prototype.")
+    failure: Annotated[float, Field(gt=0, lt=1)] = setting(
+        1e-5, "Of dp: the delta for which epsilon is told."
     )
 
     def perturbed(self, prototypes: Tensor, local: Local) -> Tensor:

@@ -14,7 +14,7 @@ from ..core.local import Local, Predictor, Worker
 from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.rng import key
-from ..core.settings import Positive
+from ..core.settings import Positive, setting
 from ..core.tree import Mean, Tree
 from .prompts import text_head
 from .prototypes import class_means
@@ -29,11 +29,14 @@ class Textual(Method):
         alone=None,
         by_client=("sizes", "told"),
     )
-    text: str = "encoder"  # who reads class names: the encoder's own text side, or a text encoder of the same width
-    prompts: str | tuple[str, ...] = (
-        "auto"  # auto, ensemble, templates with {}, or a .json file of class descriptions
+    text: str = setting(
+        "encoder",
+        "Who reads class names: the encoder's own text side, or a text encoder of the same width.",
     )
-    scale: Positive | None = None  # of text logits; None: the encoder's own
+    prompts: str | tuple[str, ...] = setting(
+        "auto", "Auto, ensemble, templates with {}, or a .json file of class descriptions."
+    )
+    scale: Positive | None = setting(None, "Of text logits; None: the encoder's own.")
 
     def init(self, worker: Worker) -> Payload:
         text, scale = text_head(worker, self.text, self.prompts)

@@ -26,8 +26,12 @@ IMPORTS
 class {title}(FedAvg):
     """FedAvg with a penalty on large features. Replace it by your idea."""
 
-    neutral = ({{"strength": 0.0}}, "fedavg")  # with these values it must be FedAvg, bit by bit; None if there are none
-    strength: NotNegative = 0.01  # a field is a hyper-parameter: `--set strength=0.1`
+    # With these values it must be FedAvg, bit by bit; leave `neutral` out if there are none.
+    traits = FedAvg.traits.but(neutral=({{"strength": 0.0}}, "fedavg"))
+    # A field is a hyper-parameter: `--set strength=0.1`.
+    strength: NotNegative = setting(
+        0.01, "How strongly long feature vectors are punished.", symbol="lambda"
+    )
 
     def train(self, down: Payload, state: Payload, local: ClientContext) -> Fit:
         # `down` is what the server sent, `state` what this client remembers, `local` its data and model.
@@ -43,10 +47,8 @@ def penalty(features: Tensor) -> Tensor:
     return features.square().sum(1).mean()
 '''
 
-_OUTSIDE = """from fedloom.client.context import Batch, Fit, Local
-from fedloom.core.settings import NotNegative
-from fedloom.core.method import method
-from fedloom.core.payload import Payload
+_OUTSIDE = """from fedloom import Batch, Fit, Local, Payload, method
+from fedloom.core.settings import NotNegative, setting
 from fedloom.methods.fedavg import FedAvg
 from torch import Tensor
 from torch.nn import functional as F"""
@@ -56,7 +58,7 @@ from torch.nn import functional as F
 
 from ..core.local import Batch, Fit
 from ..client.context import ClientContext
-from ..core.settings import NotNegative
+from ..core.settings import NotNegative, setting
 from ..core.method import method
 from ..core.payload import Payload
 from .fedavg import FedAvg"""

@@ -23,7 +23,7 @@ from torch import Tensor
 from ...core.local import Local, Worker
 from ...core.method import plugin
 from ...core.payload import Payload
-from ...core.settings import Count, NotNegative
+from ...core.settings import Count, NotNegative, setting
 from ...parts.reweighting import Reweighting
 
 
@@ -31,10 +31,10 @@ from ...parts.reweighting import Reweighting
 class DAA(Reweighting):
     """Weights by size and by distance from an even share."""
 
-    by_size: Annotated[float, Field(allow_inf_nan=False)] = 1.0  # alpha
-    by_gap: NotNegative = 0.4  # beta
-    by_class: bool = False  # the share of each class in place of the share of all samples
-    domains_known: Count | None = None  # Q; by default as many as the data set has
+    by_size: Annotated[float, Field(allow_inf_nan=False)] = setting(1.0, "Alpha.")
+    by_gap: NotNegative = setting(0.4, "Beta.")
+    by_class: bool = setting(False, "The share of each class in place of the share of all samples.")
+    domains_known: Count | None = setting(None, "Q; by default as many as the data set has.")
 
     def init(self, worker: Worker) -> Payload:
         counts = torch.zeros(worker.clients, worker.classes, dtype=torch.int64)

@@ -29,7 +29,7 @@ from ...core.local import Batch, Local, Predictor, Worker
 from ...core.method import Plugin, Traits, Update, plugin
 from ...core.payload import Payload
 from ...core.roles import Roles
-from ...core.settings import Count, Names, NotNegative, Positive
+from ...core.settings import Count, Names, NotNegative, Positive, setting
 from ...parts.decoupling import (
     Noise,
     Use,
@@ -47,20 +47,22 @@ class DFDC(Plugin):
     traits = Traits(
         alone=None,  # the losses shape the features of a single client too
     )
-    sigma: Positive = 0.1  # smoothness of the mask
-    cos_tau: Positive = 0.06  # the smaller, the more the two parts are pushed apart
-    lam1: NotNegative = 0.8  # weight of the decoupler's loss
-    lam2: NotNegative = 1.0  # weight of the corrector's loss
-    points: Names = ()  # modules of the body to stand behind; by default behind its last feature map
-    module_depth: Literal[2, 3] = 2  # layers of decoupler and corrector
-    bottleneck: Count = 64  # channels between these layers
-    mask_noise: Noise = "gumbel"  # gumbel or logistic, of the mask in training
-    random_mask: bool = False  # in evaluation too
-    modules: Literal["shared", "mean", "own"] = (
-        "shared"  # shared, mean (own while training) or own: whose they are
+    sigma: Positive = setting(0.1, "Smoothness of the mask.")
+    cos_tau: Positive = setting(0.06, "The smaller, the more the two parts are pushed apart.")
+    lam1: NotNegative = setting(0.8, "Weight of the decoupler's loss.")
+    lam2: NotNegative = setting(1.0, "Weight of the corrector's loss.")
+    points: Names = setting(
+        (), "Modules of the body to stand behind; by default behind its last feature map."
     )
-    use: Use = (
-        "whole"  # which feature is used in evaluation: whole, robust, related, corrected or plain
+    module_depth: Literal[2, 3] = setting(2, "Layers of decoupler and corrector.")
+    bottleneck: Count = setting(64, "Channels between these layers.")
+    mask_noise: Noise = setting("gumbel", "Gumbel or logistic, of the mask in training.")
+    random_mask: bool = setting(False, "In evaluation too.")
+    modules: Literal["shared", "mean", "own"] = setting(
+        "shared", "Shared, mean (own while training) or own: whose they are."
+    )
+    use: Use = setting(
+        "whole", "Which feature is used in evaluation: whole, robust, related, corrected or plain."
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

@@ -28,7 +28,7 @@ from ...core.local import Local, Worker
 from ...core.method import Update, plugin
 from ...core.payload import Payload
 from ...core.rng import key
-from ...core.settings import Count
+from ...core.settings import Count, setting
 from ...parts.client_types import (
     Clusterer,
     Covariance,
@@ -48,21 +48,23 @@ Part = Annotated[float, Field(ge=0, le=1)]
 class FedGR(Reweighting):
     """Weights by a client's loss and by its group's."""
 
-    types: Count | None = (
-        None  # T', the number of clusters; by default as many as the data set has domains
+    types: Count | None = setting(
+        None, "T', the number of clusters; by default as many as the data set has domains."
     )
-    clusterer: Clusterer = "gmm"  # gmm, kmeans or finch
-    covariance: Covariance = "full"  # of the mixture: full, diag, spherical or tied
-    group_q: Annotated[float, Field(allow_inf_nan=False)] = (
-        1.0  # q: the larger, the more high losses count
+    clusterer: Clusterer = setting("gmm", "Gmm, kmeans or finch.")
+    covariance: Covariance = setting("full", "Of the mixture: full, diag, spherical or tied.")
+    group_q: Annotated[float, Field(allow_inf_nan=False)] = setting(
+        1.0, "Q: the larger, the more high losses count."
     )
-    group_delta: Part = 0.5  # delta: how much the group counts in the end
-    group_gamma: Part = 0.5  # gamma: how slowly it comes to count
-    group_lag: Literal[0, 1] = 1  # the exponent is round - lag
-    group_mean: Literal["plain", "size"] = "plain"  # of a group's losses: plain, or by size
-    coarse_losses: bool = False  # losses as 100 / int(100 / L), and 1 in the first round
-    described: Literal["trained", "received"] = (
-        "trained"  # by which model a client describes itself
+    group_delta: Part = setting(0.5, "Delta: how much the group counts in the end.")
+    group_gamma: Part = setting(0.5, "Gamma: how slowly it comes to count.")
+    group_lag: Literal[0, 1] = setting(1, "The exponent is round - lag.")
+    group_mean: Literal["plain", "size"] = setting(
+        "plain", "Of a group's losses: plain, or by size."
+    )
+    coarse_losses: bool = setting(False, "Losses as 100 / int(100 / L), and 1 in the first round.")
+    described: Literal["trained", "received"] = setting(
+        "trained", "By which model a client describes itself."
     )
 
     def init(self, worker: Worker) -> Payload:

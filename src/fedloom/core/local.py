@@ -1,0 +1,305 @@
+"""What a method sees of a client: the values it works with, and what it may ask of `local` and of a worker.
+
+`Local` and `Worker` are protocols. The room `client` implements them; methods, parts and plug-ins are
+written against this page alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .roles import Role, Roles
+from .tree import Tree
+
+Predictor = Callable[
+    [Tensor], Tensor
+]  # all stored samples of a split at once -> one row of scores each
+Inputs = Callable[[Tensor], Tensor]  # samples as the model wants them -> what it is shown instead
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What a model makes of a batch."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(slots=True)
+class Seen:
+    """What went into a module of the model and what came out, in its last call on a batch."""
+
+    input: Tensor
+    output: Tensor
+
+
+@dataclass(slots=True)
+class Batch(Outputs):
+    """A mini-batch as a loss sees it.
+
+    Beside inputs, targets and the model's outputs it has those of reference models, by name, and what
+    the watched modules saw, in the order of `watch`.
+    """
+
+    x: Tensor
+    y: Tensor
+    refs: Mapping[str, Outputs]
+    seen: Sequence[Seen] = ()
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step as a gradient hook sees it: the gradient `g` at the weights `w`."""
+
+    g: Tree
+    w: Tree
+    lr: float
+    _at: Callable[[Tree, int], Tree]
+
+    def at(self, w: Tree, batch: int = 0) -> Tree:
+        """The gradient of the loss at other weights; the model stays as it is.
+
+        `batch` 0 is the batch of this step. 1, 2 ... are further ones, each drawn independently and
+        kept until the step is over.
+        """
+        return self._at(w, batch)
+
+
+Loss = Callable[[Batch], Tensor | dict[str, Tensor]]
+GradientHook = Callable[[Step], Tree]
+
+
+def cross_entropy(batch: Batch) -> dict[str, Tensor]:
+    """The mean softmax cross-entropy of a batch."""
+    return {"ce": F.cross_entropy(batch.logits, batch.y)}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a call of `local.fit` did."""
+
+    steps: int  # executed, not planned
+    lr: float
+    losses: dict[str, float]  # mean over samples, by part of the loss
+
+
+class Samples(Protocol):
+    """The data set behind a federation, as far as a method may know it."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        ...
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The names of the domains."""
+        ...
+
+    @property
+    def encoder(self) -> str:
+        """The frozen encoder whose features the samples are; empty if they are not features."""
+        ...
+
+    @property
+    def y(self) -> Tensor:
+        """All labels."""
+        ...
+
+    @property
+    def x(self) -> Any:
+        """All stored samples."""
+        ...
+
+
+class Worker(Protocol):
+    """What stays in a process between clients: the resident model, its first weights, the data."""
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        ...
+
+    @property
+    def model(self) -> Any:
+        """The resident model (with `body` and `head`)."""
+        ...
+
+    @property
+    def roles(self) -> Roles:
+        """The role of each of its tensors."""
+        ...
+
+    @property
+    def first(self) -> Tree:
+        """The model's first weights."""
+        ...
+
+    @property
+    def clients(self) -> int:
+        """How many clients the federation has."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How many features the body gives for one sample."""
+        ...
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method that runs, for error messages."""
+        ...
+
+    @property
+    def training(self) -> Any:
+        """The run's settings of local training; see `Training` in client/training.py."""
+        ...
+
+    @property
+    def data(self) -> Samples:
+        """The data set behind the federation."""
+        ...
+
+    def sizes(self, part: str = "train") -> list[int]:
+        """How many samples of a part of its data (train, validation or test) each client has."""
+        ...
+
+    def load(self, *trees: Tree) -> None:
+        """Set every tensor of the resident model: from the last tree that names it, else to its first value."""
+        ...
+
+    def tree(self, role: Role = "shared") -> Tree:
+        """A copy of the resident model's tensors that have this role."""
+        ...
+
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters, of all modules or `only` some."""
+        ...
+
+    def outputs(
+        self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None
+    ) -> Outputs:
+        """Features and logits of stored samples, in evaluation mode, in large batches."""
+        ...
+
+    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Predictor:
+        """The resident model as it is now, as a predictor. Valid until the next `load`."""
+        ...
+
+    def tests(self) -> tuple[Tensor, Tensor]:
+        """The body's features of all clients' test samples, each sample once, and their labels."""
+        ...
+
+
+class Local(Protocol):
+    """What a client works with in one round: its data, the resident model, its random keys."""
+
+    @property
+    def id(self) -> int:
+        """The number of the client."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """The number of the round, counted from 1."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """The number of the training step that is under way, counted from 1."""
+        ...
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that executes the client."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many training samples the client has."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are in the federation."""
+        ...
+
+    @property
+    def counts(self) -> Tensor:
+        """The client's training samples of each class."""
+        ...
+
+    @property
+    def model(self) -> Any:
+        """The resident model (with `body` and `head`)."""
+        ...
+
+    @property
+    def training(self) -> Any:
+        """The run's settings of local training; see `Training` in client/training.py."""
+        ...
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A generator that belongs to (seed, round, client, purpose)."""
+        ...
+
+    def load(self, *trees: Tree) -> None:
+        """Install weights in the resident model; see `Worker.load`."""
+        ...
+
+    def tree(self, role: Role = "shared") -> Tree:
+        """A copy of the resident model's tensors that have this role."""
+        ...
+
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters, of all modules or `only` some."""
+        ...
+
+    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Predictor:
+        """The resident model as it is now, or its body with another head, as a predictor."""
+        ...
+
+    def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
+        """The client's samples as the model wants them, and their labels, in order, many at a time."""
+        ...
+
+    def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
+        """Features and logits of all the client's samples, in evaluation mode, and their labels."""
+        ...
+
+    def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
+        """The mean loss of the resident model on all the client's samples, by part of the loss."""
+        ...
+
+    def renormalise(self) -> None:
+        """Estimate the statistics of BatchNorm anew, on all training samples, for the resident weights."""
+        ...
+
+    def fit(
+        self,
+        loss: Loss = cross_entropy,
+        *,
+        pull: tuple[Tree, float] | None = None,
+        gradient: GradientHook | None = None,
+        only: Iterable[nn.Module] | None = None,
+        head: nn.Module | None = None,
+        refs: Mapping[str, Tree] | None = None,
+        inputs: Inputs | None = None,
+        watch: Iterable[nn.Module] = (),
+        stream: int | None = None,
+        label: str = "",
+        **changes: Any,
+    ) -> Fit:
+        """Train the resident model on the client's data; client/fit.py explains each argument."""
+        ...
