@@ -56,11 +56,10 @@ from torch.nn import functional as F"""
 _INSIDE = """from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.local import Batch, Fit
-from ..client.context import ClientContext
-from ..core.settings import NotNegative, setting
+from ..core.local import Batch, Fit, Local
 from ..core.method import method
 from ..core.payload import Payload
+from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg"""
 
 _PAGE = """# {title}
@@ -115,8 +114,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedloom.testing.checks import CHECKS, NotApplicable
 from fedloom.core.method import find
+from fedloom.testing.checks import CHECKS, NotApplicable
 
 Method = find(str(Path(__file__).with_name("{stem}.py")))
 penalty = sys.modules[Method.__module__].penalty
