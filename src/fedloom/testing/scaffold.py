@@ -33,7 +33,7 @@ class {title}(FedAvg):
         0.01, "How strongly long feature vectors are punished.", symbol="lambda"
     )
 
-    def train(self, down: Payload, state: Payload, local: ClientContext) -> Fit:
+    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         # `down` is what the server sent, `state` what this client remembers, `local` its data and model.
         return local.fit(loss=self.loss)
 
