@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from .core.errors import FedloomError
     from .core.local import Batch, Fit, Local, Worker
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from .data.federation import Dataset, Federation, federate
     from .engine.run import Run, resume, run
 
-__version__ = "0.1.0"
 
 # Loaded when first used, so that `fedloom --help` does not wait for torch.
 _HOME = {

@@ -495,7 +495,7 @@ def privacy(
 
 def versions() -> dict[str, str]:
     """What a run was computed with."""
-    from .. import __version__
+    from ..core.version import __version__
 
     found = {
         "fedloom": __version__,

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from .. import __version__
 from ..cli.progress import Watch
 from ..client.training import Training
 from ..core.files import write_atomic
+from ..core.version import __version__
 from ..engine.config import Config
 from ..engine.run import Run
 from ..metrics.accuracy import compared, worst_share
