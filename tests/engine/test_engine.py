@@ -224,7 +224,7 @@ def test_the_common_model_is_scored_in_pieces(monkeypatch) -> None:
     """So that several workers share it; whoever has samples is scored once, and the figures are the same."""
     world, whole = federation(), trace(make("fedavg"), rounds=1)
     sizes = [len(c.test) for c in world.clients]
-    monkeypatch.setattr("fedloom.engine.engine.BLOCK", sizes[0] + 1)
+    monkeypatch.setattr("fedloom.engine.evaluate.BLOCK", sizes[0] + 1)
     scored: list = []
     found = trace(make("fedavg"), world, wrap=lambda worker: Noting(worker, scored), rounds=1)
     assert scored[0] == (0, 1) and sum(scored, ()) == tuple(range(len(sizes))) and len(scored) > 1

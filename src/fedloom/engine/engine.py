@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,14 +16,9 @@ from ..client.context import ClientWorker, weighted
 from ..core.errors import FedloomError
 from ..core.payload import Payload
 from ..executors import Executor, Result, Results, Task
-from ..metrics.accuracy import accuracies, summarise
-from ..metrics.clustering import clustering_accuracy
-from ..metrics.segmentation import overlap
 from .checkpoint import Checkpoint, Store
+from .evaluate import SCORED, Evaluation, TrainedScores
 from .schedule import Schedule
-
-SCORED = ("validation", "test")
-BLOCK = 512  # a task scores the common model on the samples of clients whose first sample lies in the same such block
 
 
 class Callback(Protocol):
@@ -76,7 +70,7 @@ class Engine:
             clock = time.monotonic()
             if not begun:
                 self._welcome(turn)
-            arrived = _Arrivals(self._table())
+            arrived = _Arrivals(TrainedScores(worker))
             self.spent = {"clients": time.monotonic() - clock}
             clock = time.monotonic()
             self.server = method.aggregate(self.server, self._timed(self._work(turn, arrived)))
@@ -172,7 +166,7 @@ class Engine:
             for callback in self.callbacks:
                 if hasattr(callback, "after_client"):
                     callback.after_client(
-                        self, int(arrived.trained.sum()), len(turn.present) - len(turn.lost)
+                        self, int(arrived.scores.trained.sum()), len(turn.present) - len(turn.lost)
                     )
             yield k, upload
         arrived.complete = True
@@ -204,23 +198,17 @@ class Engine:
                 )
         return upload
 
-    # -- evaluation ---------------------------------------------------------------------------------------------
-    def _evaluate(
-        self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None = None
-    ) -> dict[str, Any]:
-        """One line of metrics. Nothing that a client or the server remembers is changed."""
-        worker, method = self.worker, self.worker.method
-        scores = self._scores(arrived, begun)
-        # A client that did not train this round has, after training, what it has before it.
-        scores["after"] = {
-            s: np.where(arrived.trained[:, None], arrived.scores[s], scores["before"][s])
-            for s in SCORED
-        }
-        domains = [c.domain for c in worker.federation.clients]
-        record: dict[str, Any] = {
+    def _evaluate(self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None) -> dict[str, Any]:
+        """One line of metrics."""
+        evaluation = Evaluation(self.worker, self.executor, self.store, self.server, self.round)
+        figures = evaluation.run(arrived.scores, self._tasks(begun) if begun else None)
+        if begun:
+            begun.results = evaluation.ahead
+        trained = set(np.flatnonzero(arrived.scores.trained).tolist())
+        return {
             "round": self.round,
             "participants": len(turn.cohort),
-            "lost": sorted(set(turn.cohort) - set(np.flatnonzero(arrived.trained).tolist())),
+            "lost": sorted(set(turn.cohort) - trained),
             "loss": arrived.losses(),
             "bytes": dict(turn.bytes),
             "bytes_total": dict(self.bytes),
@@ -228,105 +216,8 @@ class Engine:
                 way: float(np.mean(counts)) if counts else 0.0
                 for way, counts in turn.floats.items()
             },
+            **figures,
         }
-        if (groups := method.groups(self.server)) is not None:
-            record["clustering"] = clustering_accuracy(groups, domains)
-        figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
-        held = {
-            stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean")
-            for stage, s in scores.items()
-        }
-        if worker.federation.data.kind == "segmentation":
-            for stage, s in scores.items():
-                figures[stage] |= overlap(
-                    s["test"][:, 2:].reshape(-1, worker.classes, worker.classes)
-                )
-        record["personal"] = figures[method.traits.stage]
-        record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
-        record["validation"] = {"personal": held[method.traits.stage], "common": held.get("common")}
-        record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
-        # A method's own figures may look at test samples, which a server of sites elsewhere does not have.
-        if not self.executor.remote and (own := method.figures(self.server, worker)):
-            record["figures"] = {name: float(value) for name, value in own.items()}
-        return record
-
-    def _scores(self, arrived: _Arrivals, begun: _Turn | None) -> dict[str, dict[str, np.ndarray]]:
-        """Scores of the common model, if there is one, and of every client's with what the server would send it now.
-
-        Workers that have nothing left to score go on with the round that has `begun`.
-        """
-        method, remote = self.worker.method, self.executor.remote
-        has = method.common(self.server, self.worker) is not None
-        # Elsewhere only personal models are scored: the server's memory, which may say more than a download, stays.
-        common, same = self._common() if has and not remote else ([], {})
-        apart = method.traits.personalised or remote or not has
-        open_ = np.flatnonzero(~arrived.settled).tolist() if apart else []
-        before = (
-            Task(
-                "before",
-                self.round,
-                (k,),
-                method.download(self.server, k),
-                self.store.get(k),
-                SCORED,
-            )
-            for k in open_
-        )
-        results = self.executor.run(chain(common, before, self._tasks(begun) if begun else ()))
-        found = self._collect(islice(results, len(common)))
-        scores = {"common": {s: found[s][same[s]] for s in SCORED}} if same else {}
-        if apart:
-            found = self._collect(islice(results, len(open_)))
-            scores["before"] = {
-                s: np.where(arrived.settled[:, None], arrived.scores[s], found[s]) for s in SCORED
-            }
-        else:
-            scores["before"] = scores["common"]
-        if has and remote and not method.traits.personalised:
-            scores["common"] = scores["before"]
-        if begun:
-            begun.results = results
-        else:
-            next(results, None)  # lets it end
-        return scores
-
-    def _common(self) -> tuple[list[Task], dict[str, list[int]]]:
-        """What scores the common model on everybody's samples, and whose score each client then has: those with the
-        same samples are scored once."""
-        tasks, same = [], {}
-        for split in SCORED:
-            first: dict[bytes, int] = {}
-            same[split] = [
-                first.setdefault(getattr(c, split).tobytes(), k)
-                for k, c in enumerate(self.worker.federation.clients)
-            ]
-            chosen = np.unique(same[split])
-            sizes = np.array(
-                [len(getattr(self.worker.federation.clients[k], split)) for k in chosen]
-            )
-            blocks = (np.cumsum(sizes) - sizes) // BLOCK
-            for clients in (
-                np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1) if sizes.any() else ()
-            ):
-                tasks.append(
-                    Task(
-                        "common", self.round, tuple(clients.tolist()), self.server, splits=(split,)
-                    )
-                )
-        return tasks, same
-
-    def _table(self) -> dict[str, np.ndarray]:
-        """Room for every client's scores; see `Result.scores`."""
-        maps = self.worker.federation.data.kind == "segmentation"
-        width = 2 + (self.worker.classes**2 if maps else 0)
-        return {s: np.zeros((self.worker.clients, width), dtype=np.int64) for s in SCORED}
-
-    def _collect(self, results: Iterable[Result]) -> dict[str, np.ndarray]:
-        scores = self._table()
-        for result in results:
-            for split, rows in result.scores.items():
-                scores[split][list(result.clients)] = rows.numpy()
-        return scores
 
 
 @dataclass
@@ -350,20 +241,12 @@ class _Turn:
 class _Arrivals:
     """What clients reported beside their uploads."""
 
-    scores: dict[str, np.ndarray]
+    scores: TrainedScores
     complete: bool = False
-
-    def __post_init__(self) -> None:
-        self.trained = np.zeros(len(self.scores["test"]), dtype=bool)
-        self.settled = (
-            self.trained.copy()
-        )  # whose scores after training are those before the next training too
-        self._losses: list[tuple[int, dict[str, float]]] = []
+    _losses: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     def add(self, k: int, result: Result, size: int) -> None:
-        self.trained[k], self.settled[k] = True, result.settled
-        for split, rows in result.scores.items():
-            self.scores[split][k] = rows[0].numpy()
+        self.scores.add(k, result)
         self._losses.append((size, result.losses))
 
     def losses(self) -> dict[str, float]:

@@ -1,0 +1,168 @@
+"""Evaluation: who is scored, with which model, and the figures that come of it.
+
+Three models are scored for every client: `before`, the one it would use with what the server would
+send it now; `after`, the one it has right after training; and `common`, the one for all, where the
+method has one. Nothing that a client or the server remembers changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from ..client.context import ClientWorker
+from ..core.payload import Payload
+from ..executors import Executor, Result, Results, Task
+from ..metrics.accuracy import accuracies, summarise
+from ..metrics.clustering import clustering_accuracy
+from ..metrics.segmentation import overlap
+from .checkpoint import Store
+
+SCORED = ("validation", "test")
+# One task scores the common model for all clients whose first sample lies in the same such block.
+BLOCK = 512
+
+Scores = dict[str, np.ndarray]  # split -> a row per client, see `Result.scores`
+
+
+class TrainedScores:
+    """The scores that clients report right after training."""
+
+    def __init__(self, worker: ClientWorker) -> None:
+        self.rows = _empty(worker)
+        self.trained = np.zeros(worker.clients, dtype=bool)
+        # Whose model does not depend on downloads: its scores hold until the client trains again.
+        self.settled = np.zeros(worker.clients, dtype=bool)
+
+    def add(self, k: int, result: Result) -> None:
+        """Note the scores of a client that has trained."""
+        self.trained[k] = True
+        self.settled[k] = result.settled
+        for split, rows in result.scores.items():
+            self.rows[split][k] = rows[0].numpy()
+
+    def or_else(self, chosen: np.ndarray, others: Scores) -> Scores:
+        """The scores of the chosen clients from here, those of all others from `others`."""
+        return {s: np.where(chosen[:, None], self.rows[s], others[s]) for s in SCORED}
+
+
+class Evaluation:
+    """The evaluation of one round: `server` is what the round has ended with."""
+
+    def __init__(
+        self, worker: ClientWorker, executor: Executor, store: Store, server: Payload, round: int
+    ) -> None:
+        self.worker = worker
+        self.executor = executor
+        self.store = store
+        self.server = server
+        self.round = round
+        # What comes of the tasks of the next round, if `run` was given any.
+        self.ahead: Results | None = None
+
+    def run(self, trained: TrainedScores, ahead: Iterable[Task] | None = None) -> dict[str, Any]:
+        """The part of a line of metrics that comes from scores.
+
+        Workers that have nothing left to score go on with `ahead`, the tasks of the next round.
+        """
+        scores = self._scores(trained, ahead)
+        # A client that did not train this round has, after training, what it has before it.
+        scores["after"] = trained.or_else(trained.trained, scores["before"])
+        return self._figures(scores)
+
+    def _figures(self, scores: dict[str, Scores]) -> dict[str, Any]:
+        worker, method = self.worker, self.worker.method
+        domains = [c.domain for c in worker.federation.clients]
+        record: dict[str, Any] = {}
+        if (groups := method.groups(self.server)) is not None:
+            record["clustering"] = clustering_accuracy(groups, domains)
+        figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
+        held = {
+            stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean")
+            for stage, s in scores.items()
+        }
+        if worker.federation.data.kind == "segmentation":
+            for stage, s in scores.items():
+                figures[stage] |= overlap(
+                    s["test"][:, 2:].reshape(-1, worker.classes, worker.classes)
+                )
+        record["personal"] = figures[method.traits.stage]
+        record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
+        record["validation"] = {"personal": held[method.traits.stage], "common": held.get("common")}
+        record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
+        # A method's figures may look at test samples, which a server of real sites does not have.
+        if not self.executor.remote and (own := method.figures(self.server, worker)):
+            record["figures"] = {name: float(value) for name, value in own.items()}
+        return record
+
+    def _scores(self, trained: TrainedScores, ahead: Iterable[Task] | None) -> dict[str, Scores]:
+        """The scores of the common model, if there is one, and of every client's own model now."""
+        method, remote = self.worker.method, self.executor.remote
+        has_common = method.common(self.server, self.worker) is not None
+        # Real sites score personal models only: the server's memory may say more than a download.
+        common, same = self._common_tasks() if has_common and not remote else ([], {})
+        apart = method.traits.personalised or remote or not has_common
+        open_ = np.flatnonzero(~trained.settled).tolist() if apart else []
+        before = (self._before_task(k) for k in open_)
+        results = self.executor.run(chain(common, before, ahead or ()))
+        scores: dict[str, Scores] = {}
+        rows = self._collect(islice(results, len(common)))
+        if same:
+            scores["common"] = {s: rows[s][same[s]] for s in SCORED}
+        if apart:
+            rows = self._collect(islice(results, len(open_)))
+            scores["before"] = trained.or_else(trained.settled, rows)
+        else:
+            scores["before"] = scores["common"]
+        if has_common and remote and not method.traits.personalised:
+            scores["common"] = scores["before"]
+        if ahead is None:
+            next(results, None)  # lets the stream end
+        else:
+            self.ahead = results
+        return scores
+
+    def _before_task(self, k: int) -> Task:
+        down = self.worker.method.download(self.server, k)
+        return Task("before", self.round, (k,), down, self.store.get(k), SCORED)
+
+    def _common_tasks(self) -> tuple[list[Task], dict[str, list[int]]]:
+        """Tasks that score the common model, and for each client whose row holds its score.
+
+        Clients with the same samples are scored once.
+        """
+        clients = self.worker.federation.clients
+        tasks: list[Task] = []
+        same: dict[str, list[int]] = {}
+        for split in SCORED:
+            first: dict[bytes, int] = {}
+            same[split] = [
+                first.setdefault(getattr(c, split).tobytes(), k) for k, c in enumerate(clients)
+            ]
+            chosen = np.unique(same[split])
+            sizes = np.array([len(getattr(clients[k], split)) for k in chosen])
+            if not sizes.any():
+                continue
+            blocks = (np.cumsum(sizes) - sizes) // BLOCK
+            for group in np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1):
+                who = tuple(group.tolist())
+                tasks.append(Task("common", self.round, who, self.server, splits=(split,)))
+        return tasks, same
+
+    def _collect(self, results: Iterable[Result]) -> Scores:
+        scores = _empty(self.worker)
+        for result in results:
+            for split, rows in result.scores.items():
+                scores[split][list(result.clients)] = rows.numpy()
+        return scores
+
+
+def _empty(worker: ClientWorker) -> Scores:
+    """Room for every client's scores; see `Result.scores`."""
+    width = 2
+    if worker.federation.data.kind == "segmentation":
+        width += worker.classes**2
+    return {s: np.zeros((worker.clients, width), dtype=np.int64) for s in SCORED}
