@@ -25,7 +25,7 @@ from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.checkpoint import Checkpoint, Store
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
-from fedloom.executors import Executor
+from fedloom.executors.base import Executor
 from fedloom.executors.inplace import Inplace
 from fedloom.executors.pool import Pool
 from fedloom.metrics.cost import peak_memory_mb

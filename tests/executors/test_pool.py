@@ -15,8 +15,8 @@ from fedloom.core.method import make as make_method
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
-from fedloom.executors import Task, make
-from fedloom.executors.base import Result
+from fedloom.executors import make
+from fedloom.executors.base import Result, Task
 from fedloom.executors.inplace import Inplace
 from fedloom.executors.pool import Pool, _Last
 from fedloom.testing.checks import federation, network, same, trace, usual

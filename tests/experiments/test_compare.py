@@ -21,7 +21,7 @@ from fedloom.core.method import make
 from fedloom.engine.config import build, parse_set
 from fedloom.engine.run import Run, deal, network, run
 from fedloom.engine.run import execute as run_config
-from fedloom.executors import Task, execute
+from fedloom.executors.base import Task, execute
 from fedloom.experiments.compare import compare, figures, leaderboard, markdown, with_references
 from fedloom.experiments.flops import flops_per_round
 from fedloom.experiments.plan import Cell, Dealer, folder_of, plan

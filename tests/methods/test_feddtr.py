@@ -20,7 +20,7 @@ from fedloom.data.catalogue import load
 from fedloom.engine.config import build as configure
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
-from fedloom.executors import Inplace
+from fedloom.executors.inplace import Inplace
 from fedloom.methods.feddtr import FedDTR
 from fedloom.models import Task, build
 from fedloom.parts.texts import Texts, fixed_rows, prior, similarities

@@ -19,8 +19,7 @@ from fedloom.core.method import make
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.config import build
-from fedloom.executors import Task
-from fedloom.executors.base import execute
+from fedloom.executors.base import Task, execute
 from fedloom.executors.inplace import Inplace
 from fedloom.experiments.prompts import prompted
 from fedloom.testing.checks import CHECKS, NotApplicable, federation, network, trace

@@ -13,7 +13,7 @@ from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
-from fedloom.executors import Inplace
+from fedloom.executors.inplace import Inplace
 from fedloom.methods.fedpcl import FedPCL
 from fedloom.models import Task, build
 

@@ -1,4 +1,4 @@
-"""Errors that name the thing and the nearest right one."""
+"""Errors that name the thing that is wrong and the nearest right one."""
 
 from __future__ import annotations
 
@@ -12,47 +12,58 @@ if TYPE_CHECKING:
 
 
 class FedloomError(ValueError):
-    """Something the user can mend. The message is one clear sentence."""
+    """Something that the user can mend. The message is one clear sentence."""
 
 
 class ClientError(FedloomError):
-    """A client's work failed; the message names round, client and step."""
+    """A client's work failed; the message names the round, the client and the step."""
 
 
 class CheckpointError(FedloomError):
-    """A run folder cannot be read, or not be trusted."""
+    """A run folder cannot be read, or cannot be trusted."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") -> FedloomError:
-    """The error for a name that is not among `known`: the nearest one, or all of them, or what `otherwise` says."""
+    """The error for a name that is not among `known`.
+
+    It suggests the nearest name, whatever its case; if none is near, it says `otherwise`, or lists
+    all names.
+    """
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    listed = f"{otherwise}." if otherwise else f"known: {', '.join(names) or 'none'}."
-    hint = f"did you mean {near[0]!r}?" if near else listed
+    by_lower = {candidate.lower(): candidate for candidate in names}
+    near = get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
+    if near:
+        hint = f"did you mean {by_lower[near[0]]!r}?"
+    elif otherwise:
+        hint = f"{otherwise}."
+    else:
+        hint = f"known: {', '.join(names) or 'none'}."
     return FedloomError(f"unknown {kind} {str(name)!r}; {hint}")
 
 
-_TYPE = re.compile(
-    r"(constrained-)?(float|int|str|bool)|(dict|list|tuple)\[.*"
-)  # pydantic's names of alternatives
+# How pydantic names the alternatives of a setting that may have several types.
+_ALTERNATIVE = re.compile(r"(constrained-)?(float|int|str|bool)|(dict|list|tuple)\[.*")
 
 
 def explain(error: ValidationError) -> str:
     """A pydantic error as one sentence."""
-    said = []
-    found = [
-        (".".join(str(p) for p in e["loc"] if not _TYPE.fullmatch(str(p))), e)
-        for e in error.errors()
-    ]
-    # Of a setting that may be of several types, what is wrong with the type that fits is told, not that others do not.
-    fits = {where for where, e in found if not e["type"].endswith(("_type", "_parsing"))}
-    for where, e in found:
-        if where in fits and e["type"].endswith(("_type", "_parsing")):
-            continue
-        what = re.sub(r", unable to parse.*", "", e["msg"]).removeprefix("Value error, ")
-        what = (what[0].lower() + what[1:]).replace("a valid tuple", "a list")
+    faults = []
+    of_right_type = set()  # settings whose value has one of the right types, but is wrong otherwise
+    for fault in error.errors():
+        place = [str(part) for part in fault["loc"] if not _ALTERNATIVE.fullmatch(str(part))]
+        setting = ".".join(place)
+        is_type_fault = fault["type"].endswith(("_type", "_parsing"))
+        if not is_type_fault:
+            of_right_type.add(setting)
+        message = re.sub(r", unable to parse.*", "", fault["msg"]).removeprefix("Value error, ")
+        message = (message[0].lower() + message[1:]).replace("a valid tuple", "a list")
         # A rule between several settings names them itself; its input is all of them.
-        said.append(
-            what if isinstance(e.get("input"), dict) else f"{where} = {e.get('input')!r}: {what}"
-        )
-    return "; ".join(dict.fromkeys(said)) + "."
+        if not isinstance(fault.get("input"), dict):
+            message = f"{setting} = {fault.get('input')!r}: {message}"
+        faults.append((setting, is_type_fault, message))
+    messages = []
+    for setting, is_type_fault, message in faults:
+        # If one alternative fits, nobody wants to read that the others do not.
+        if not (is_type_fault and setting in of_right_type):
+            messages.append(message)
+    return "; ".join(dict.fromkeys(messages)) + "."

@@ -1,8 +1,8 @@
 """`Registry`: the one way in which this library is extended.
 
-Methods, plug-ins, executors, readers, partitions, models, encoders, metrics and report sections each
-have a registry. A new entry is one file with a decorator in it. A file in the registry's own package
-is found by itself; another package points to its file with an entry point:
+Methods, plug-ins, executors, readers, partitions, models, encoders, metrics and report sections
+each have a registry. A new entry is one file with a decorator in it. The registry finds a file in
+its own package by itself; another package points to its file with an entry point of the same name:
 
     [project.entry-points."fedloom.metrics"]
     my_metric = "my_package.my_metric"
@@ -27,19 +27,22 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Everything of one kind, by name.
+    """Everything of one kind, by name. Names are found whatever their case.
 
     `kind` is the word for an entry in error messages. `group` names the entry points of other
     packages. `packages` are the packages whose modules may hold entries; none of them is imported
     before it is needed, so a worker that wants one method does not wait for all of them.
+    `decorator` is how files spell the decorator; by default, the group `fedloom.executors` has
+    `@EXECUTORS.register("name")`.
 
-    A name that ends with a colon is a prefix: an entry `hf:` is found for `hf:PATH`, see `split`.
+    A name that ends with a colon is a prefix: the entry `hf:` is found for `hf:PATH`, see `split`.
     """
 
-    def __init__(self, kind: str, group: str, *packages: str) -> None:
+    def __init__(self, kind: str, group: str, *packages: str, decorator: str = "") -> None:
         self.kind = kind
         self.group = group
         self._packages = packages
+        self._decorator = decorator or f"{group.rpartition('.')[2].upper()}.register"
         self._entries: dict[str, T] = {}
         self._complete = False
 
@@ -53,35 +56,33 @@ class Registry(Generic[T]):
         return add
 
     def add(self, name: str, entry: T) -> None:
-        """Add an entry; a name can be taken only once."""
-        if name in self._entries and self._entries[name] is not entry:
-            raise FedloomError(f"a {self.kind} named {name!r} is registered already.")
+        """Add an entry; a name can be taken only once, in whatever case."""
+        taken = self._spelling(name)
+        if taken is not None and self._entries[taken] is not entry:
+            raise FedloomError(f"a {self.kind} named {taken!r} is registered already.")
         self._entries[name] = entry
 
     def find(self, name: str) -> T:
-        """The entry of that name, whatever its case; an unknown name gets an error with the nearest."""
-        found = self._lookup(name)
-        if found is None:
-            self._import_module_of(name)
-            found = self._lookup(name)
-        if found is None:
-            self.load_all()
-            found = self._lookup(name)
-        if found is None:
-            raise unknown(self.kind, name, self._entries)
-        return found
+        """The entry of that name; the error for an unknown name suggests the nearest."""
+        return self._entries[self.spelling(name)]
 
     def spelling(self, name: str) -> str:
         """The name as it was registered: `FedALA` is `fedala`."""
-        self.find(name)
-        if name in self._entries:
-            return name
-        return next(known for known in self._entries if known.lower() == name.lower())
+        spelling = self._spelling(name)
+        if spelling is None:
+            self._load_only(name)
+            spelling = self._spelling(name)
+        if spelling is None:
+            self.load_all()
+            spelling = self._spelling(name)
+        if spelling is None:
+            raise unknown(self.kind, name, self._entries)
+        return spelling
 
     def split(self, name: str) -> tuple[T, str | None]:
         """The entry, and for a prefix such as `hf:PATH` what follows the colon."""
         prefix, colon, rest = name.partition(":")
-        if not colon or name in self._entries:
+        if not colon:
             return self.find(name), None
         entry = self.find(f"{prefix}:")
         if not rest:
@@ -109,50 +110,59 @@ class Registry(Generic[T]):
         return True
 
     def listed(self) -> tuple[str, ...]:
-        """All names, found by reading files instead of importing them: help texts cannot wait for torch."""
-        found = {point.name for point in self._entry_points()}
+        """All names, read from source files, not imported: help texts cannot wait for torch.
+
+        Only this registry's decorator at the beginning of a line counts.
+        """
+        names = {point.name for point in self._entry_points()}
+        pattern = re.compile(
+            rf"""^@(?:\w+\.)*{re.escape(self._decorator)}\(\s*["']([^"']+)["']""", re.MULTILINE
+        )
         for path in self._files():
-            found.update(
-                re.findall(r'^@?[\w.]*\(\s*"([^"]+)"', path.read_text("utf-8"), re.MULTILINE)
-            )
-        return tuple(sorted(found))
+            names.update(pattern.findall(path.read_text("utf-8")))
+        return tuple(sorted(names))
 
     def load_all(self) -> None:
         """Import every module that may hold an entry, those of other packages too."""
         if self._complete:
             return
-        self._complete = True
-        for package in self._packages:
-            for module in self._modules(package):
-                import_module(module)
+        self._complete = True  # first, for a module that asks for all names while it is imported
+        try:
+            for package in self._packages:
+                for module in pkgutil.iter_modules(import_module(package).__path__):
+                    import_module(f"{package}.{module.name}")
+        except BaseException:
+            self._complete = False
+            raise
         for point in self._entry_points():
             self._load(point)
 
-    def _lookup(self, name: str) -> T | None:
+    def _spelling(self, name: str) -> str | None:
         if name in self._entries:
-            return self._entries[name]
-        for known, entry in self._entries.items():
-            if known.lower() == name.lower():
-                return entry
+            return name
+        for registered in self._entries:
+            if registered.lower() == name.lower():
+                return registered
         return None
 
-    def _import_module_of(self, name: str) -> None:
-        """Import the module that is named after the entry, if there is one."""
-        stem = name.lower().replace("-", "_")
-        if not stem.isidentifier():
-            return
+    def _load_only(self, name: str) -> None:
+        """Import the module or the entry point that is named after the entry, if there is one."""
+        stem = name.lower().rstrip(":").replace("-", "_")
         for package in self._packages:
-            if find_spec(f"{package}.{stem}"):
+            if stem.isidentifier() and find_spec(f"{package}.{stem}"):
                 import_module(f"{package}.{stem}")
-
-    def _modules(self, package: str) -> Iterator[str]:
-        for module in pkgutil.iter_modules(import_module(package).__path__):
-            yield f"{package}.{module.name}"
+        if self._spelling(name) is not None:
+            return
+        for point in self._entry_points():
+            if point.name.lower() == name.lower():
+                self._load(point)
 
     def _files(self) -> Iterator[Path]:
         for package in self._packages:
             spec = find_spec(package)
-            for folder in (spec.submodule_search_locations or ()) if spec else ():
+            if spec is None or spec.submodule_search_locations is None:
+                continue
+            for folder in spec.submodule_search_locations:
                 yield from sorted(Path(folder).glob("*.py"))
 
     def _entry_points(self) -> list[EntryPoint]:
@@ -162,13 +172,10 @@ class Registry(Generic[T]):
         """Load another package's entry. A package that fails must not take all others with it."""
         try:
             entry = point.load()
+            # Importing a module has registered what is in it; anything else is the entry itself.
+            if not isinstance(entry, ModuleType):
+                self.add(point.name, entry)
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            warnings.warn(
-                f"the {self.kind} {point.name!r} could not be loaded: {said}", stacklevel=2
-            )
-            return
-        if not isinstance(
-            entry, ModuleType
-        ):  # a module has registered its entries when it is imported
-            self.add(point.name, entry)
+            reason = f"{type(error).__name__}: {error}"
+            message = f"the {self.kind} {point.name!r} could not be loaded: {reason}"
+            warnings.warn(message, stacklevel=2)

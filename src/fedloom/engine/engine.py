@@ -15,7 +15,7 @@ from torch import Tensor
 from ..client.context import ClientWorker, weighted
 from ..core.errors import FedloomError
 from ..core.payload import Payload
-from ..executors import Executor, Result, Results, Task
+from ..executors.base import Executor, Result, Results, Task
 from .checkpoint import Checkpoint, Store
 from .evaluate import SCORED, Evaluation, TrainedScores
 from .schedule import Schedule

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..client.context import ClientWorker
 from ..core.payload import Payload
-from ..executors import Executor, Result, Results, Task
+from ..executors.base import Executor, Result, Results, Task
 from ..metrics.accuracy import accuracies, summarise
 from ..metrics.clustering import clustering_accuracy
 from ..metrics.segmentation import overlap

@@ -22,7 +22,7 @@ from torch import nn
 
 from .. import executors
 from ..client.context import ClientWorker
-from ..core.errors import CheckpointError, FedloomError, unknown
+from ..core.errors import CheckpointError, FedloomError
 from ..core.files import sha256, write_atomic
 from ..core.method import Method, make
 from ..core.rng import key
@@ -245,8 +245,7 @@ def execute(
     model: nn.Module | None = None,
 ) -> Run:
     """Carry out a config; in a folder that holds the same run already, go on with it."""
-    if config.execution.executor not in executors.EXECUTORS:
-        raise unknown("executor", config.execution.executor, executors.EXECUTORS)
+    executors.EXECUTORS.find(config.execution.executor)  # refuse a wrong name before any work
     made = Run(config, Path(out) if out else None)
     if made.folder and not fresh and _begun(made.folder):
         made = _same(made.folder, config)

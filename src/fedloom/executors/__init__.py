@@ -1,33 +1,28 @@
-"""How clients are executed. All executors give the same numbers; they differ in where and how fast."""
+"""How clients are executed. All executors give the same numbers; they differ in where and how fast.
+
+An executor is one file with `@EXECUTORS.register("NAME")` over its class.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ..client.context import ClientWorker
-from ..client.device import keep_freed_memory
-from ..core.errors import unknown
-from .auto import Auto
-from .base import Executor, Result, Results, Task, execute
-from .inplace import Debug, Inplace
-from .pool import Pool
-from .stacked import Vmap
+from ..core.registry import Registry
 
-EXECUTORS: dict[str, Callable[[ClientWorker, int], Executor]] = {
-    "inplace": lambda worker, workers: Inplace(worker),
-    "pool": Pool,
-    "auto": Auto,
-    "vmap": lambda worker, workers: Vmap(worker),
-    "debug": lambda worker, workers: Debug(worker),
-}
+if TYPE_CHECKING:  # torch stays out of here: help texts list the executors and cannot wait for it
+    from ..client.context import ClientWorker
+    from .base import Executor
+
+EXECUTORS: Registry[Callable[[ClientWorker, int], Executor]] = Registry(
+    "executor", "fedloom.executors", __name__
+)
 
 
 def make(name: str, worker: ClientWorker, workers: int) -> Executor:
-    """The executor of that name."""
-    if name not in EXECUTORS:
-        raise unknown("executor", name, EXECUTORS)
+    """The executor of that name. `workers` is the number of processes, for those that have any."""
+    from ..client.device import keep_freed_memory
+
+    executor = EXECUTORS.find(name)
     keep_freed_memory()
-    return EXECUTORS[name](worker, workers)
-
-
-__all__ = ["EXECUTORS", "Executor", "Result", "Results", "Task", "execute", "make"]
+    return executor(worker, workers)

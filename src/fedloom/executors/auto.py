@@ -15,6 +15,7 @@ from time import perf_counter
 from ..client.context import ClientWorker, _planned
 from ..core.files import sha256, write_atomic
 from ..data.catalogue import cache_folder
+from . import EXECUTORS
 from .base import Executor, Result, Results, Task
 from .inplace import Inplace
 from .pool import Pool
@@ -23,6 +24,7 @@ WORTH = 3.0  # seconds of work after which workers are tried: about what their s
 TRIAL = 1.0  # seconds for which they are tried at the least: the first tasks of a round tell little
 
 
+@EXECUTORS.register("auto")
 class Auto:
     """`inplace` or `pool`, whichever takes less time per client here."""
 

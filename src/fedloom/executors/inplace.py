@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,15 +10,17 @@ from torch import Tensor
 
 from ..client.context import ClientWorker
 from ..core.payload import Payload
+from . import EXECUTORS
 from .base import Results, Task, execute
 
 
+@EXECUTORS.register("inplace")
 class Inplace:
     """Clients one by one in this process, with one thread, so that numbers equal those of single-threaded workers."""
 
     remote = eager = False
 
-    def __init__(self, worker: ClientWorker) -> None:
+    def __init__(self, worker: ClientWorker, workers: int = 1) -> None:
         self.worker = worker
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -51,21 +52,3 @@ class Inplace:
     def close(self) -> None:
         """Restore the number of threads."""
         torch.set_num_threads(self._threads)
-
-
-class Debug(Inplace):
-    """As `inplace`, and slower: stops at the first loss or gradient that is not finite, naming the operation."""
-
-    def __init__(self, worker: ClientWorker) -> None:
-        super().__init__(worker)
-        worker.strict = True
-
-    def run(self, tasks: Iterable[Task]) -> Results:
-        """Execute the tasks in order, watching every operation."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="Anomaly Detection"
-            )  # that is what was asked for
-            watched = torch.autograd.detect_anomaly(check_nan=True)
-        with watched:
-            yield from super().run(tasks)

@@ -27,6 +27,7 @@ from ..client.context import ClientWorker
 from ..client.device import keep_freed_memory
 from ..core.errors import ClientError, FedloomError
 from ..core.payload import Bytes, Payload
+from . import EXECUTORS
 from .base import Result, Results, Task, execute
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ ROOM = 1 << 30  # bytes of the longest message that is shared
 FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
 
 
+@EXECUTORS.register("pool")
 class Pool:
     """`workers` processes. Tasks go out in order to whoever is free; results are handed on in the order of tasks."""
 

@@ -25,6 +25,7 @@ from ..client.training import Training
 from ..core.errors import ClientError
 from ..core.payload import Payload
 from ..models.base import Split
+from . import EXECUTORS
 from .base import Results, Task, execute
 from .inplace import Inplace
 
@@ -62,6 +63,7 @@ class Trained:
     loss: float
 
 
+@EXECUTORS.register("vmap")
 class Vmap(Inplace):
     """Clients in this process, trained together where that is possible."""
 

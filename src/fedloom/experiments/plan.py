@@ -159,8 +159,7 @@ def carry_out(
     dealer = dealer or Dealer()
     cells = [Cell(config, folder_of(out, config)) for config in configs]
     for cell in cells:
-        if (name := cell.config.execution.executor) not in EXECUTORS:
-            raise unknown("executor", name, EXECUTORS)
+        EXECUTORS.find(cell.config.execution.executor)
         if (cell.folder / "config.toml").exists():
             Run.load(
                 cell.folder

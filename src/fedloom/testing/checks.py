@@ -31,7 +31,7 @@ from ..encoders.texts import Hashed
 from ..engine.checkpoint import Checkpoint, Store
 from ..engine.engine import Engine
 from ..engine.schedule import Schedule
-from ..executors import Executor, Result, Results, Task
+from ..executors.base import Executor, Result, Results, Task
 from ..executors.inplace import Inplace
 from ..executors.pool import Pool
 from ..models import Split
