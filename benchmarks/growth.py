@@ -16,7 +16,7 @@ import torch
 
 from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.rng import key, numpy_rng
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.checkpoint import Checkpoint, Store

@@ -8,7 +8,7 @@ import torch
 from fedloom import Federation, Worker
 from fedloom.client.training import Training
 from fedloom.core.local import Local
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.data.catalogue import load
 from fedloom.data.federation import Client
 from fedloom.models import Task, build

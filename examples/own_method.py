@@ -1,7 +1,8 @@
 """Your own method in a few lines: FedAvg in which clients with a high loss count more."""
 
 from fedloom import Local, Payload, Update, run
-from fedloom.core.method import Uploads, method
+from fedloom.core.lookup import method
+from fedloom.core.method import Uploads
 from fedloom.core.tree import Mean
 from fedloom.methods.fedavg import FedAvg
 

@@ -15,7 +15,7 @@ from PIL import Image
 import fedloom.cli.main
 from fedloom import run
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import names
+from fedloom.core.lookup import names
 from fedloom.deploy import export, load, personalise, trained
 
 SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1, "steps": 6}
@@ -222,7 +222,7 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
     """A newcomer can be made room for, or the method says that it cannot."""
-    from fedloom.core.method import make
+    from fedloom.core.lookup import make
     from fedloom.deploy import widened
     from fedloom.engine.engine import first
     from fedloom.testing import checks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.core.method import names
+from fedloom.core.lookup import names
 from fedloom.engine.config import build, read
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ import torch
 
 from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
-from fedloom.core.method import make as make_method
+from fedloom.core.lookup import make as make_method
 from fedloom.core.tree import Tree
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.engine import Callback, Engine

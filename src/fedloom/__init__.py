@@ -10,7 +10,8 @@ from .core.version import __version__ as __version__
 if TYPE_CHECKING:
     from .core.errors import FedloomError
     from .core.local import Batch, Fit, Local, Worker
-    from .core.method import Method, Traits, Update, method
+    from .core.lookup import method
+    from .core.method import Method, Traits, Update
     from .core.payload import Payload
     from .core.roles import Roles
     from .core.tree import Mean, Tree
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 _HOME = {
     **dict.fromkeys(("Dataset", "Federation", "federate"), "data.federation"),
     **dict.fromkeys(("Batch", "Fit", "Local", "Worker"), "core.local"),
-    **dict.fromkeys(("Method", "Traits", "Update", "method"), "core.method"),
+    **dict.fromkeys(("Method", "Traits", "Update"), "core.method"),
     **dict.fromkeys(("Run", "resume", "run"), "engine.run"),
     **dict.fromkeys(("Mean", "Tree"), "core.tree"),
     "FedloomError": "core.errors",
     "Payload": "core.payload",
     "Roles": "core.roles",
+    "method": "core.lookup",
 }
 
 __all__ = [

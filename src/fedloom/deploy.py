@@ -19,7 +19,8 @@ from .client.context import ClientContext, ClientWorker, Headed, Network
 from .core.errors import FedloomError, unknown
 from .core.files import write_atomic
 from .core.local import Predictor
-from .core.method import Method, make
+from .core.lookup import make
+from .core.method import Method
 from .core.payload import Payload
 from .data.catalogue import Progress
 from .data.catalogue import load as load_data

@@ -15,7 +15,8 @@ from fedloom.client.context import EVAL_BATCH, ClientContext, ClientWorker, eval
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.local import Batch, Step, cross_entropy
-from fedloom.core.method import Method, make
+from fedloom.core.lookup import make
+from fedloom.core.method import Method
 from fedloom.core.payload import Payload
 from fedloom.core.roles import Roles
 from fedloom.core.tree import Tree

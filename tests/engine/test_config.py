@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fedloom import models
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import REGISTRY, Method, Traits, find, make, method, names
+from fedloom.core.lookup import METHODS, find, make, method, names
+from fedloom.core.method import Method, Traits
 from fedloom.data.partitions import general as partitions
 from fedloom.engine.config import SECTIONS, Config, Execution, _place, build, parse_set, read
 from fedloom.engine.schedule import Schedule
@@ -34,7 +35,7 @@ def slow() -> Iterator[type[Method]]:
         exact: bool = True
 
     yield Slow
-    del REGISTRY["slow"]
+    del METHODS._entries["slow"]
 
 
 def again(config: Config) -> Config:
@@ -174,23 +175,20 @@ def test_the_users_training_wins(slow: type[Method]) -> None:
 def test_a_method_may_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from fedloom.core.method import method\n"
+        "from fedloom.core.lookup import method\n"
         "from fedloom.methods.fedavg import FedAvg\n"
         '@method("mine")\n'
         "class Mine(FedAvg):\n"
         "    traits = FedAvg.traits.but(training={'lr': 0.7})\n"
         "    strength: float = 1.5\n"
     )
-    try:
-        config = build({"method": str(path)}, {"strength": 2})
-        assert config.hyper == {"strength": 2.0}
-        assert config.training.lr == 0.7
-        assert again(config) == config
-        assert "mine" not in names()
-        with pytest.raises(FedloomError, match="did you mean 'strength'"):
-            build({"method": str(path)}, {"strenght": 2})
-    finally:
-        REGISTRY.pop("mine", None)
+    config = build({"method": str(path)}, {"strength": 2})
+    assert config.hyper == {"strength": 2.0}
+    assert config.training.lr == 0.7
+    assert again(config) == config
+    assert "mine" not in names()
+    with pytest.raises(FedloomError, match="did you mean 'strength'"):
+        build({"method": str(path)}, {"strenght": 2})
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
@@ -330,7 +328,7 @@ def test_a_method_may_make_a_key_ambiguous() -> None:
         config = build({"method": "twofold"}, {"hyper.lr": 0.1, "training.lr": 0.2})
         assert (config.hyper, config.training.lr) == ({"lr": 0.1}, 0.2)
     finally:
-        del REGISTRY["twofold"]
+        del METHODS._entries["twofold"]
 
 
 # -- flags -----------------------------------------------------------------------------------------------------------

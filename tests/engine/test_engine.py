@@ -9,7 +9,8 @@ import torch
 from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import REGISTRY, Update, Uploads, make, method
+from fedloom.core.lookup import METHODS, make, method
+from fedloom.core.method import Update, Uploads
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.engine.engine import Engine
@@ -23,10 +24,10 @@ from fedloom.testing.checks import federation, network, same, trace
 @pytest.fixture
 def registry():
     """Methods made in a test are forgotten after it."""
-    before = dict(REGISTRY)
+    METHODS.load_all()
+    before = METHODS.loaded()
     yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
+    METHODS._entries = before
 
 
 def poisoned(change):

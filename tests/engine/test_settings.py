@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import names
+from fedloom.core.lookup import names
 from fedloom.engine import settings
 from fedloom.engine.config import build
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.executors import auto
 from fedloom.executors.auto import Auto
 from fedloom.testing.checks import place, same, trace, usual

@@ -11,7 +11,7 @@ import torch
 from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import ClientError, FedloomError
-from fedloom.core.method import make as make_method
+from fedloom.core.lookup import make as make_method
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule

@@ -12,7 +12,8 @@ from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import ClientError
 from fedloom.core.local import Fit
-from fedloom.core.method import Method, make
+from fedloom.core.lookup import make
+from fedloom.core.method import Method
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule

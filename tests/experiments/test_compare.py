@@ -17,7 +17,7 @@ import fedloom.cli.main
 from fedloom.cli.progress import Watch
 from fedloom.client.context import ClientWorker
 from fedloom.core.errors import CheckpointError, FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.engine.config import build, parse_set
 from fedloom.engine.run import Run, deal, network, run
 from fedloom.engine.run import execute as run_config
@@ -34,7 +34,7 @@ GIVEN = {
 }
 TINY = {"rounds": 2, "width": 4, "features": 16, "steps": 4, "checkpoint_every": 1}
 CRASHES = """
-from fedloom.core.method import method
+from fedloom.core.lookup import method
 from fedloom.methods.fedavg import FedAvg
 
 @method("mine")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.methods.afl import AFL
 
 W = "body.value"

@@ -11,7 +11,7 @@ from torch import Tensor
 import fedloom
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import find, make, names
+from fedloom.core.lookup import find, make, names
 from fedloom.engine.schedule import Schedule
 from fedloom.testing.checks import CHECKS, NotApplicable, federation, trace
 

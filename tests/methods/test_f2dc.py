@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.plugins.daa import discrepancy, domain_aware

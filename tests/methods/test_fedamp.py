@@ -7,7 +7,7 @@ import torch
 
 from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedamp import FedAMP

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.client.context import ClientContext
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.methods.fedavg_ft import FedAvgFT
 from fedloom.testing.checks import federation, trace

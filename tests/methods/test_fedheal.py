@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedheal import FedHEAL

@@ -176,7 +176,7 @@ def test_without_means_it_is_plain_training() -> None:
     server = FedMix().init(worker).replace(seed=0, round=1)
     server = FedMix().join(server, {0: FedMix().hello(ClientContext(worker, 0, 1))})
     update = FedMix().client(FedMix().download(server, 0), Payload(), ClientContext(worker, 0, 1))
-    from fedloom.core.method import make
+    from fedloom.core.lookup import make
 
     plain = make("fedavg").client(
         Payload(model=server.tree("model")), Payload(), ClientContext(worker, 0, 1)

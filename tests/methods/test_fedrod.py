@@ -8,7 +8,7 @@ from torch import nn
 
 from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.methods.fedrod import FedRoD, balanced_softmax
 from fedloom.models import Task, build

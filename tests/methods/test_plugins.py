@@ -13,18 +13,8 @@ import fedloom
 from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.local import Batch
-from fedloom.core.method import (
-    PLUGINS,
-    Method,
-    Plugin,
-    find,
-    make,
-    names,
-    parsed,
-    plug,
-    plugin,
-    plugins,
-)
+from fedloom.core.lookup import PLUGINS, find, make, names, parsed, plug, plugin, plugins
+from fedloom.core.method import Method, Plugin
 from fedloom.core.payload import Payload
 from fedloom.engine.config import build
 from fedloom.engine.run import Run
@@ -46,7 +36,7 @@ def test_both_settings_are_reachable() -> None:
 
 def test_one_class_per_combination() -> None:
     assert find("fedavg+dfdc") is find("fedavg+dfdc") is plug(find("fedavg"), "dfdc")
-    assert find("fedavg+dfdc").__mro__.index(PLUGINS["dfdc"]) < find("fedavg+dfdc").__mro__.index(
+    assert find("fedavg+dfdc").__mro__.index(PLUGINS.find("dfdc")) < find("fedavg+dfdc").__mro__.index(
         find("fedavg")
     )
     assert set(plugins()) >= {"daa", "dfdc"}
@@ -83,7 +73,7 @@ def test_names_are_taken_apart() -> None:
 
 
 OWN = '''"""Mine."""
-from fedloom.core.method import method
+from fedloom.core.lookup import method
 from fedloom.methods.fedavg import FedAvg
 
 
@@ -205,14 +195,14 @@ class Hooks(Plugin):
         return super().aggregate(server, noting()).replace(heard=heard)
 
 
-del PLUGINS["test-hooks"]  # known during its test only: the page of settings lists all plug-ins
+del PLUGINS._entries["test-hooks"]  # known during its test only: the page of settings lists all plug-ins
 
 
 @pytest.mark.parametrize(
     "name", ["fedavg", "moon", "fpl", "fedrcl", "fedheal", "ditto", "scaffold"]
 )
 def test_all_hooks_together(name: str, place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PLUGINS, "test-hooks", Hooks)
+    monkeypatch.setitem(PLUGINS._entries, "test-hooks", Hooks)
     seen = trace(make(f"{name}+test-hooks"), federation(), rounds=2)
     assert seen.server.tensor("heard").tolist() == [24, 40, 16, 32]
     assert Payload.decode(seen.states[1][0]).tensor("seen").tolist() == [24, 40, 16, 32]

@@ -6,7 +6,7 @@ import torch
 from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.scaffold import Scaffold

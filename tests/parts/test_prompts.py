@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.client.context import ClientWorker
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.encoders import TextEncoder
 from fedloom.encoders.texts import ENSEMBLE, Hashed
 from fedloom.parts.prompts import embedded, sentences, text_head

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedloom.client.context import ClientContext, ClientWorker
-from fedloom.core.method import REGISTRY, Method, Update, Uploads, method, names
+from fedloom.core.lookup import METHODS, method
+from fedloom.core.method import Method, Update, Uploads
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Mean
 from fedloom.methods.fedavg import FedAvg
@@ -15,11 +16,10 @@ MEMORY: dict[int, int] = {}
 
 @pytest.fixture(autouse=True)
 def registry():
-    names()  # all are there, also where this file is run alone: a module registers its method once only
-    before = dict(REGISTRY)
+    METHODS.load_all()  # a module registers its method only once, when it is first imported
+    before = METHODS.loaded()
     yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
+    METHODS._entries = before
 
 
 def failures(faulty: Method) -> set[str]:

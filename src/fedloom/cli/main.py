@@ -274,7 +274,8 @@ def methods(
     as_json: AsJson = False,
 ) -> None:
     """The methods at hand, with their settings and defaults; with a name, all about one."""
-    from ..core.method import PLUGINS, Method, find, make, names, plugins
+    from ..core.lookup import PLUGINS, find, make, names, plugins
+    from ..core.method import Method
     from ..engine.settings import method_rows, plugin_rows, shown
 
     def about(cls: type[Method]) -> str:
@@ -318,7 +319,7 @@ def methods(
     for plugin in plugins() if name is None else ():
         settings = ", ".join(f"{k}={v}" for k, v, _ in plugin_rows(plugin))
         table.add_row(
-            f"...+{plugin}", about(PLUGINS[plugin]).split("\n")[0], "as the method", settings
+            f"...+{plugin}", about(PLUGINS.find(plugin)).split("\n")[0], "as the method", settings
         )
     console.print(table)
 

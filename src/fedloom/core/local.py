@@ -93,6 +93,21 @@ class Samples(Protocol):
     """The data set behind a federation, as far as a method may know it."""
 
     @property
+    def name(self) -> str:
+        """The name of the data set."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """What its samples are: image, vector, text or segmentation."""
+        ...
+
+    @property
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """The mean and deviation by which a model sees its images standardised."""
+        ...
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         ...

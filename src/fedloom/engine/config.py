@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .. import models
 from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
+from ..core.lookup import find, make
 from ..core.method import Method as _Method
-from ..core.method import find, make
 from ..core.settings import Count, Share, setting
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
 from ..data.partitions import general as partitions

@@ -24,7 +24,8 @@ from .. import executors
 from ..client.context import ClientWorker
 from ..core.errors import CheckpointError, FedloomError
 from ..core.files import sha256, write_atomic
-from ..core.method import Method, make
+from ..core.lookup import make
+from ..core.method import Method
 from ..core.rng import key
 from ..data.catalogue import MODEL_FOR, Progress
 from ..data.catalogue import load as load_data

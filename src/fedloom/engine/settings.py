@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 
 from .. import models
 from ..client.training import Training
-from ..core.method import PLUGINS, find, names, plugins
+from ..core.lookup import PLUGINS, find, names, plugins
 from ..data.catalogue import Source
 from ..data.partitions import general as partitions
 from .config import Config, Execution
@@ -45,7 +45,7 @@ def method_rows(name: str) -> list[tuple[str, str, str]]:
 
 def plugin_rows(name: str) -> list[tuple[str, str, str]]:
     """(key, default, meaning) of a plug-in's settings."""
-    fields = described(PLUGINS[name])
+    fields = described(PLUGINS.find(name))
     return [(key, shown(f.default), f.description or "") for key, f in fields.items()]
 
 

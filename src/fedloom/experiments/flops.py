@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..client.context import ClientContext, ClientWorker
-from ..core.method import make
+from ..core.lookup import make
 from ..data.federation import Federation
 from ..engine.checkpoint import Store
 from ..engine.run import Run, network

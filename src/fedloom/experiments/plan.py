@@ -14,8 +14,8 @@ from typing import Any
 from ..cli.progress import Watch
 from ..core.errors import FedloomError, unknown
 from ..core.files import write_atomic
-from ..core.method import find, parsed
-from ..core.method import names as method_names
+from ..core.lookup import find, parsed
+from ..core.lookup import names as method_names
 from ..data.federation import Federation
 from ..engine import config as settings
 from ..engine.config import SECTIONS, Config, build

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..client.context import ClientWorker
 from ..client.training import Training
-from ..core.method import make
+from ..core.lookup import make
 from ..core.rng import key
 from ..core.tree import Tree
 from ..data.catalogue import Progress, Source, load

@@ -29,8 +29,8 @@ from torch import Tensor
 from ..cli.progress import Watch
 from ..core.errors import FedloomError, unknown
 from ..core.files import write_atomic
-from ..core.method import names as method_names
-from ..core.method import parsed, plugins
+from ..core.lookup import names as method_names
+from ..core.lookup import parsed, plugins
 from ..data.catalogue import KNOWN, locate
 from ..engine.checkpoint import Store
 from ..engine.config import Config, build

@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 
 from ..core.local import Local, Predictor, Worker
-from ..core.method import Uploads, method
+from ..core.lookup import method
+from ..core.method import Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean

@@ -20,7 +20,8 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core.local import Local, Predictor, Step
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.tree import Tree
@@ -33,6 +34,7 @@ class APFL(FedAvg):
 
     traits = FedAvg.traits.but(
         personalised=True,
+        weighting="alike",
         alone=None,
     )
     mix: Annotated[float, Field(ge=0, le=1)] = setting(
@@ -55,9 +57,6 @@ class APFL(FedAvg):
         local.fit(gradient=mixture)
         shared = Payload(model=local.tree("shared"))
         return Update(upload=shared, state=Payload(v=v, alpha=alpha), trained=shared)
-
-    def weight(self, server: Payload, k: int) -> float:
-        return 1.0
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         w, v = down.tree("model"), state.tree("v")

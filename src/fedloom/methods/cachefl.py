@@ -15,7 +15,7 @@ from __future__ import annotations
 from torch import nn
 
 from ..core.local import Worker
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.heads import CacheHead

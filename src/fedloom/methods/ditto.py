@@ -13,7 +13,8 @@ model; a client that never took part predicts with the common model.
 from __future__ import annotations
 
 from ..core.local import Local, Predictor
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.local import Local, Predictor
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import Count, Positive, setting
 from ..parts.propagation import propagate

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import setting
 from .fedavg import FedAvg

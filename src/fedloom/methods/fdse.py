@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.local import Batch, Fit, Local, Worker, cross_entropy
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, Positive, setting

@@ -23,7 +23,8 @@ from pydantic import Field
 
 from ..client.training import PLAIN
 from ..core.local import Local, Predictor, Step
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree

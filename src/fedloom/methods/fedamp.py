@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ..core.errors import FedloomError
 from ..core.local import Fit, Local, Predictor, Worker
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, Positive, setting
 from .fedavg import FedAvg

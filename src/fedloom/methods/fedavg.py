@@ -13,8 +13,9 @@ client's state under `model` and put back before training and before prediction.
 
 from __future__ import annotations
 
-from ..core.local import Fit, Local, Predictor, Worker
-from ..core.method import Method, Traits, Update, Uploads, method, sizes
+from ..core.local import Local, Predictor, Worker
+from ..core.lookup import method
+from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.tree import Mean
 
@@ -23,10 +24,7 @@ from ..core.tree import Mean
 class FedAvg(Method):
     """Train from the common model, average by size."""
 
-    traits = Traits(
-        personalised=False,
-        averages=True,
-    )
+    traits = Traits(personalised=False, averages=True)
 
     def init(self, worker: Worker) -> Payload:
         return Payload(model=worker.tree("shared"), sizes=sizes(worker))
@@ -42,19 +40,11 @@ class FedAvg(Method):
             upload=shared, state=state.replace(model=local.tree("private")), trained=shared
         )
 
-    def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        """The local objective: plain cross-entropy."""
-        return local.fit()
-
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = Mean()
         for k, up in uploads:
             mean.add(up.tree("model"), weight=self.weight(server, k))
         return server.replace(model=mean.value(default=server.tree("model")))
-
-    def weight(self, server: Payload, k: int) -> float:
-        """How much client k's upload counts: its sample count."""
-        return float(server.tensor("sizes")[k])
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core.local import Local, Predictor
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import setting
 from .fedavg import FedAvg

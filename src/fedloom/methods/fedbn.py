@@ -15,7 +15,7 @@ import warnings
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.method import method
+from ..core.lookup import method
 from ..core.roles import Roles
 from .fedavg import FedAvg
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.local import Batch, Local, Worker, cross_entropy
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..parts.heads import AdapterHead
@@ -31,6 +31,7 @@ class FedCLIP(Averaged):
     """A common adapter."""
 
     traits = Averaged.traits.but(
+        weighting="alike",
         training={
             "optimizer": "adam",
             "lr": 5e-5,
@@ -47,11 +48,8 @@ class FedCLIP(Averaged):
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
         return AdapterHead(texts.tensor("text"), texts.number("scale"))
 
-    def train(self, head: nn.Module, down: Payload, local: Local) -> None:
+    def train_head(self, head: nn.Module, down: Payload, local: Local) -> None:
         local.fit(contrast if self.loss == "contrast" else cross_entropy, head=head)
-
-    def weight(self, server: Payload, k: int) -> float:
-        return 1.0
 
 
 def contrast(batch: Batch) -> dict[str, Tensor]:

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..core.local import Batch, Local, Predictor, Worker
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, setting

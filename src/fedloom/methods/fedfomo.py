@@ -24,7 +24,8 @@ from torch import Tensor
 
 from ..core.errors import FedloomError
 from ..core.local import Local, Predictor, Worker
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.rng import numpy_rng
 from ..core.settings import NotNegative, Share, setting

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..core.method import method
+from ..core.lookup import method
 from ..core.settings import setting
 from .fedgcr import FedGCR
 

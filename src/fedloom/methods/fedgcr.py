@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.local import Batch, Fit, Local, cross_entropy
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..parts.customising import (

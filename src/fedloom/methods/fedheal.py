@@ -22,7 +22,8 @@ from dataclasses import replace
 import torch
 
 from ..core.local import Local, Worker
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Share, setting
 from ..core.tree import Mean, Tree

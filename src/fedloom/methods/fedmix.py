@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.settings import Count, Share, setting

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.local import Batch, Local, Predictor, Worker
-from ..core.method import Method, Traits, Update, Uploads, method, sizes
+from ..core.lookup import method
+from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Positive, setting

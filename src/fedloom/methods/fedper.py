@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.method import method
+from ..core.lookup import method
 from ..core.roles import Roles
 from .fedavg import FedAvg
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.local import Local, Worker
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Tree
@@ -46,5 +46,5 @@ class FedPGA(CacheFL):
             return server
         return server.replace(head=Tree({"keys": F.normalize(prototypes(server), dim=1)}))
 
-    def train(self, head: nn.Module, down: Payload, local: Local) -> None:
+    def train_head(self, head: nn.Module, down: Payload, local: Local) -> None:
         local.fit(head=head, pull=(down.tree("head"), self.mu))

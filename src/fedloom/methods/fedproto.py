@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.local import Batch, Fit, Local, Predictor
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree

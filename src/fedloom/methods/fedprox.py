@@ -10,7 +10,7 @@ Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 
 from __future__ import annotations
 
 from ..core.local import Fit, Local
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local, cross_entropy
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import relaxed_contrast

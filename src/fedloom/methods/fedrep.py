@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core.local import Fit, Local, Predictor
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import Count, setting
 from .fedper import FedPer

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local, Predictor, Worker
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import NotNegative, setting

@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.local import Batch, Fit, Local, Predictor, Worker, cross_entropy
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import NotNegative, Share, setting

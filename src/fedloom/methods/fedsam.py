@@ -13,7 +13,7 @@ momentum variant, are not offered.
 from __future__ import annotations
 
 from ..core.local import Fit, Local, Step
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Tree

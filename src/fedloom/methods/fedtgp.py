@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.local import Fit, Local, Predictor, Worker, cross_entropy
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.roles import Roles

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.local import Batch, Fit, Local, cross_entropy
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import prototype_contrast

@@ -21,11 +21,10 @@ from typing import Literal
 import torch
 
 from ..core.errors import FedloomError
-from ..core.local import Fit, Inputs, Local, Predictor, Worker
-from ..core.method import method
+from ..core.local import Fit, Inputs, Local, Predictor, Samples, Worker
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
-from ..data.federation import Dataset
 from ..parts.sharpness import uphill
 from ..parts.spectrum import amplitude, with_amplitude
 from .fedavg import FedAvg
@@ -70,7 +69,7 @@ class HarmoFL(FedAvg):
             else None,
         )
 
-    def _shown(self, source: Payload, data: Dataset) -> Inputs | None:
+    def _shown(self, source: Payload, data: Samples) -> Inputs | None:
         """Images with the common amplitude; taken from 0 to 1, for a negative mean would keep its sign as phase."""
         if "amplitude" not in source:
             return None

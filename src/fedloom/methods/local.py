@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import nn
 
 from ..core.local import Local
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.roles import Roles
 from .fedavg import FedAvg

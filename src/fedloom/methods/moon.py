@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local, cross_entropy
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import model_contrast

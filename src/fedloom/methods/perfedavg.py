@@ -17,7 +17,7 @@ from typing import Literal
 
 from ..client.training import PLAIN
 from ..core.local import Fit, Local, Predictor, Step
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import Count, Positive, setting
 from ..core.tree import Tree
@@ -30,6 +30,7 @@ class PerFedAvg(FedAvg):
 
     traits = FedAvg.traits.but(
         personalised=True,
+        weighting="alike",
         alone=None,
     )
     variant: Literal["fo", "hf"] = setting(
@@ -49,9 +50,6 @@ class PerFedAvg(FedAvg):
             return v
         ahead, behind = (step.at(step.w + sign * self.delta * v, batch=2) for sign in (1, -1))
         return v - self.inner_lr * (ahead - behind) / (2 * self.delta)
-
-    def weight(self, server: Payload, k: int) -> float:
-        return 1.0
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"))

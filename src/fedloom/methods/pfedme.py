@@ -15,7 +15,8 @@ all do). No hidden weight decay on theta. A client that never took part predicts
 from __future__ import annotations
 
 from ..core.local import Local, Predictor, Step
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Count, Positive, setting
 from ..core.tree import Tree
@@ -28,6 +29,7 @@ class PFedMe(FedAvg):
 
     traits = FedAvg.traits.but(
         personalised=True,
+        weighting="alike",
         alone=None,
     )
     lam: Positive = setting(15.0, "Pull of the personal model to the local one.")
@@ -51,9 +53,6 @@ class PFedMe(FedAvg):
         return Update(
             upload=shared, state=Payload(theta=local.tree("shared") | theta), trained=shared
         )
-
-    def weight(self, server: Payload, k: int) -> float:
-        return 1.0
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = super().aggregate(server, uploads).tree("model")

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..core.errors import FedloomError
 from ..core.local import Worker
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import Count, setting
 from ..encoders import Dual, dual
@@ -32,7 +32,8 @@ class PromptFL(Averaged):
     """A common prompt."""
 
     traits = Averaged.traits.but(
-        training={"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5}
+        weighting="alike",
+        training={"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5},
     )
     tokens: Count = setting(16, "Context vectors.")
 
@@ -49,9 +50,6 @@ class PromptFL(Averaged):
         return (
             super().init(worker).replace(text=torch.zeros(0))
         )  # a client reads the class names itself
-
-    def weight(self, server: Payload, k: int) -> float:
-        return 1.0
 
 
 @lru_cache(maxsize=1)

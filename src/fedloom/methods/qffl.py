@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..core.local import Local
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree

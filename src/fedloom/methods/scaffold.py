@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from ..core.errors import FedloomError
 from ..core.local import Local, Worker
-from ..core.method import Update, Uploads, method
+from ..core.lookup import method
+from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Positive, setting
 from ..core.tree import Mean, Tree
@@ -24,6 +25,7 @@ from .fedavg import FedAvg
 class Scaffold(FedAvg):
     """FedAvg with drift correction."""
 
+    traits = FedAvg.traits.but(weighting="alike")
     server_lr: Positive = setting(1.0, "The server's step.")
 
     def init(self, worker: Worker) -> Payload:
@@ -58,6 +60,3 @@ class Scaffold(FedAvg):
         step = Tree((n, self.server_lr * d if n in c else d) for n, d in delta.items())
         share = drift.total / len(server.tensor("sizes"))
         return server.replace(model=w + step, c=c + share * drift.value(default=c.zeros_like()))
-
-    def weight(self, server: Payload, k: int) -> float:
-        return 1.0

@@ -16,7 +16,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..core.method import Uploads, method
+from ..core.lookup import method
+from ..core.method import Uploads
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.tree import Mean

@@ -11,7 +11,8 @@ images as they are, not means over ten augmented ones; alpha and beta are not se
 from __future__ import annotations
 
 from ..core.local import Local, Predictor
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.heads import CacheHead

@@ -14,7 +14,8 @@ from __future__ import annotations
 import torch
 
 from ..core.local import Local, Predictor
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..parts.textual import read
 from .tip_adapter import TipAdapter

@@ -10,7 +10,8 @@ Deviations: none.
 from __future__ import annotations
 
 from ..core.local import Local, Predictor, Worker
-from ..core.method import Update, method
+from ..core.lookup import method
+from ..core.method import Update
 from ..core.payload import Payload
 from ..parts.heads import TextHead
 from ..parts.textual import Textual, read

@@ -73,7 +73,7 @@ class Averaged(Textual):
             torch._foreach_copy_([named[n] for n in weights], list(weights.values()))
         return head
 
-    def train(self, head: nn.Module, down: Payload, local: Local) -> None:
+    def train_head(self, head: nn.Module, down: Payload, local: Local) -> None:
         """The local objective: plain cross-entropy."""
         local.fit(head=head)
 
@@ -94,7 +94,7 @@ class Averaged(Textual):
         local.load()
         kept = read(down, state)
         head = self.build(down.tree("head"), kept, local.worker)
-        self.train(head, down, local)
+        self.train_head(head, down, local)
         up = Payload(head=_parameters(head))
         return Update(up, kept, up)
 

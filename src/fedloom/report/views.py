@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..client.context import ClientContext, ClientWorker
 from ..core.errors import FedloomError
 from ..core.local import Predictor
-from ..core.method import make
+from ..core.lookup import make
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng
 from ..data.federation import Federation

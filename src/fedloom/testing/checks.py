@@ -22,7 +22,8 @@ from torch import nn
 from ..client.context import ClientWorker
 from ..client.training import Training
 from ..core.errors import FedloomError
-from ..core.method import Method, find, make
+from ..core.lookup import find, make
+from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng
 from ..data.federation import Client, Dataset, Federation

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..core.errors import FedloomError
-from ..core.method import names
+from ..core.lookup import names
 
 _METHOD = '''"""{title}: one line on what it does.
 
@@ -57,7 +57,7 @@ _INSIDE = """from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.local import Batch, Fit, Local
-from ..core.method import method
+from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from .fedavg import FedAvg"""
@@ -114,7 +114,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedloom.core.method import find
+from fedloom.core.lookup import find
 from fedloom.testing.checks import CHECKS, NotApplicable
 
 Method = find(str(Path(__file__).with_name("{stem}.py")))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedloom
 from fedloom.cli.main import app as cli
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import names
+from fedloom.core.lookup import names
 from fedloom.engine.config import build
 from fedloom.executors.flower import client, server
 from fedloom.executors.flower.app import write_app

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedloom.core.method import make, names
+from fedloom.core.lookup import make, names
 from fedloom.core.payload import Payload
 from fedloom.testing.checks import usual
 

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedloom.core.errors import FedloomError
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.executors.flower.server import Book, TooFew
 from fedloom.executors.flower.settings import Settings

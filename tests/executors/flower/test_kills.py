@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedloom.core.method import make
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.server import Book

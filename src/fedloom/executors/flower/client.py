@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from ...client.context import ClientWorker
 from ...client.device import keep_freed_memory
 from ...core.errors import FedloomError, unknown
-from ...core.method import make
+from ...core.lookup import make
 from ...data.catalogue import load
 from ...data.federation import Client, Dataset, Federation, federate
 from ...engine.config import Config

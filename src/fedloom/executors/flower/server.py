@@ -19,7 +19,7 @@ from ...client.context import ClientWorker
 from ...client.device import keep_freed_memory
 from ...core.errors import CheckpointError, FedloomError
 from ...core.files import write_atomic
-from ...core.method import make
+from ...core.lookup import make
 from ...engine.config import Config
 from ...engine.engine import Engine
 from ...engine.run import Run, carry_out, network

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ...core.local import Local, Worker
-from ...core.method import plugin
+from ...core.lookup import plugin
 from ...core.payload import Payload
 from ...core.settings import Count, NotNegative, setting
 from ...parts.reweighting import Reweighting

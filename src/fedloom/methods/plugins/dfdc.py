@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from ...core.errors import FedloomError
 from ...core.local import Batch, Local, Predictor, Worker
-from ...core.method import Plugin, Traits, Update, plugin
+from ...core.lookup import plugin
+from ...core.method import Plugin, Traits, Update
 from ...core.payload import Payload
 from ...core.roles import Roles
 from ...core.settings import Count, Names, NotNegative, Positive, setting

@@ -25,7 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from ...core.local import Local, Worker
-from ...core.method import Update, plugin
+from ...core.lookup import plugin
+from ...core.method import Update
 from ...core.payload import Payload
 from ...core.rng import key
 from ...core.settings import Count, setting
