@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedloom.cli.main import console
+from fedloom.cli.options import console
 
 from . import show
 from .race import measure

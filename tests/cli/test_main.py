@@ -256,6 +256,24 @@ def test_help_teaches() -> None:
         assert word in done.stdout
 
 
+def test_help_shows_every_command_in_a_panel_without_torch() -> None:
+    code = (
+        "import sys; from fedloom.cli.main import PANELS, app, main; "
+        "from typer.main import get_command; "
+        "listed = [name for names in PANELS.values() for name in names]; "
+        "assert sorted(listed) == sorted(get_command(app).commands), listed; "
+        "sys.argv = ['fedloom', '--help']\n"
+        "try: main()\nexcept SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown = done.stdout
+    assert shown.endswith("False\n")  # torch takes a second to import
+    places = [shown.index(f"─ {panel} ─") for panel in ("Work", "Look", "Extend", "Serve")]
+    assert places == sorted(places)
+    everyday = [shown.index(f"│ {name} ") for name in ("run", "compare", "report", "resume")]
+    assert everyday == sorted(everyday) and everyday[-1] < places[1]
+
+
 def test_new_method_outside_a_checkout_passes_its_own_test(fedloom, tmp_path) -> None:
     code, out, _ = fedloom("new", "fed-mine")
     assert code == 0 and out.count("wrote") == 3

@@ -20,7 +20,7 @@ PARENT = """
 import os, sys, torch, torch._dynamo
 torch.set_num_threads(1)
 import fedloom.engine.run, fedloom.cli.main, fedloom.cli.progress, fedloom.methods.scaffold
-from fedloom.data.sources import load
+from fedloom.data.catalogue import load
 load("digits4")
 print("ready", flush=True)
 for line in sys.stdin:
@@ -28,7 +28,7 @@ for line in sys.stdin:
     if pid == 0:
         sys.argv = ["fedloom", *line.split()]
         try:
-            fedloom.cli.main()
+            fedloom.cli.main.main()
         finally:
             sys.stdout.flush()
             os._exit(0)

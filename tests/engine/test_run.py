@@ -140,7 +140,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     os.kill(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert said == "stopped; `fedloom resume A` goes on from the last checkpoint.\n"
+    assert said == "stopped; `fedloom resume A` continues from the last checkpoint.\n"
 
 
 def test_where_a_checkpoint_takes_long_not_every_round_has_one(

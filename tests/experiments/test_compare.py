@@ -399,7 +399,7 @@ def test_set_and_target_on_the_command_line(
     ):
         monkeypatch.setattr(sys, "argv", ["fedloom", "compare", "local", *args])
         with pytest.raises(SystemExit) as stop:
-            fedloom.cli.main()
+            fedloom.cli.main.main()
         assert stop.value.code == 2 and said in capsys.readouterr().err
     assert parse_set(["fedprox.mu=1"]) == {"fedprox.mu": 1}
 

@@ -353,7 +353,7 @@ def test_unknown_table_and_scale(
     ):
         monkeypatch.setattr(sys, "argv", ["fedloom", "reproduce", *args])
         with pytest.raises(SystemExit) as stop:
-            fedloom.cli.main()
+            fedloom.cli.main.main()
         assert stop.value.code == 2 and said in capsys.readouterr().err
 
 

@@ -3,41 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Clients, Data, EncoderOption, Model, Partition, Rounds, Set, console, given
+from ..core.errors import FedloomError, explain, unknown
+from .options import (
+    Clients,
+    Data,
+    EncoderOption,
+    Model,
+    Partition,
+    Rounds,
+    Seed,
+    Set,
+    given,
+    print_line,
+)
+from .run import configured
+
+if TYPE_CHECKING:
+    from ..executors.flower.settings import Settings
 
 app = typer.Typer(
-    help="Any method on a Flower federation, simulated or real.", no_args_is_help=True
+    help="Run any method on a Flower federation, simulated or real.", no_args_is_help=True
 )
+
+AppFolder = Annotated[Path, typer.Argument(help="Where to write the app.")]
+What = Annotated[
+    str, typer.Argument(metavar="METHOD|FILE", help="A method or a run file `recipe.toml`.")
+]
+FederationSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--federation",
+        help="A setting of the federation as `key=value`, such as `timeout=60`.",
+        metavar="KEY=VALUE",
+    ),
+]
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to write the app.")],
-    what: Annotated[
-        str, typer.Argument(metavar="METHOD|FILE", help="A method or a run file `recipe.toml`.")
-    ] = "fedavg",
+    folder: AppFolder,
+    what: What = "fedavg",
     data: Data = None,
     partition: Partition = None,
     model: Model = None,
     encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Everything random comes from it. Default: 0.")
-    ] = None,
+    seed: Seed = None,
     set_: Set = None,
-    federation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--federation",
-            help="A setting of the federation, `key=value`: `timeout=60`.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    federation: FederationSettings = None,
 ) -> None:
     """Write a Flower app that runs a method: a pyproject.toml with every setting of the run.
 
@@ -47,45 +65,50 @@ def init(
 
         flwr run app --federation-config "num-supernodes=20 client-resources-num-cpus=1" --stream
     """
-    from pydantic import ValidationError
-
-    from ..core.errors import FedloomError, explain, unknown
-    from ..engine.config import build, parse_set, read
+    from ..engine.config import parse_set
     from ..executors.flower.app import write_app
-    from ..executors.flower.settings import Settings
 
-    start: dict[str, Any] = read(Path(what)) if what.endswith(".toml") else {"method": what}
-    start |= given(
+    start = given(
         data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed
     )
-    config = build(start, parse_set(set_ or []) | given(rounds=rounds))
-    # The server process that Flower starts has a working folder of its own.
-    own = {
-        "out": str((Path.cwd() / "runs" / folder.resolve().name).resolve()),
-        **parse_set(federation or []),
-    }
-    if strange := [key for key in own if key not in Settings.model_fields]:
-        raise unknown("setting of the federation", strange[0], Settings.model_fields)
+    config = configured(what, start, parse_set(set_ or []) | given(rounds=rounds))
+    print_line(f"wrote {write_app(folder, config, _settings(folder, federation or []))}")
+
+
+def _settings(folder: Path, items: list[str]) -> Settings:
+    """The federation's settings, with the run folder as an absolute path.
+
+    The server process that Flower starts has a working folder of its own.
+    """
+    from pydantic import ValidationError
+
+    from ..engine.config import parse_set
+    from ..executors.flower.settings import Settings
+
+    values = {"out": str(Path.cwd().resolve() / "runs" / folder.resolve().name)}
+    values |= parse_set(items)
+    for key in values:
+        if key not in Settings.model_fields:
+            raise unknown("setting of the federation", key, Settings.model_fields)
     try:
-        settings = Settings.model_validate(own)
+        return Settings.model_validate(values)
     except ValidationError as error:
         raise FedloomError(f"federation: {explain(error)}") from None
-    console.print(f"wrote {write_app(folder, config, settings)}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def certs(
     folder: Annotated[Path, typer.Argument(help="Where to write; it must be empty or not exist.")],
-    sites: Annotated[int, typer.Option(help="How many sites get a key.", min=1)] = 3,
+    sites: Annotated[int, typer.Option(help="The number of sites that get a key.", min=1)] = 3,
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name or address of the server, as often as needed. Default: this machine."
+            help="A name or address of the server; repeat it for more. Default: this machine."
         ),
     ] = None,
 ) -> None:
-    """Make a certificate authority, a server certificate and node keys, to try a federation with TLS. For tests."""
+    """Make certificates and node keys to try a federation with TLS. For tests only."""
     from ..executors.flower.app import write_certificates
 
     for path in write_certificates(folder, sites, host or ["localhost", "127.0.0.1", "::1"]):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        print_line(f"wrote {path}")

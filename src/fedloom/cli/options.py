@@ -1,16 +1,22 @@
-"""What the commands of the command line share: their options, and where they print."""
+"""What the commands share: their options, and where they print."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from ..core.errors import FedloomError
+
+if TYPE_CHECKING:
+    from .progress import Watch
 
 console = Console()
 errors = Console(stderr=True)
@@ -19,90 +25,129 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Any setting, `key=value`, as often as needed: `--set mu=0.1 --set lr=0.01`.",
+        help="Any setting as `key=value`; repeat it for more: `--set mu=0.1 --set lr=0.01`.",
         metavar="KEY=VALUE",
     ),
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="Data set by name (see `fedloom data`) or path. Default: digits4."),
+    typer.Option(help="A data set's name (see `fedloom data`) or a path. Default: digits4."),
 ]
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How data are dealt out (see `fedloom data list`). Default: by domain, or as the data come."
+        help="How the data are dealt to clients (see `fedloom data list`). "
+        "Default: by domain, or as the data come."
     ),
 ]
 EncoderOption = Annotated[
     str | None,
-    typer.Option(
-        "--encoder", help="Frozen encoders (see `fedloom encoders`), commas between them."
-    ),
+    typer.Option("--encoder", help="Frozen encoders (see `fedloom encoders`), comma-separated."),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
-        help="cnn, resnet10, resnet18, mlp, linear, projection, fasttext, unet, vpt. Default: what fits."
+        help="cnn, resnet10, resnet18, mlp, linear, projection, fasttext, unet, vpt. "
+        "Default: what fits the data."
     ),
 ]
 Clients = Annotated[
-    int | None, typer.Option(help="Number of clients. Default: the partition's own.")
+    int | None, typer.Option(help="Number of clients. Default: the partition decides.")
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: 10.")]
+Seed = Annotated[
+    int | None, typer.Option(help="The seed of everything that is random. Default: 0.")
+]
 Executor = Annotated[
     str | None,
     typer.Option(
-        help="inplace (one process), pool (worker processes), auto (the quicker of the two), vmap or debug."
+        help="inplace (one process), pool (worker processes), auto (the quicker of the two), "
+        "vmap or debug."
     ),
 ]
 Precision = Annotated[
     str | None,
     typer.Option(
-        help="fp32, or bf16: networks compute with 16 bits, quicker where the processor can (docs/speed.md)."
+        help="fp32, or bf16 for networks that compute with 16 bits, which is quicker on "
+        "processors that support it (docs/speed.md)."
     ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes of the pool, which it implies. Default: 2.")
+    int | None, typer.Option(help="Number of worker processes; implies the pool. Default: 2.")
 ]
 Root = Annotated[
     str | None,
-    typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA."),
+    typer.Option(
+        "--data-root", help="The folder that holds the known data sets. Default: FEDLOOM_DATA."
+    ),
 ]
 BadFile = Annotated[
     str | None,
     typer.Option(
-        help="What to do with an unreadable image: refuse (default; names it) or skip (names it)."
+        help="What to do about an unreadable image: `refuse` the data (default) or `skip` the "
+        "file. Both name it."
     ),
 ]
 Log = Annotated[
     str | None,
-    typer.Option(help="Log to tensorboard, mlflow or wandb (extras), separated by commas."),
+    typer.Option(help="Log to tensorboard, mlflow or wandb (extras), comma-separated."),
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print nothing but errors and, with --json, the result."),
+    typer.Option("--quiet", "-q", help="Print only errors and, with --json, the result."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The options that were given."""
+    """The options that the user has set."""
     return {k: v for k, v in values.items() if v is not None}
 
 
 def execution(executor: str | None, workers: int | None) -> dict[str, Any]:
-    """The options on how clients are executed; workers alone mean the pool."""
-    if workers and executor not in (None, "pool", "auto"):
+    """The options that say how clients are executed; workers alone mean the pool."""
+    if workers and executor is None:
+        executor = "pool"
+    if workers and executor not in ("pool", "auto"):
         raise FedloomError(f"--workers is for --executor pool and auto; {executor} is one process.")
-    return given(executor=executor or ("pool" if workers else None), workers=workers)
+    return given(executor=executor, workers=workers)
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is: no colours, no breaks that would cut a path or a command in two."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a result for other programs."""
+    print(json.dumps(value, indent=1))
+
+
+@contextmanager
+def watching(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
+    """A progress display; Ctrl-C names the command that continues the work."""
+    from .progress import Watch
+
+    with Watch(console, rounds, quiet) as watch:
+        try:
+            yield watch
+        except KeyboardInterrupt:
+            command = f"`{again}`" if again else "the same command"
+            errors.print(
+                f"stopped; {command} continues from the last checkpoint.",
+                highlight=False,
+                soft_wrap=True,
+            )
+            raise typer.Exit(130) from None
 
 
 def benchmark(name: str) -> Any:
-    """A module of `benchmarks/`, which lies beside the package in a checkout and is no part of an installation."""
+    """A module of `benchmarks/`, which a checkout has and an installed package does not."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "benchmarks" / "speed.py").is_file():
         raise FedloomError(
-            "the benchmarks are not installed with the package: run this from a checkout of fedloom."
+            "the benchmarks are not installed with the package: "
+            "run this from a checkout of fedloom."
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))

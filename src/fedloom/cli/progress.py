@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
+"""What a person sees during a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ MINUTE = 60.0
 
 
 class Watch:
-    """A callback for one run, or for a whole grid of runs one after another."""
+    """A callback for one run, or for many runs one after another."""
 
     def __init__(self, console: Console, rounds: int, quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
-        self.label, self._before, self._encoded = "", 0, 0
-        self._said = time.monotonic()
+        self.console = console
+        self.quiet = quiet
         self.live = console.is_terminal and not quiet
+        self.label = ""
+        self._rounds_before = 0
+        self._encoded = 0
+        self._last_line = time.monotonic()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -57,57 +60,59 @@ class Watch:
             self._bar.stop()
 
     def total(self, rounds: int) -> None:
-        """How many rounds there will be, where that is not known at the start."""
+        """Set the number of rounds, where it was unknown at the start."""
         self._bar.update(self._task, total=rounds)
 
     def begin(self, label: str, before: int = 0) -> None:
-        """A run starts; the runs before it have `before` rounds."""
-        self.label, self._before = label, before
+        """Start on a run; the runs before it have `before` rounds."""
+        self.label = label
+        self._rounds_before = before
         self._bar.update(self._task, description=label, completed=before)
 
     def note(self, text: str) -> None:
-        """Say something beside the bar."""
+        """Print a line beside the bar."""
         if not self.quiet:
             self.console.print(text, highlight=False, soft_wrap=True)
 
     def encoding(self, done: int, total: int) -> None:
-        """Show how far a frozen encoder has got."""
+        """Show how far a frozen encoder has got; in a log, at every tenth of the work."""
+        text = f"encoding {done}/{total}"
         if self.live:
-            self._bar.update(
-                self._task, accuracy=f"encoding {done}/{total}" if done < total else ""
-            )
+            self._bar.update(self._task, accuracy=text if done < total else "")
         elif not self.quiet and done * 10 // total > self._encoded * 10 // total:
-            self.console.print(f"encoding {done}/{total}", highlight=False)
+            self.console.print(text, highlight=False)
         self._encoded = done
 
     def after_client(self, engine: Engine, done: int, total: int) -> None:
         """Show how far a round has got; in a log, once a minute."""
+        text = f"client {done}/{total}"
         if self.live:
-            self._bar.update(self._task, clients=f"client {done}/{total}" if done < total else "")
-        elif not self.quiet and time.monotonic() - self._said > MINUTE:
-            self._say(f"round {engine.round}/{engine.schedule.rounds}  client {done}/{total}")
-
-    def _say(self, text: str) -> None:
-        self._said = time.monotonic()
-        self.console.print(
-            f"{self.label}  {text}" if self.label else text, highlight=False, soft_wrap=True
-        )
+            self._bar.update(self._task, clients=text if done < total else "")
+        elif not self.quiet and time.monotonic() - self._last_line > MINUTE:
+            self._print_round(engine, text)
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Show a round's accuracies."""
-        said = accuracy_line(record) if record else ""
         if self.live:
-            self._bar.update(self._task, completed=self._before + engine.round)
-            if said:
-                self._bar.update(self._task, accuracy=said)
-        elif said and not self.quiet:
-            self._say(f"round {engine.round}/{engine.schedule.rounds}  {said}")
+            self._bar.update(self._task, completed=self._rounds_before + engine.round)
+        if not record:
+            return
+        if self.live:
+            self._bar.update(self._task, accuracy=accuracy_line(record))
+        elif not self.quiet:
+            self._print_round(engine, accuracy_line(record))
+
+    def _print_round(self, engine: Engine, text: str) -> None:
+        self._last_line = time.monotonic()
+        parts = [self.label] if self.label else []
+        parts += [f"round {engine.round}/{engine.schedule.rounds}", text]
+        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
 
 def accuracy_line(record: dict[str, Any]) -> str:
     """A round's accuracies in a few words."""
-    said = []
+    parts = []
     for name in ("personal", "common"):
         if record.get(name):
-            said.append(f"{name} {100 * record[name]['accuracy_mean']:.1f} %")
-    return "  ".join(said) or "no test samples"
+            parts.append(f"{name} {100 * record[name]['accuracy_mean']:.1f} %")
+    return "  ".join(parts) or "no test samples"

@@ -219,7 +219,7 @@ def reproduce(
     blocks, plans = [], []
     for setting in table.settings:
         given, lack = _with_data(setting, scale, execution.get("data_root"))
-        if settings and not any(part.lower() in setting.name.lower() for part in settings):
+        if settings and not is_part(settings, setting.name):
             lack = "not run: left out"
         if "{encoder}" in table.title and not setting.given[scale].get("encoder"):
             lack = "not run: it needs CLIP's weights, say --encoder clip:PATH"
@@ -276,6 +276,11 @@ def reproduce(
 def at_hand(table: Recipe, scale: Scale, root: str | None) -> list[str]:
     """The settings of a table whose data are here."""
     return [s.name for s in table.settings if _with_data(s, scale, root)[1] is None]
+
+
+def is_part(parts: Sequence[str], name: str) -> bool:
+    """Whether one of the parts stands in the name, whatever its case."""
+    return any(part.lower() in name.lower() for part in parts)
 
 
 def _why_not(method: str, only: Sequence[str]) -> str | None:

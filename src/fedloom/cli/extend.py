@@ -1,0 +1,61 @@
+"""The commands for people who write a method: `new` and `check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import AsJson, console, print_json, print_line
+
+MARKS = {"fail": "[red]FAIL[/]", "pass": "[green]pass[/]", "n/a": "[dim]n/a [/]"}
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the new method, such as `fedmine`.")],
+    folder: Annotated[
+        Path, typer.Option(help="Where to write, outside a checkout of fedloom.")
+    ] = Path("."),
+) -> None:
+    """Write a method file, its page and its golden test to start from."""
+    from ..testing.scaffold import write
+
+    written = write(name, folder)
+    for path in written:
+        print_line(f"wrote {path}")
+    method, _, test = written
+    spec = name if method.parent.name == "methods" else str(method)
+    print_line(
+        f"next: `fedloom check {spec}`, `pytest {test}`, "
+        f"`fedloom run {spec} --clients 8 --rounds 5`; then make the method yours (CONTRIBUTING.md)"
+    )
+
+
+def check(
+    method: Annotated[str, typer.Argument(help="A method's name, or your own `file.py`.")],
+    as_json: AsJson = False,
+) -> None:
+    """Test a method against the contract that all methods keep.
+
+    The contract covers determinism, resuming, difficult clients, counted bytes and more.
+    """
+    from ..testing.checks import run_checks
+
+    results = []
+    for result in run_checks(method):
+        outcome = "pass" if result.applies else "n/a"
+        if result.error:
+            outcome = "fail"
+        why = result.error or result.about
+        results.append({"check": result.name, "outcome": outcome, "why": why})
+        if not as_json:
+            print_line(f"{MARKS[outcome]}  {result.name}: {why}")
+    outcomes = [result["outcome"] for result in results]
+    if as_json:
+        print_json(results)
+    else:
+        passed, failed, skipped = (outcomes.count(kind) for kind in ("pass", "fail", "n/a"))
+        console.print(f"{passed} passed, {failed} failed, {skipped} not for this method.")
+    if "fail" in outcomes:
+        raise typer.Exit(1)

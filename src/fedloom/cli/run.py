@@ -1,0 +1,259 @@
+"""The commands for one run: `run`, `resume`, `personalise`, `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import FedloomError
+from .options import (
+    AsJson,
+    BadFile,
+    Clients,
+    Data,
+    EncoderOption,
+    Executor,
+    Log,
+    Model,
+    Partition,
+    Precision,
+    Quiet,
+    Root,
+    Rounds,
+    Seed,
+    Set,
+    Workers,
+    console,
+    execution,
+    given,
+    print_json,
+    print_line,
+    watching,
+)
+
+if TYPE_CHECKING:
+    from ..deploy import Personal
+    from ..engine.config import Config
+    from ..engine.run import Run
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="METHOD|FILE",
+        help="A method (see `fedloom methods`), your own `file.py`, or a run file `recipe.toml`.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The run folder. Default: runs/METHOD-DATA-PARTITION-sSEED-HASH."),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start from scratch even if the folder holds a run.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Onnx = Annotated[
+    bool,
+    typer.Option("--onnx", help="Write ONNX too, checked with onnxruntime (extra `onnx`)."),
+]
+
+
+def run(
+    what: What,
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    encoder: EncoderOption = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    set_: Set = None,
+    out: Out = None,
+    precision: Precision = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    data_root: Root = None,
+    on_bad_file: BadFile = None,
+    log: Log = None,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one method on one federation; its folder holds config, metrics, summary and report.
+
+    Examples:
+
+        fedloom run fedavg --data digits4 --partition domains --clients 8 --rounds 10
+
+        fedloom run fedprox --partition dirichlet --clients 20 --set beta=0.5 --set mu=0.1
+
+        fedloom run fedbn --model resnet10 --set width=16 --executor pool --workers 2
+
+        fedloom run recipes/digits4-fedper.toml --seed 1
+
+    A setting belongs to the method (`mu`), the partition (`beta`), the model (`width`), training
+    (`lr`, `batch`, `epochs`, `optimizer`, `momentum` ...) or the schedule (`ratio`, `dropouts`,
+    `eval_every`, `patience` ...); `fedloom settings` explains them. Where two of them have the
+    same key, name the one you mean, as in `training.lr`. You can stop the run at any moment and
+    continue it with `fedloom resume DIR`; the numbers stay the same.
+    """
+    from ..engine.config import parse_set
+
+    start = given(
+        data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed
+    )
+    changes = parse_set(set_ or [])
+    changes |= execution(executor or changes.get("executor"), workers)
+    changes |= given(
+        rounds=rounds, precision=precision, data_root=data_root, on_bad_file=on_bad_file
+    )
+    config = configured(what, start, changes)
+    folder = out or Path("runs") / _folder_name(config)
+    finished = _execute(config, folder, log, fresh, quiet or as_json)
+    _print_run(finished, quiet, as_json)
+
+
+def configured(what: str, start: dict[str, Any], changes: dict[str, Any]) -> Config:
+    """The config of a method or a run file, with the options on top."""
+    from ..engine.config import build, read
+
+    if what.endswith(".toml"):
+        return build(read(Path(what)) | start, changes)
+    return build({"method": what} | start, changes)
+
+
+def _folder_name(config: Config) -> str:
+    method = Path(config.method).stem
+    data = Path(config.data).stem
+    # The hash keeps runs apart that differ in other settings only.
+    return f"{method}-{data}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
+
+
+def _execute(config: Config, folder: Path, log: str | None, fresh: bool, quiet: bool) -> Run:
+    from ..engine.run import execute
+    from ..loggers import logging_to
+
+    names = log.split(",") if log else []
+    with (
+        watching(config.schedule.rounds, quiet, f"fedloom resume {folder}") as watch,
+        logging_to(names, config, folder) as loggers,
+    ):
+        watch.begin(config.method)
+        return execute(config, out=folder, callbacks=[watch, *loggers], fresh=fresh)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
+    rounds: Annotated[
+        int | None, typer.Option(help="Extend the run to this many rounds in all.")
+    ] = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
+    from ..engine.run import Run
+    from ..engine.run import resume as resume_run
+
+    earlier = Run.load(folder)
+    method = earlier.config.method
+    options = execution(executor, workers)
+    silent = quiet or as_json
+    if earlier.timing and not earlier.finished and not silent:
+        print_line(f"{method}: continuing after round {earlier.timing[-1]['round']}")
+    total = rounds or earlier.config.schedule.rounds
+    with watching(total, silent, f"fedloom resume {folder}") as watch:
+        watch.begin(method)
+        finished = resume_run(folder, rounds=rounds, callbacks=[watch], **options)
+    _print_run(finished, quiet, as_json)
+
+
+def _print_run(run: Run, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(run.summary)
+        return
+    if quiet:
+        return
+    from .progress import accuracy_line
+
+    accuracy = accuracy_line(run.metrics[-1]) if run.metrics else "nothing evaluated"
+    line = f"{run.config.method}: {accuracy} after round {run.summary['rounds']}"
+    best = run.summary["chosen_rounds"].get("best_by_validation")
+    if best:
+        line += f", best by validation in round {best}"
+    print_line(line)
+    print_line(f"run: {run.folder}")
+    if run.reused:
+        console.print(
+            "The folder holds this run already, finished, so nothing was computed "
+            "(`fedloom run --fresh` computes it again)."
+        )
+
+
+def personalise(
+    folder: RunFolder,
+    data: Annotated[
+        str, typer.Option(help="The newcomer's samples: a folder, or any other data set.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write the model to this folder.")] = None,
+    onnx: Onnx = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a personal model for a client that joins after training, from a few of its samples.
+
+    Examples:
+
+        fedloom personalise runs/pets --data my_pets --out my_model
+
+    Class folders are matched with the run's classes by name. Samples in a folder `test` are only
+    tested on; without such a folder, some samples are held out, as in any data set. The first
+    line of the output says how many.
+    """
+    from ..deploy import export as write
+    from ..deploy import personalise as make
+
+    if onnx and out is None:
+        raise FedloomError("--onnx needs a folder to write to: add --out.")
+    with watching(1, quiet or as_json) as watch:
+        watch.begin("newcomer")
+        newcomer = make(folder, data, progress=watch.encoding)
+    if out is not None:
+        write(newcomer.predict, newcomer.worker, newcomer.run.config, out, onnx=onnx)
+    if as_json:
+        print_json(newcomer.described() | {"out": str(out) if out else None})
+    elif not quiet:
+        _print_newcomer(newcomer, out)
+
+
+def _print_newcomer(newcomer: Personal, out: Path | None) -> None:
+    if newcomer.before is None or newcomer.after is None:
+        accuracy = "no test samples"
+    else:
+        accuracy = (
+            f"test accuracy {100 * newcomer.before:.1f} % as it comes, "
+            f"{100 * newcomer.after:.1f} % after its own work"
+        )
+    samples = f"{newcomer.train} training and {newcomer.test} test samples"
+    print_line(f"{samples}, {newcomer.seconds:.1f} s; {accuracy}")
+    if out is not None:
+        print_line(f"model: {out}")
+
+
+def export(
+    folder: RunFolder,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    client: Annotated[
+        int | None,
+        typer.Option(help="Number of the client whose model to write. Default: the common model."),
+    ] = None,
+    onnx: Onnx = False,
+) -> None:
+    """Write a trained model to a folder, as files that `fedloom.deploy.load` reads."""
+    from ..deploy import export as write
+    from ..deploy import trained
+
+    predict, worker, run = trained(folder, client)
+    print_line(f"model: {write(predict, worker, run.config, out, onnx=onnx)}")
