@@ -363,7 +363,7 @@ def test_the_table_fits_80_columns(
     for row in board["rows"]:  # the widest figures there may be
         row |= {"personal": 1.0, "personal_std": 0.123, "common": 1.0, "common_std": 0.123, "better_than_local": 1.0,
                 "gain_over_local": -0.123, "bytes_up_per_round": 1234.5e6, "seconds": 86400.0}  # fmt: skip
-    cli._show(board, Path("C"))
+    cli._print_leaderboard(board, Path("C"))
     out = capsys.readouterr().out
     lines = out.split("report:")[0].splitlines()
     assert max(map(len, lines)) <= 80
