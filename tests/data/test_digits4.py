@@ -1,4 +1,7 @@
-"""The embedded data set: what it promises about shape, balance, determinism, separation and its cache."""
+"""The embedded data set.
+
+What it promises about shape, balance, determinism, separation and its cache.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,10 @@ def test_no_source_serves_both_training_and_test(data: Data) -> None:
 
 
 def test_sources_are_the_digits_shown(data: Data) -> None:
-    """The recorded index is the one drawn: its label fits, and its 8x8 pixels resemble the image."""
+    """The recorded index is the one drawn.
+
+    Its label fits, and its 8x8 pixels resemble the image.
+    """
     digits = load_digits()
     for domain in HANDWRITING:
         for split in SPLITS:

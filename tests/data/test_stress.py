@@ -72,7 +72,8 @@ def test_label_noise_in_maps_counts_pixels() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "mean", "std", "beyond"),
-    # `beyond`: the share of noise further than 0.1 = 2 scales from its centre 0 (both ways for the first two).
+    # `beyond`: the share of noise further than 0.1 = 2 scales from its centre 0 (both ways for the
+    # first two).
     [
         ("gaussian", 0.0, 0.05, 0.0455),
         ("laplace", 0.0, 0.0707, 0.1353),

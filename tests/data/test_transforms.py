@@ -68,7 +68,8 @@ def test_rotate_by_a_known_angle(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # always the largest angle
     for degrees, turns in ((90, 1), (180, 2), (-90, -1)):
         assert torch.equal(rotate(x, rng(), degrees), torch.rot90(x, turns, (2, 3)))
-    # A wide image keeps its proportions: its middle square turns like a square, and zeros come in at both sides.
+    # A wide image keeps its proportions: its middle square turns like a square, and zeros come in
+    # at both sides.
     wide = pixels(3, 2, 9, 21)
     turned = rotate(wide, rng(), 90)
     assert torch.equal(turned[..., 6:15], torch.rot90(wide[..., 6:15], 1, (2, 3)))
@@ -129,7 +130,8 @@ def test_augment_applies_in_order() -> None:
 def test_resize(dtype: torch.dtype) -> None:
     x = torch.full((2, 3, 10, 14), 77, dtype=dtype)
     assert torch.equal(resize(x, (5, 28)), torch.full((2, 3, 5, 28), 77, dtype=dtype))
-    # Without antialiasing, these stripes would be met or missed; with it they become a quarter grey, but for the edges.
+    # Without antialiasing, these stripes would be met or missed; with it they become a quarter
+    # grey, but for the edges.
     stripes = torch.zeros(1, 1, 32, 32, dtype=dtype)
     stripes[:, :, :, ::4] = 200
     small = resize(stripes, 8).to(torch.float32)

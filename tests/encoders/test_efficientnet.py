@@ -1,4 +1,4 @@
-"""EfficientNet-Lite on a photograph that scikit-learn ships, and its weights when they are spoilt."""
+"""EfficientNet-Lite on a photograph that scikit-learn ships, and with damaged weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A ViT trained from a teacher: it learns, goes on after a kill to the same bits, and is an encoder like any other."""
+"""A ViT trained from a teacher.
+
+It learns, goes on after a kill to the same bits, and is an encoder like any other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text encoders: the hash by its own rules, ensembles by hand, MiniLM and GloVe where they are installed."""
+"""Text encoders.
+
+The hash by its own rules, ensembles by hand, MiniLM and GloVe where they are installed.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import METHODS, find, make, method, names
 from fedloom.core.method import Method, Traits
-from fedloom.data.partitions import general as partitions
+from fedloom.data import partitions
 from fedloom.engine.config import SECTIONS, Config, Execution, _place, build, parse_set, read
 from fedloom.engine.schedule import Schedule
 
@@ -433,14 +433,14 @@ def test_dropouts_come_back_from_a_file() -> None:
     assert again(config).schedule.dropouts == {3: [0, 1]}
 
 
-@pytest.mark.parametrize("name", partitions.names())
+@pytest.mark.parametrize("name", partitions.PARTITIONS.names())
 def test_options_of_partitions_come_back(name: str) -> None:
     config = build({"partition": name, "partitioning": partitions.options(name)})
     assert again(config).partitioning == config.partitioning
     assert again(config).hash() == config.hash()
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", models.MODELS.names())
 def test_options_of_models_come_back(name: str) -> None:
     config = build({"model": name, "network": models.options(name)})
     assert again(config) == config

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedloom.core.errors import FedloomError
-from fedloom.models import Split, Task, build, names, options, register, split
-from fedloom.models.base import _BUILDERS
+from fedloom.models import MODELS, Split, Task, build, options, register, split
 
 torch.set_num_threads(1)
 
@@ -39,7 +38,7 @@ def batch(task: Task, size: int = 4) -> Tensor:
 
 
 def test_registry() -> None:
-    assert names() == (*NAMES, *MAPS, *FROZEN)
+    assert MODELS.names() == (*NAMES, *MAPS, *FROZEN)
     assert len(NAMES) == len(TASKS) == 7
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
     assert options("resnet10") == {"width": 64}
@@ -293,7 +292,8 @@ IMAGES = "needs images (channels, height, width) of at least"
             "cnn",
             Task((3, 15, 32), 2),
             {},
-            f"model 'cnn' {IMAGES} 16x16 pixels, but the task's samples are numbers of shape (3, 15, 32)",
+            f"model 'cnn' {IMAGES} 16x16 pixels, but the task's samples are numbers of shape "
+            "(3, 15, 32)",
         ),
         ("resnet10", VECTOR, {}, f"model 'resnet10' {IMAGES} 1x1 pixels, {VECTOR_HAS}"),
         ("resnet18", TEXT, {}, f"model 'resnet18' {IMAGES} 1x1 pixels, {TEXT_HAS}"),
@@ -365,14 +365,15 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
     def bare(task: Task, scale: int = 2) -> Split:
         return own(task, scale=scale)
 
+    assert MODELS.find("CNN") is MODELS.find("cnn")
     with pytest.raises(ValueError, match="a model named 'cnn' is registered already"):
         register("cnn")(own)
     with pytest.raises(
         ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"
     ):
         register("bare")(bare)
-    assert names() == (*NAMES, *MAPS, *FROZEN)
-    monkeypatch.setitem(_BUILDERS, "own", own)
+    assert MODELS.names() == (*NAMES, *MAPS, *FROZEN)
+    monkeypatch.setitem(MODELS._entries, "own", own)
     assert build("own", VECTOR, scale=3).head.out_features == 3
     assert options("own") == {"scale": 2}
 

@@ -36,11 +36,11 @@ def data(context: typer.Context, as_json: AsJson = False) -> None:
 @app.command("list")
 def list_(data_root: Root = None, as_json: AsJson = False) -> None:
     """The data sets known by name, whether their files are there, and the partitions."""
+    from ..data import partitions
     from ..data.catalogue import ABOUT, locate
-    from ..data.partitions import general as partitions
 
     there = {name: name == "digits4" or locate(name, data_root) is not None for name in ABOUT}
-    dealt = {name: partitions.options(name) for name in partitions.names()}
+    dealt = {name: partitions.options(name) for name in partitions.PARTITIONS.names()}
     if as_json:
         sets = {name: {"about": about, "there": there[name]} for name, about in ABOUT.items()}
         print(json.dumps({"data": sets, "partitions": dealt}, indent=1, default=str))

@@ -92,7 +92,7 @@ def models() -> None:
     from ..engine.settings import shown
 
     table = Table("model", "options", "what it is", box=box.SIMPLE_HEAD)
-    for name in networks.names():
+    for name in networks.MODELS.names():
         options = ", ".join(f"{key}={shown(v)}" for key, v in networks.options(name).items())
         table.add_row(name, options, networks.doc(name))
     console.print(table)

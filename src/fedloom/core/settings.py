@@ -6,7 +6,10 @@ described in one place.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator, Field
 
@@ -31,6 +34,28 @@ def setting(
     """
     extra = {"symbol": symbol, "affects": affects}
     return Field(default, description=description, json_schema_extra=extra, **checks)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a function, such as a partition or the builder of a model."""
+
+    default: Any
+    type: Any
+    description: str
+
+
+def keyword_options(function: Callable[..., Any]) -> dict[str, Option]:
+    """The keyword-only parameters of a function; `Annotated[int, "A sentence."]` describes one."""
+    options: dict[str, Option] = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        wanted, description = parameter.annotation, ""
+        if get_origin(wanted) is Annotated:
+            wanted, description = get_args(wanted)[:2]
+        options[name] = Option(parameter.default, wanted, description)
+    return options
 
 
 def _listed(value: object) -> object:

@@ -19,8 +19,8 @@ from ..core.errors import FedloomError, explain, unknown
 from ..core.lookup import find, make
 from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
+from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
-from ..data.partitions import general as partitions
 from .schedule import Schedule
 
 FORMAT = 1  # of run folders; raised when a folder written before can no longer be read
@@ -139,6 +139,9 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
         encoder = changes.get("encoder", body.get("encoder"))
         fitting = "linear" if encoder else MODEL_FOR["vector" if flat else kind_of(data, root)]
         body["model"] = named["model"] = fitting
+    for key, registry in (("partition", partitions.PARTITIONS), ("model", models.MODELS)):
+        if named[key] != "given":
+            body[key] = named[key] = registry.spelling(str(named[key]))
     cls = find(str(named["method"]))
     known = _known(cls, named)
     if named["preset"] not in ("paper", *cls.traits.presets):
@@ -199,10 +202,6 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
 
 def _known(cls: type[_Method], named: Mapping[str, Any]) -> dict[str, set[str]]:
     """The keys of every section, for this method, partition and model."""
-    if named["partition"] not in (*partitions.names(), "given"):
-        raise unknown("partition", named["partition"], partitions.names())
-    if named["model"] not in (*models.names(), "given"):
-        raise unknown("model", named["model"], models.names())
     return {
         "": {k for k in Config.model_fields if k not in SECTIONS},
         "source": set(Source.model_fields),

@@ -8,8 +8,8 @@ from typing import Any, get_args, get_origin
 from .. import models
 from ..client.training import Training
 from ..core.lookup import PLUGINS, find, names, plugins
+from ..data import partitions
 from ..data.catalogue import Source
-from ..data.partitions import general as partitions
 from .config import Config, Execution
 from .schedule import Schedule
 
@@ -53,8 +53,10 @@ def owners(key: str) -> list[str]:
     """Who else has a setting of that name: methods, plug-ins, partitions and models."""
     found = [f"the method {n}" for n in names() if key in find(n)().params()]
     found += [f"the plug-in {n}" for n in plugins() if key in {row[0] for row in plugin_rows(n)}]
-    found += [f"the partition {n}" for n in partitions.names() if key in partitions.options(n)]
-    return found + [f"the model {n}" for n in models.names() if key in models.options(n)]
+    found += [
+        f"the partition {n}" for n in partitions.PARTITIONS.names() if key in partitions.options(n)
+    ]
+    return found + [f"the model {n}" for n in models.MODELS.names() if key in models.options(n)]
 
 
 def shown(value: Any) -> str:
@@ -73,9 +75,11 @@ def markdown() -> str:
             "",
         ]
     lines += ["## `[partitioning]`: who gets what", ""]
-    lines += _listed({n: (partitions.options(n), partitions.doc(n)) for n in partitions.names()})
+    lines += _listed(
+        {n: (partitions.options(n), partitions.doc(n)) for n in partitions.PARTITIONS.names()}
+    )
     lines += ["", "## `[network]`: options of the model", ""]
-    lines += _listed({n: (models.options(n), models.doc(n)) for n in models.names()})
+    lines += _listed({n: (models.options(n), models.doc(n)) for n in models.MODELS.names()})
     lines += ["", "## `[hyper]`: the method's own settings", ""]
     lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
     own = [

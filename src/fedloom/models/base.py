@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError, unknown
-
-Builder = TypeVar("Builder", bound=Callable[..., "Split"])
-_BUILDERS: dict[str, Callable[..., "Split"]] = {}
+from ..core.registry import Registry
+from ..core.settings import keyword_options
 
 
 class Split(nn.Module):
-    """A network in two parts: `body` gives a feature vector of `width` numbers, `head` turns it into logits."""
+    """A network in two parts.
+
+    `body` gives a feature vector of `width` numbers, `head` turns it into logits.
+    """
 
     body: nn.Module
     head: nn.Module
@@ -35,11 +37,14 @@ class Split(nn.Module):
 
 
 class Added(nn.Module):
-    """What a plug-in puts into a body: part of the model, but none of the layers that methods look for in it."""
+    """What a plug-in adds to a body.
+
+    It is part of the model, but not one of the layers that methods look for in it.
+    """
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and all that is in it, in order, without what plug-ins added."""
+    """A module and everything in it, in order, without what plug-ins added."""
     if not isinstance(module, Added):
         yield module
         for child in module.children():
@@ -48,10 +53,11 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 @dataclass(frozen=True)
 class Task:
-    """What a model must fit: the shape of one sample, the number of classes and, for tokens, the vocabulary size.
+    """What a model must fit: the shape of one sample, the number of classes, the vocabulary size.
 
-    `vocabulary` counts every token id, the padding id 0 included. `encoder` names the frozen encoders that made the
-    samples; `mean` and `std` are what images were normalised with.
+    `vocabulary` is for tokens and counts every token id, the padding id 0 included. `encoder` names
+    the frozen encoders that made the samples; `mean` and `std` are those that images were
+    normalised with.
     """
 
     shape: tuple[int, ...]
@@ -73,24 +79,22 @@ class Task:
 
 
 def split(module: nn.Module, head: str | None = None) -> Split:
-    """Split a copy of a plain network at its last `nn.Linear`, or at the one named by the dotted path `head`.
+    """Split a copy of a plain network at its last `nn.Linear`.
 
-    "Last" is in the order in which the layers were assigned. The network must return what the head returns: anything
-    applied afterwards (a softmax, say) would act on the features instead; only inside a Sequential can that be seen.
+    `head`, a dotted path, names another one. "Last" is in the order in which the layers were
+    assigned. The network must return what the head returns: anything applied afterwards, such as a
+    softmax, would act on the features instead; this can be detected only inside a Sequential.
     """
     unhooked(module)
     body = copy.deepcopy(module)  # the user's own network stays whole
-    layers = dict(body.named_modules())
+    modules = dict(body.named_modules())
     if head is None:
-        linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
-        if not linear:
-            raise FedloomError(f"{type(module).__name__} has no nn.Linear that could be its head")
-        head = linear[-1]
-    if head not in layers:
+        head = _last_linear(modules, type(module).__name__)
+    if head not in modules:
         raise unknown(
-            f"submodule of {type(module).__name__}", head, (name for name in layers if name)
+            f"submodule of {type(module).__name__}", head, (name for name in modules if name)
         )
-    last = layers[head]
+    last = modules[head]
     if not isinstance(last, nn.Linear):
         raise FedloomError(
             f"the head must be an nn.Linear, but '{head}' is a {type(last).__name__}"
@@ -98,7 +102,7 @@ def split(module: nn.Module, head: str | None = None) -> Split:
     if last is body:
         return Split(nn.Identity(), last, last.in_features)
     path, _, leaf = head.rpartition(".")
-    parent = layers[path]
+    parent = modules[path]
     if isinstance(parent, nn.Sequential) and parent[-1] is not last:
         raise FedloomError(
             f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it"
@@ -107,73 +111,78 @@ def split(module: nn.Module, head: str | None = None) -> Split:
     return Split(body, last, last.in_features)
 
 
+def _last_linear(modules: dict[str, nn.Module], network: str) -> str:
+    last = None
+    for name, module in modules.items():
+        if isinstance(module, nn.Linear):
+            last = name
+    if last is None:
+        raise FedloomError(f"{network} has no nn.Linear that could be its head")
+    return last
+
+
 def unhooked(module: nn.Module) -> None:
     """Refuse hooks on parameters: a network is copied, and copies of parameters have none."""
     for name, p in module.named_parameters():
         if p._backward_hooks or p._post_accumulate_grad_hooks:
             raise FedloomError(
-                f"parameter {name!r} has a hook, which copies of the network would lack; hooks on modules are kept, "
-                "and `local.fit(gradient=...)` changes gradients."
+                f"parameter {name!r} has a hook, which copies of the network would lack; hooks on "
+                "modules are kept, and `local.fit(gradient=...)` changes gradients."
             )
 
 
-def register(name: str) -> Callable[[Builder], Builder]:
-    """Make a builder `(task, *, option=default, ...) -> Split` known as `name`."""
+# ------------------------------------------------------------------------------ the registry
 
-    def decorate(builder: Builder) -> Builder:
-        if name in _BUILDERS:
-            raise FedloomError(f"a model named '{name}' is registered already")
+Builder = Callable[..., Split]
+Function = TypeVar("Function", bound=Builder)
+MODELS: Registry[Builder] = Registry("model", "fedloom.models", "fedloom.models")
+
+
+def register(name: str) -> Callable[[Function], Function]:
+    """Make a builder `(task, *, option=default, ...) -> Split` available as `name`."""
+
+    def add(builder: Function) -> Function:
         for option in list(inspect.signature(builder).parameters.values())[1:]:
-            if option.kind is not option.KEYWORD_ONLY or option.empty in (
-                option.default,
-                option.annotation,
-            ):
+            missing = option.empty in (option.default, option.annotation)
+            if option.kind is not option.KEYWORD_ONLY or missing:
                 raise FedloomError(
                     f"'{option.name}' of '{name}' must be keyword-only, annotated, with a default"
                 )
-        _BUILDERS[name] = builder
+        MODELS.add(name, builder)
         return builder
 
-    return decorate
-
-
-def names() -> tuple[str, ...]:
-    """The names of all registered models, sorted."""
-    return tuple(sorted(_BUILDERS))
+    return add
 
 
 def options(name: str) -> dict[str, Any]:
     """The options of a model with their defaults."""
-    if name not in _BUILDERS:
-        raise unknown("model", name, names())
-    parameters = list(inspect.signature(_BUILDERS[name]).parameters.values())[1:]
-    return {option.name: option.default for option in parameters}
+    return {key: option.default for key, option in keyword_options(MODELS.find(name)).items()}
 
 
 def doc(name: str) -> str:
-    """What a model is, in its own words."""
-    return " ".join((_BUILDERS[name].__doc__ or "").split("\n\n")[0].split())
+    """The first paragraph of a model's docstring, on one line."""
+    return " ".join((inspect.getdoc(MODELS.find(name)) or "").split("\n\n")[0].split())
 
 
-_options = options  # `build` takes arguments of that name
-
-
-def build(name: str, task: Task, **options: Any) -> Split:
+def build(name: str, task: Task, **given: Any) -> Split:
     """Build the model called `name` for `task`, freshly initialised from torch's random state."""
-    known = _options(name)
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of model '{name}'", option, known)
-    made = _BUILDERS[name](task, **options)
-    made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return made
+    for option in given:
+        if option not in options(name):
+            raise unknown(f"option of model '{name}'", option, options(name))
+    model = MODELS.find(name)(task, **given)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+# ------------------------------------------------------------------------------ checks of builders
 
 
 def image(model: str, task: Task, least: int = 1) -> tuple[int, int, int]:
     """Channels, height and width of the task's images, or an error if `model` cannot take them."""
     if len(task.shape) != 3 or task.vocabulary is not None or min(task.shape[1:]) < least:
         raise FedloomError(
-            f"model '{model}' needs images (channels, height, width) of at least {least}x{least} pixels, {_has(task)}"
+            f"model '{model}' needs images (channels, height, width) of at least {least}x{least} "
+            f"pixels, {_but(task)}"
         )
     return task.shape[0], task.shape[1], task.shape[2]
 
@@ -181,7 +190,7 @@ def image(model: str, task: Task, least: int = 1) -> tuple[int, int, int]:
 def numbers(model: str, task: Task) -> int:
     """How many numbers a flattened sample has, or an error if the samples are tokens."""
     if task.vocabulary is not None:
-        raise FedloomError(f"model '{model}' needs numeric inputs, {_has(task)}")
+        raise FedloomError(f"model '{model}' needs numeric inputs, {_but(task)}")
     return math.prod(task.shape)
 
 
@@ -189,13 +198,13 @@ def tokens(model: str, task: Task) -> int:
     """The task's vocabulary size, or an error if the samples are not token sequences."""
     if task.vocabulary is None or len(task.shape) != 1:
         raise FedloomError(
-            f"model '{model}' needs token sequences (length,) and a vocabulary, {_has(task)}"
+            f"model '{model}' needs token sequences (length,) and a vocabulary, {_but(task)}"
         )
     return task.vocabulary
 
 
 def positive(model: str, **sizes: Any) -> None:
-    """Refuse sizes that are not positive integers; torch's own complaint would not name the option."""
+    """Refuse sizes that are not positive integers; torch's own error would not name the option."""
     for option, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise FedloomError(
@@ -203,6 +212,8 @@ def positive(model: str, **sizes: Any) -> None:
             )
 
 
-def _has(task: Task) -> str:
-    kind = "numbers" if task.vocabulary is None else f"tokens out of {task.vocabulary}"
+def _but(task: Task) -> str:
+    kind = "numbers"
+    if task.vocabulary is not None:
+        kind = f"tokens out of {task.vocabulary}"
     return f"but the task's samples are {kind} of shape {task.shape}"

@@ -1,27 +1,41 @@
 """The four-layer convolutional network common in personalised federated learning."""
 
+from typing import Annotated
+
 from torch import nn
 
 from .base import Split, Task, image, positive, register
 
 
 def _stage(inputs: int, outputs: int, norm: bool) -> list[nn.Module]:
-    between: list[nn.Module] = [nn.BatchNorm2d(outputs)] if norm else []
-    return [nn.Conv2d(inputs, outputs, 5), *between, nn.ReLU(), nn.MaxPool2d(2)]
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 5)]
+    if norm:
+        layers.append(nn.BatchNorm2d(outputs))
+    return [*layers, nn.ReLU(), nn.MaxPool2d(2)]
+
+
+def _side_after(side: int) -> int:
+    """The side of an image after two stages of an unpadded 5x5 convolution and a halving."""
+    return ((side - 4) // 2 - 4) // 2
 
 
 @register("cnn")
-def cnn(task: Task, *, width: int = 32, features: int = 512, norm: bool = False) -> Split:
-    """Two 5x5 convolutions (`width`, then twice that many channels) with pooling, and a layer of `features`."""
+def cnn(
+    task: Task,
+    *,
+    width: Annotated[int, "Channels of the first convolution; the second has twice as many."] = 32,
+    features: Annotated[int, "Width of the feature vector in front of the head."] = 512,
+    norm: Annotated[bool, "Put a BatchNorm behind each convolution."] = False,
+) -> Split:
+    """Two 5x5 convolutions (`width`, then twice as many channels), pooled, and one dense layer."""
     positive("cnn", width=width, features=features)
     # Below 16 pixels two unpadded convolutions and poolings leave nothing.
-    channels, *sides = image("cnn", task, least=16)
-    height, breadth = (((side - 4) // 2 - 4) // 2 for side in sides)
+    channels, height, breadth = image("cnn", task, least=16)
     body = nn.Sequential(
         *_stage(channels, width, norm),
         *_stage(width, 2 * width, norm),
         nn.Flatten(),
-        nn.Linear(2 * width * height * breadth, features),
+        nn.Linear(2 * width * _side_after(height) * _side_after(breadth), features),
         nn.ReLU(),
     )
     return Split(body, nn.Linear(features, task.classes), features)

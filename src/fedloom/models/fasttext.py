@@ -1,5 +1,7 @@
 """A bag-of-words text classifier in the manner of fastText."""
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
 from .base import Split, Task, positive, register, tokens
@@ -19,11 +21,11 @@ class FastText(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         embedded: Tensor = self.embedding(x)
         if self.ignore_padding:
-            # Masked rather than trusted to be zero: averaging or noise on the server may move the padding's row.
+            # Masked, not assumed to be zero: averaging or noise on the server may change the
+            # padding's row.
             real = (x != PADDING).unsqueeze(-1)
-            mean = (embedded * real).sum(1) / real.sum(1).clamp(
-                min=1
-            )  # at least 1: a row may be all padding
+            count = real.sum(1).clamp(min=1)  # at least 1: a row may be all padding
+            mean = (embedded * real).sum(1) / count
         else:
             mean = embedded.mean(1)
         features: Tensor = self.linear(mean)
@@ -31,8 +33,13 @@ class FastText(nn.Module):
 
 
 @register("fasttext")
-def fasttext(task: Task, *, features: int = 32, ignore_padding: bool = False) -> Split:
-    """Embeddings of `features` numbers, averaged over all tokens, or over the real ones with `ignore_padding`."""
+def fasttext(
+    task: Task,
+    *,
+    features: Annotated[int, "Width of the embeddings and of the feature vector."] = 32,
+    ignore_padding: Annotated[bool, "Leave padding out of the mean over tokens."] = False,
+) -> Split:
+    """The mean of a text's token embeddings through one linear layer, as in fastText."""
     positive("fasttext", features=features)
     body = FastText(tokens("fasttext", task), features, ignore_padding)
     return Split(body, nn.Linear(features, task.classes), features)

@@ -1,4 +1,6 @@
-"""A projection of frozen features to the unit sphere, and a head on it: what FedPCL and its baselines train."""
+"""What FedPCL and its baselines train: a projection of frozen features to the unit sphere."""
+
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,16 +19,24 @@ class Unit(nn.Module):
 
 
 @register("projection")
-def projection(task: Task, *, features: int = 256, head: str = "linear") -> Split:
-    """One linear layer without bias to `features` numbers, a ReLU, scaled to length 1; a linear head without bias.
+def projection(
+    task: Task,
+    *,
+    features: Annotated[int, "Width of the projected feature vector."] = 256,
+    head: Annotated[str, "A linear head, or the official one of FedPCL's code."] = "linear",
+) -> Split:
+    """A linear layer without bias, a ReLU and scaling to length 1; a linear head without bias.
 
-    With `head="official"` class scores go through a ReLU and are scaled to length 1 too, as in FedPCL's published code:
-    they lie between 0 and 1, so that no sample can be given more than 1 / (1 + (classes - 1) / e) of certainty.
+    With `head="official"` class scores pass through a ReLU and are scaled to length 1 too, as in
+    FedPCL's published code: they lie between 0 and 1, so no sample can be given more than
+    1 / (1 + (classes - 1) / e) of certainty.
     """
     positive("projection", features=features)
     if head not in HEADS:
         raise unknown("head of projection", head, HEADS)
     linear = nn.Linear(numbers("projection", task), features, bias=False)
     body = nn.Sequential(nn.Flatten(), linear, nn.ReLU(), Unit())
-    top = nn.Linear(features, task.classes, bias=False)
-    return Split(body, top if head == "linear" else nn.Sequential(top, nn.ReLU(), Unit()), features)
+    top: nn.Module = nn.Linear(features, task.classes, bias=False)
+    if head == "official":
+        top = nn.Sequential(top, nn.ReLU(), Unit())
+    return Split(body, top, features)

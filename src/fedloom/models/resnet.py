@@ -1,6 +1,6 @@
 """Residual networks of basic blocks: a small one of 10 layers and the usual one of 18."""
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from torch import Tensor, nn
 
@@ -38,19 +38,22 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The body of a residual network: `features` gives the last feature map, `pool` makes it a vector.
+    """The body of a residual network.
 
-    `blocks` counts the basic blocks of each stage; every stage after the first doubles `width` and halves the map.
-    The "imagenet" stem quarters the image before the first stage, the "small" one keeps its size.
+    `features` gives the last feature map, `pool` makes it a vector. `blocks` counts the basic
+    blocks of each stage; every stage after the first doubles `width` and halves the map. The
+    "imagenet" stem quarters the image before the first stage, the "small" one keeps its size.
     """
 
     def __init__(
         self, channels: int, blocks: tuple[int, ...], width: int = 64, stem: Stem = "imagenet"
     ) -> None:
         super().__init__()
-        kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
         self.features = nn.Sequential()
-        self.features.add_module("conv", _conv(channels, width, kernel, stride))
+        if stem == "imagenet":
+            self.features.add_module("conv", _conv(channels, width, kernel=7, stride=2))
+        else:
+            self.features.add_module("conv", _conv(channels, width, kernel=3, stride=1))
         self.features.add_module("bn", nn.BatchNorm2d(width))
         self.features.add_module("relu", nn.ReLU())
         if stem == "imagenet":
@@ -60,14 +63,15 @@ class ResNet(nn.Module):
             outputs = width * 2**stage
             layers = nn.Sequential()
             for block in range(count):
-                layers.append(
-                    BasicBlock(inputs, outputs, stride=2 if stage > 0 and block == 0 else 1)
-                )
+                stride = 1
+                if stage > 0 and block == 0:
+                    stride = 2
+                layers.append(BasicBlock(inputs, outputs, stride))
                 inputs = outputs
             self.features.add_module(f"stage{stage + 1}", layers)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.width = inputs
-        for layer in self.modules():  # batch norms start at weight 1, bias 0 by themselves
+        for layer in self.modules():  # batch norms already start at weight 1, bias 0
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
@@ -77,16 +81,23 @@ class ResNet(nn.Module):
 
 
 @register("resnet10")
-def resnet10(task: Task, *, width: int = 64) -> Split:
-    """One block in each of four stages behind the small stem; `width` channels in the first stage."""
+def resnet10(
+    task: Task, *, width: Annotated[int, "Channels of the first of the four stages."] = 64
+) -> Split:
+    """A residual network with one block in each of four stages, behind the small stem."""
     positive("resnet10", width=width)
     body = ResNet(image("resnet10", task)[0], (1, 1, 1, 1), width, "small")
     return Split(body, nn.Linear(body.width, task.classes), body.width)
 
 
 @register("resnet18")
-def resnet18(task: Task, *, width: int = 64, stem: Stem = "imagenet") -> Split:
-    """Two blocks in each of four stages; take `stem="small"` for images of about 32 pixels."""
+def resnet18(
+    task: Task,
+    *,
+    width: Annotated[int, "Channels of the first of the four stages."] = 64,
+    stem: Annotated[Stem, "First layers: imagenet, or small for 32-pixel images."] = "imagenet",
+) -> Split:
+    """A residual network with two blocks in each of four stages."""
     positive("resnet18", width=width)
     if stem not in get_args(Stem):
         raise unknown("stem of model 'resnet18'", str(stem), get_args(Stem))

@@ -1,5 +1,7 @@
 """A small U-Net: features for every pixel, from what lies around it at several scales."""
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,38 +10,45 @@ from .base import Split, Task, image, positive, register
 
 
 def _conv(inputs: int, outputs: int, norm: bool) -> list[nn.Module]:
-    # Without a norm, which would cancel it, the convolution has a bias.
-    between: list[nn.Module] = [nn.BatchNorm2d(outputs)] if norm else []
-    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=not norm), *between, nn.ReLU()]
+    # A norm would cancel the bias of the convolution in front of it.
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=not norm)]
+    if norm:
+        layers.append(nn.BatchNorm2d(outputs))
+    return [*layers, nn.ReLU()]
 
 
 class UNet(nn.Module):
-    """The body: `depth` times down by two, and up again, joined on the way with what was seen on the way down.
+    """The body: the image is halved `depth` times and enlarged again.
 
-    The full resolution has `width` channels, every other one twice as many.
+    On the way up every resolution is joined with its map from the way down. The full resolution has
+    `width` channels, every other one twice as many.
     """
 
     def __init__(self, channels: int, width: int, depth: int, norm: bool) -> None:
         super().__init__()
         sizes = [width] + [2 * width] * depth
-        self.down = nn.ModuleList(
-            nn.Sequential(*_conv(inputs, outputs, norm), *_conv(outputs, outputs, norm))
-            for inputs, outputs in zip([channels, *sizes], sizes, strict=False)
-        )
-        self.up = nn.ModuleList(
-            nn.Sequential(*_conv(sizes[level + 1] + sizes[level], sizes[level], norm))
-            for level in reversed(range(depth))
-        )
+        self.down = nn.ModuleList()
+        inputs = channels
+        for size in sizes:
+            self.down.append(nn.Sequential(*_conv(inputs, size, norm), *_conv(size, size, norm)))
+            inputs = size
+        self.up = nn.ModuleList()
+        for level in reversed(range(depth)):
+            joined = sizes[level + 1] + sizes[level]
+            self.up.append(nn.Sequential(*_conv(joined, sizes[level], norm)))
         self.multiple = 2**depth
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
-        # The last row and column are repeated, and cut off at the end, where the sides do not halve evenly.
+        # Where the sides do not halve evenly, the last row and column are repeated, and cut off at
+        # the end.
         if height % self.multiple or width % self.multiple:
             x = F.pad(x, (0, -width % self.multiple, 0, -height % self.multiple), mode="replicate")
         seen: list[Tensor] = []
         for stage in self.down:
-            x = stage(F.max_pool2d(x, 2) if seen else x)
+            if seen:
+                x = F.max_pool2d(x, 2)
+            x = stage(x)
             seen.append(x)
         seen.pop()
         for stage in self.up:
@@ -49,8 +58,14 @@ class UNet(nn.Module):
 
 
 @register("unet")
-def unet(task: Task, *, width: int = 16, depth: int = 3, norm: bool = True) -> Split:
-    """A U-Net of `depth` halvings and `width` features per pixel; the head is a 1x1 convolution to class scores."""
+def unet(
+    task: Task,
+    *,
+    width: Annotated[int, "Features per pixel at full resolution."] = 16,
+    depth: Annotated[int, "How many times the image is halved."] = 3,
+    norm: Annotated[bool, "Put a BatchNorm behind each convolution."] = True,
+) -> Split:
+    """A small U-Net for segmentation; the head is a 1x1 convolution to class scores."""
     positive("unet", width=width, depth=depth)
     channels, *_ = image("unet", task, least=2**depth)
     return Split(UNet(channels, width, depth, norm), nn.Conv2d(width, task.classes, 1), width)

@@ -1,9 +1,9 @@
-"""Visual prompt tuning: a frozen ViT that is shown a few trainable tokens beside an image, and a linear head."""
+"""Visual prompt tuning: a frozen ViT sees a few trainable tokens beside an image."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +11,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.errors import FedloomError
 from ..data.views import split_pixels
+from ..encoders import image, vit
 from .base import Split, Task, positive, register
 
 
 class Held:
-    """A frozen ViT that a model uses but does not contain: it is no part of the model's tensors, is never sent, and
-    copies of the model share it. Another process loads it anew, by its name."""
+    """A frozen ViT that a model uses but does not contain.
+
+    It is not among the model's tensors, is never sent, and copies of the model share it. Another
+    process loads it again by its name.
+    """
 
     def __init__(self, name: str) -> None:
-        from ..encoders import image, vit  # here, for they take a while to import
-
-        self.name, self.vit, self.preprocess = name, vit(name), image(name).preprocess
+        self.name = name
+        self.vit = vit(name)
+        self.preprocess = image(name).preprocess
 
     def __deepcopy__(self, memo: Any) -> Held:
         return self
@@ -39,14 +43,16 @@ def held(name: str) -> Held:
 class Prompted(nn.Module):
     """The class token of a frozen ViT that sees `prompts` behind the patches of an image.
 
-    It takes images, or rows of pixels and features (`data.views.WithPixels`): then `first`, the ViT's features of the
-    image without prompts, is read and not computed.
+    It takes images, or rows of pixels and features (`data.views.WithPixels`): then `first`, the
+    ViT's features of the image without prompts, is read and not computed.
     """
 
     def __init__(self, frozen: Held, task: Task, prompts: int, dropout: float) -> None:
         super().__init__()
-        self.frozen, self.width = frozen, frozen.vit.width
-        self.mean, self.std = (torch.tensor(v)[:, None, None] for v in (task.mean, task.std))
+        self.frozen = frozen
+        self.width = frozen.vit.width
+        self.mean = torch.tensor(task.mean)[:, None, None]
+        self.std = torch.tensor(task.std)[:, None, None]
         self.prompts = nn.Parameter(0.02 * torch.randn(prompts, self.width))
         self.dropout = nn.Dropout(dropout)
 
@@ -66,22 +72,35 @@ class Prompted(nn.Module):
 
     def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
         """Features, with prompts moved by `shift` (samples x 1 or prompts x width)."""
-        pixels, extra = self.pixels(x), self.prompts if shift is None else self.prompts + shift
-        # The fast kernels of attention have no second derivative; who wants the gradient in an image may want that too.
-        with sdpa_kernel(
-            SDPBackend.MATH if x.requires_grad else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-        ):
+        pixels = self.pixels(x)
+        extra: Tensor = self.prompts
+        if shift is not None:
+            extra = self.prompts + shift
+        kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        if x.requires_grad:
+            # The fast kernels of attention have no second derivative, which a caller who asks for
+            # the gradient of an image may need as well.
+            kernels = [SDPBackend.MATH]
+        with sdpa_kernel(kernels):
             token = self.frozen.vit.tokens(pixels, extra).cls
         features: Tensor = self.dropout(token)
         return features
 
 
 @register("vpt")
-def vpt(task: Task, *, prompts: int = 4, dropout: float = 0.1, vit: str | None = None) -> Split:
-    """Visual prompt tuning: `prompts` trainable tokens before a frozen ViT, and a linear head on its class token.
+def vpt(
+    task: Task,
+    *,
+    prompts: Annotated[int, "Number of trainable tokens beside the image."] = 4,
+    dropout: Annotated[float, "Share of the class token's numbers dropped in training."] = 0.1,
+    vit: Annotated[
+        str | None, "The frozen ViT: vit-mini, hf:PATH, or by default the data's encoder."
+    ] = None,
+) -> Split:
+    """Visual prompt tuning: trainable tokens beside a frozen ViT's, and a linear head.
 
-    `vit` is `vit-mini` or `hf:PATH`; by default the encoder that made the samples, else vit-mini. Samples are images,
-    or what `--encoder vit-mini --set pixels=true` makes of them.
+    Without `vit` it uses the encoder that made the samples, else vit-mini. Samples are images, or
+    what `--encoder vit-mini --set pixels=true` makes of them.
     """
     positive("vpt", prompts=prompts)
     if not 0 <= dropout < 1:
@@ -90,14 +109,14 @@ def vpt(task: Task, *, prompts: int = 4, dropout: float = 0.1, vit: str | None =
         )
     if task.encoder and vit and vit != task.encoder:
         raise FedloomError(
-            f"model 'vpt' was given features of {task.encoder} and told to use {vit}."
+            f"model 'vpt' has features of {task.encoder} and cannot use {vit} with them."
         )
     frozen = held(vit or task.encoder or "vit-mini")
     row = 3 * frozen.preprocess.size**2 + frozen.vit.width
     if task.vocabulary is not None or not (len(task.shape) == 3 or task.shape == (row,)):
         raise FedloomError(
-            "model 'vpt' needs images, or rows of pixels and features (--encoder vit-mini --set pixels=true), but the "
-            f"task's samples have shape {task.shape}."
+            "model 'vpt' needs images, or rows of pixels and features (--encoder vit-mini "
+            f"--set pixels=true), but the task's samples have shape {task.shape}."
         )
     body = Prompted(frozen, task, prompts, dropout)
     return Split(body, nn.Linear(body.width, task.classes), body.width)

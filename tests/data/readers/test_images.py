@@ -333,7 +333,7 @@ def plain(files: Sequence[str]) -> None:
 
 
 def spent() -> np.ndarray:
-    """Seconds on the clock, and of processors used by this process and the children it has waited for."""
+    """Seconds on the clock, and of processor time of this process and its children."""
     used = os.times()
     return np.array([used.elapsed, sum(used[:4])])
 
@@ -359,10 +359,10 @@ def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(
             shutil.rmtree(tmp_path / str(attempt))  # half a gigabyte
     wall, work = np.min(ours, axis=0) / np.min(theirs, axis=0)
     print(
-        f"first load / decoding with Pillow: {wall:.2f} by the clock, {work:.2f} by the processors' time"
+        f"first load / decoding with Pillow: {wall:.2f} by the clock, {work:.2f} by processor time"
     )
-    # The aim is 1.5 by the clock of an idle machine. Beside other tests no clock is fair, so this only catches a
-    # reader that has become slow; docs/data.md has the figure.
+    # The aim is 1.5 by the clock of an idle machine. Beside other tests no clock is fair, so this
+    # only catches a reader that has become slow; docs/data.md has the figure.
     assert work < 2
     start = time.perf_counter()
     data = read(DATA / "pacs", tmp_path / "0")

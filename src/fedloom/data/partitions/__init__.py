@@ -1,4 +1,14 @@
-"""How the samples of a data set are dealt out to clients: general ways, and those of particular papers."""
+"""How the samples of a data set are dealt out to clients: general ways, and those of papers."""
 
-from . import general as general
-from . import papers as papers
+from .base import PARTITIONS, PartitionError, Pool, Share, doc, options, partition, register
+
+__all__ = [
+    "PARTITIONS",
+    "PartitionError",
+    "Pool",
+    "Share",
+    "doc",
+    "options",
+    "partition",
+    "register",
+]

@@ -1,0 +1,127 @@
+"""`Dataset`: labelled samples, held once as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..core.errors import FedloomError
+from .partitions.base import Pool
+
+
+class Rows(Protocol):
+    """Samples that are not one dense tensor, such as sparse rows.
+
+    Indexing with row numbers gives a dense batch.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Tensor) -> Tensor: ...
+    def share_memory_(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled samples with their domains and their official train and test parts."""
+
+    name: str
+    x: Tensor | Rows  # N x ...; images are uint8, N x channels x height x width
+    y: Tensor  # N labels, or N x height x width class maps for segmentation
+    domain: Tensor  # N indices into `domains`
+    test: Tensor  # N booleans: belongs to the official test part
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    # Models receive images as (x / 255 - mean) / std, with one number per channel or one for all.
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    vocabulary: int | None = None  # for token data: number of different tokens
+    owner: Tensor | None = None  # for data that come with their clients: N client numbers, from 0
+    encoder: str | None = None  # the frozen encoders that made the samples, separated by commas
+
+    def __post_init__(self) -> None:
+        n = len(self.y)
+        if not (len(self.x) == len(self.domain) == len(self.test) == n):
+            raise FedloomError(
+                f"{self.name}: x, y, domain and test must have one entry per sample."
+            )
+        if n and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
+            raise FedloomError(
+                f"{self.name}: labels must lie between 0 and {len(self.classes) - 1}."
+            )
+
+    @property
+    def pool(self) -> Pool:
+        """What a partition may look at."""
+        owner = None
+        if self.owner is not None:
+            owner = self.owner.numpy()
+        return Pool(
+            y=self.labels.numpy(),
+            domain=self.domain.numpy(),
+            test=self.test.numpy(),
+            classes=len(self.classes),
+            domains=self.domains,
+            owner=owner,
+        )
+
+    @property
+    def kind(self) -> Literal["image", "vector", "text", "segmentation"]:
+        """What the samples are."""
+        if self.y.ndim > 1:
+            return "segmentation"
+        if self.vocabulary is not None:
+            return "text"
+        if len(self.x.shape) == 4:
+            return "image"
+        return "vector"
+
+    @property
+    def labels(self) -> Tensor:
+        """One label per sample, for partitions; all are 0 where the target is a map."""
+        if self.y.ndim == 1:
+            return self.y
+        return torch.zeros(len(self.y), dtype=torch.int64)
+
+    @property
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """The mean and std by which `prepare` normalises bytes; 0 and 1 for other samples."""
+        if self.x.dtype != torch.uint8:
+            return torch.zeros(()), torch.ones(())
+        mean = torch.tensor(self.mean)
+        std = torch.tensor(self.std)
+        return mean[:, None, None], std[:, None, None]
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The samples with these numbers, as they are stored.
+
+        Whole rows are copied: `x[rows]` of images stored as bytes would go byte by byte and take
+        twenty times as long.
+        """
+        if not isinstance(self.x, Tensor):
+            return self.x[rows]
+        if self.x.ndim == 4 and not self.x.is_contiguous():  # stored with channels last
+            return self.x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+        return self.x.index_select(0, rows)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Stored samples as a model wants them: bytes become normalised floats, all else stays."""
+        if x.dtype != torch.uint8:
+            return x
+        scale, shift = self._normal
+        return x.to(torch.float32).mul_(scale).sub_(shift)
+
+    @cached_property
+    def _normal(self) -> tuple[Tensor, Tensor]:
+        scale = torch.tensor([1 / (255 * s) for s in self.std])
+        shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)])
+        return scale[:, None, None], shift[:, None, None]
