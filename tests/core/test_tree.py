@@ -20,7 +20,7 @@ SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), max_size=5
 
 
 def draw(shapes: list[tuple[int, ...]], seed: int, dtype: torch.dtype = torch.float32) -> Tree:
-    """A tree `t0, t1, ...` of normal values, none of them so small that a division by it explodes."""
+    """A tree `t0, t1, ...` of normal values, none so small that a division by it explodes."""
     generator = torch.Generator().manual_seed(seed)
     return Tree(
         (f"t{i}", _away(torch.randn(s, generator=generator, dtype=dtype)))
@@ -52,7 +52,7 @@ def reordered(tree: Tree, seed: int = 0) -> Tree:
     return Tree((n, tree[n]) for n in names)
 
 
-# -- arithmetic -------------------------------------------------------------------------------------------------
+# -- arithmetic -----------------------------------------------------------------------------
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(SHAPES, st.integers(0, 1000), st.sampled_from([torch.float32, torch.float64]))
 def test_two_trees_act_tensor_by_tensor(
@@ -130,7 +130,7 @@ def test_values_are_not_swapped_between_names_of_equal_shape() -> None:
     assert a.dot(b).item() == 1 * 10 + 2 * 20
 
 
-# -- what is refused --------------------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------
 def mean(a: Tree, b: Tree) -> Tree:
     both = Mean()
     both.add(a)
@@ -195,7 +195,7 @@ def test_a_tree_cannot_be_changed() -> None:
     assert list(tree) == ["w"]
 
 
-# -- operands ---------------------------------------------------------------------------------------------------
+# -- operands -------------------------------------------------------------------------------
 @pytest.mark.parametrize("shapes", [[(2, 3), (4,), ()], [(1,)], [(0, 2), (3,)]])
 def test_operands_are_never_changed_nor_aliased(shapes: list[tuple[int, ...]]) -> None:
     a, b = draw(shapes, 1), draw(shapes, 2)
@@ -237,7 +237,7 @@ def test_clone_leaves_gradients_behind() -> None:
     assert tree["w"].requires_grad
 
 
-# -- dot, norm --------------------------------------------------------------------------------------------------
+# -- dot, norm ------------------------------------------------------------------------------
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(SHAPES, st.integers(0, 1000))
 def test_dot_and_norm_are_joint_over_all_tensors(shapes: list[tuple[int, ...]], seed: int) -> None:
@@ -257,7 +257,7 @@ def test_norm_is_not_a_sum_of_norms() -> None:
     assert tree.dot(2 * tree).item() == 338.0
 
 
-# -- structure --------------------------------------------------------------------------------------------------
+# -- structure ------------------------------------------------------------------------------
 def test_towards_is_exact_at_both_ends_and_may_differ_by_element() -> None:
     a = Tree({"w": torch.tensor([0.1, 0.7]), "n": torch.tensor(3)})
     b = Tree({"n": torch.tensor(5), "w": torch.tensor([0.3, -0.9])})
@@ -337,7 +337,7 @@ def test_empty_trees() -> None:
         empty.only(["x"])
 
 
-# -- the mean ---------------------------------------------------------------------------------------------------
+# -- the mean -------------------------------------------------------------------------------
 def mean_of(*pairs: tuple[Tree, float]) -> Tree:
     mean = Mean()
     for tree, weight in pairs:

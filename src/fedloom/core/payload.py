@@ -1,7 +1,7 @@
-"""`Payload`: what crosses a boundary. Flat names -> tensors and scalars, with an exact size in bytes.
+"""`Payload`: what crosses a boundary. Flat names -> tensors and scalars, of an exact size in bytes.
 
-A client's memory and the server's memory have the same form, so everything that lives longer than one call can be
-written to disk, sent over a network and compared byte by byte.
+A client's memory and the server's memory have the same form, so everything that lives longer than
+one call can be written to disk, sent over a network and compared byte by byte.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from .errors import FedloomError
@@ -22,18 +22,19 @@ from .tree import Tree
 Scalar = bool | int | float | str
 Value = Tensor | Scalar
 Bytes = bytes | bytearray | memoryview
-# As the format calls them.
+# The format's names of types.
 _DTYPES = {
-    "BOOL": torch.bool, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
-    "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
-    "F64": torch.float64, "C64": torch.complex64,
+    "BOOL": torch.bool, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32,
+    "U64": torch.uint64, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
+    "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+    "C64": torch.complex64,
 }  # fmt: skip
 _Shapes = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
 class Payload(Mapping[str, Value]):
-    """An immutable flat mapping. A `Tree` given under a name is stored as `name/tensor`; `tree(name)` gives it back.
+    """An immutable flat mapping. A `Tree` under a name is stored as `name/tensor`; see `tree`.
 
     `Payload(size=3, model=Tree({"w": torch.zeros(2)}))` has the names `size` and `model/w`.
     """
@@ -46,30 +47,32 @@ class Payload(Mapping[str, Value]):
         content: dict[str, Value] = {}
         for name, value in {**(items or {}), **named}.items():
             if name == "__metadata__":
-                raise FedloomError(
-                    "'__metadata__' is a name that the file format keeps for itself."
-                )
+                raise FedloomError("the file format reserves the name '__metadata__'.")
             if isinstance(value, (Tree, Payload)):
                 content.update({f"{name}/{n}": v for n, v in value.items()})
             elif isinstance(value, (Tensor, bool, int, float, str)):
                 content[name] = value
             else:
+                kind = type(value).__name__
                 raise FedloomError(
-                    f"{name!r} is a {type(value).__name__}; a payload holds tensors and plain scalars."
+                    f"{name!r} is a {kind}; a payload holds tensors and plain scalars."
                 )
-        # Sorted, so that a payload that came over a wire is the same in every respect as the one that was sent.
-        self._content, self._sealed = dict(sorted(content.items())), None
+        # Sorted, so that a payload that came over a wire equals the one that was sent in every way.
+        self._content = dict(sorted(content.items()))
+        self._sealed = None
 
     @staticmethod
     def sealed(inside: bytes | bytearray | Payload) -> Payload:
-        """What is in these bytes, or in another payload, unpacked when somebody looks at it and not before.
+        """The payload in these bytes, or in another payload, unpacked when somebody looks at it.
 
-        Who only keeps or passes on a payload need not unpack and pack it again; and whether anybody has looked can be
-        told (`opened`). A bytearray is the payload's own from now on: its tensors are not copied out of it.
+        Whoever only stores it or passes it on need not unpack and pack it again, and `opened` tells
+        whether anybody has looked. A bytearray belongs to the payload from now on: its tensors are
+        views of it.
         """
-        made = Payload()
-        made._content, made._sealed = None, inside
-        return made
+        payload = Payload()
+        payload._content = None
+        payload._sealed = inside
+        return payload
 
     @property
     def opened(self) -> bool:
@@ -80,10 +83,11 @@ class Payload(Mapping[str, Value]):
     def _items(self) -> dict[str, Value]:
         if self._content is None:
             inside = self._sealed
-            self._content = (
-                inside if isinstance(inside, Payload) else Payload.decode(inside or b"")
-            )._items
-            self._sealed = None  # tensors may be written to from now on, and then would be others than in the bytes
+            if not isinstance(inside, Payload):
+                inside = Payload.decode(inside or b"")
+            self._content = inside._items
+            # Somebody may write to the tensors from now on, and then the bytes are out of date.
+            self._sealed = None
         return self._content
 
     def __getitem__(self, name: str) -> Value:
@@ -96,8 +100,12 @@ class Payload(Mapping[str, Value]):
         return len(self._items)
 
     def __repr__(self) -> str:
-        shown = {n: tuple(v.shape) if isinstance(v, Tensor) else v for n, v in self._items.items()}
+        shown: dict[str, object] = dict(self._items)
+        shown.update({name: tuple(tensor.shape) for name, tensor in self._tensors()})
         return f"Payload({shown})"
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        return [(name, value) for name, value in self._items.items() if isinstance(value, Tensor)]
 
     def group(self, name: str) -> Payload:
         """Everything stored under `name/`."""
@@ -125,65 +133,74 @@ class Payload(Mapping[str, Value]):
         return float(cast(float, self._items[name]))
 
     def replace(self, **named: Any) -> Payload:
-        """A payload in which these names (whole groups for trees) have new values; the rest is kept."""
-        old = {
-            n: v
-            for n, v in self._items.items()
-            if not any(n == new or n.startswith(f"{new}/") for new in named)
-        }
-        return Payload(old, **named)
+        """A payload in which these names (for trees, whole groups) have new values."""
+        groups = tuple(f"{name}/" for name in named)
+        kept = {}
+        for name, value in self._items.items():
+            if name not in named and not name.startswith(groups):
+                kept[name] = value
+        return Payload(kept, **named)
 
     def copy(self) -> Payload:
         """A payload that shares no memory with this one."""
         if isinstance(self._sealed, bytes | bytearray):
-            return Payload.sealed(self._sealed[:])  # of bytes the same, of a bytearray a copy
-        return Payload({n: _own(v) if isinstance(v, Tensor) else v for n, v in self._items.items()})
+            return Payload.sealed(self._sealed[:])  # bytes never change: only a bytearray is copied
+        content = dict(self._items)
+        for name, tensor in self._tensors():
+            content[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return Payload(content)
 
     def equal(self, other: Payload) -> bool:
         """Whether both hold the same names and exactly the same values."""
         return self.encode() == other.encode()
 
     def mark(self) -> tuple[object, ...]:
-        """Equal for two payloads that are both there only if they hold the very same tensors, none of which has been
-        written to in between, and equal scalars; nothing is unpacked for it."""
+        """A value to tell cheaply whether two payloads are the same, without unpacking any.
+
+        The marks of two payloads, while both exist, are equal only if these hold equal scalars and
+        the very same tensors, and nobody has written to the tensors between the two calls.
+        """
         if self._content is None:
             return (id(self),)
         return tuple((name, *_mark(value)) for name, value in self._content.items())
 
-    # -- the wire -----------------------------------------------------------------------------------------------
+    # -- the wire ---------------------------------------------------------------------------
     def encode(self) -> bytes:
-        """The payload as safetensors bytes, scalars in the header. Nothing to say takes no bytes."""
+        """The payload as safetensors bytes, with the scalars in the header; empty, it has none."""
         return b"".join(self.parts())
 
     def parts(self) -> list[Bytes]:
-        """The same in parts that follow each other, tensors as they lie in memory: whoever writes them somewhere need
-        not copy them first. They change if a tensor does."""
+        """The same bytes in parts, with tensors as they lie in memory, so nothing is copied.
+
+        The parts change if a tensor does.
+        """
         if isinstance(self._sealed, bytes | bytearray):
             return [self._sealed]
         if not self._items:
             return []
         layout, order = _layout(self._shapes())
-        return [self._head(layout), *(_raw(self.tensor(name)) for name in order)]
+        return [self._header(layout), *(_raw(self.tensor(name)) for name in order)]
 
     @staticmethod
     def decode(data: bytes | bytearray) -> Payload:
-        """The payload that `encode` turned into these bytes. Tensors lie in a bytearray that is given, and in a copy of
-        bytes."""
+        """The payload that `encode` turned into these bytes; whoever wrote them is not trusted.
+
+        The tensors of a bytearray are views of it, those of bytes are copies.
+        """
         if not data:
             return Payload()
         try:
             start = 8 + int.from_bytes(data[:8], "little")
-            told = json.loads(data[8:start])
-            content = json.loads(told.pop("__metadata__")["scalars"])
-            memory = data if isinstance(data, bytearray) else bytearray(data)
-            ends = [entry["data_offsets"][1] for entry in told.values()]
-            if start + max(ends, default=0) != len(memory):
-                raise ValueError(f"they should be {start + max(ends, default=0)}")
-            return Payload(
-                content | {name: _tensor(memory, start, **entry) for name, entry in told.items()}
-            )
+            header = _read(bytes(data[8:start]))
+            if start + header.end != len(data):
+                raise ValueError(f"there should be {start + header.end}")
+            # Bytes, such as a file's, are read by the format's own library, which copies each
+            # tensor. Messages between processes are bytearrays that are not copied again.
+            tensors = load(data) if isinstance(data, bytes) else _views(data, start, header)
+            return Payload(header.scalars | tensors)
         except Exception as error:
-            raise FedloomError(f"these {len(data)} bytes are no payload: {error}") from error
+            reason = str(error) or type(error).__name__
+            raise FedloomError(f"these {len(data)} bytes are not a payload: {reason}") from error
 
     @property
     def nbytes(self) -> int:
@@ -192,65 +209,95 @@ class Payload(Mapping[str, Value]):
             return len(self._sealed)
         if not self._items:
             return 0
-        tensors = sum(v.nbytes for v in self._items.values() if isinstance(v, Tensor))
-        return len(self._head(_layout(self._shapes())[0])) + tensors
+        layout, _ = _layout(self._shapes())
+        return len(self._header(layout)) + sum(tensor.nbytes for _, tensor in self._tensors())
 
     def _shapes(self) -> _Shapes:
-        return tuple(
-            (n, v.dtype, tuple(v.shape)) for n, v in self._items.items() if isinstance(v, Tensor)
-        )
+        return tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self._tensors())
 
-    def _head(self, layout: str) -> bytes:
-        """Length and header: the scalars, then where each tensor lies."""
+    def _header(self, layout: str) -> bytes:
+        """The header and, before it, its length: the scalars, then where each tensor lies."""
         scalars = json.dumps({n: v for n, v in self._items.items() if not isinstance(v, Tensor)})
-        text = f'{{"__metadata__":{{"scalars":{json.dumps(scalars)}}}{"," * (layout != "}")}{layout}'.encode()
+        comma = "," * (layout != "}")
+        text = f'{{"__metadata__":{{"scalars":{json.dumps(scalars)}}}{comma}{layout}'.encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
 
     @property
     def floats(self) -> int:
-        """How many floating-point numbers its tensors hold: what papers count as communicated parameters."""
-        return sum(
-            v.numel()
-            for v in self._items.values()
-            if isinstance(v, Tensor) and v.is_floating_point()
-        )
-
-
-def _own(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+        """How many floating-point numbers it holds: what papers count as sent parameters."""
+        return sum(tensor.numel() for _, tensor in self._tensors() if tensor.is_floating_point())
 
 
 def _mark(value: Value) -> tuple[object, ...]:
     if not isinstance(value, Tensor):
         return (repr(value),)
-    # Tensors of inference mode do not count how often they were written to: each look at one is another.
-    return id(value), object() if value.is_inference() else value._version
+    if value.is_inference():  # such a tensor does not count writes, so it never equals itself
+        return id(value), object()
+    return id(value), value._version
 
 
 @lru_cache(maxsize=4096)
 def _layout(shapes: _Shapes) -> tuple[str, tuple[str, ...]]:
-    """What safetensors says in its header of such tensors, and their order: such are really written once."""
+    """The header that safetensors writes for such tensors, and their order.
+
+    The library itself writes them once, full of zeros, to find out.
+    """
     data = save({name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in shapes})
     text = data[8 : 8 + int.from_bytes(data[:8], "little")].decode().rstrip()
     return text[1:], tuple(json.loads(text))
 
 
 def _raw(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, as they lie in memory if they lie in plain order."""
+    """A tensor's bytes, without a copy if they lie in plain order in this machine's memory."""
     plain = tensor.detach().cpu().contiguous()
-    flat = plain.as_strided(
-        (plain.numel(),), (1,)
-    )  # a single number may claim to be 0 apart from the next
+    # Not `flatten`: a tensor of one element may have a stride of 0, which `view(uint8)` refuses.
+    flat = plain.as_strided((plain.numel(),), (1,))
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _tensor(
-    memory: bytearray, start: int, dtype: str, shape: list[int], data_offsets: list[int]
-) -> Tensor:
-    count, kind = math.prod(shape), _DTYPES[dtype]
-    if not count:
-        return torch.empty(shape, dtype=kind)
-    return torch.frombuffer(memory, dtype=kind, count=count, offset=start + data_offsets[0]).view(
-        shape
-    )
+class _Header(NamedTuple):
+    """What a header says: the scalars, where each tensor lies, and where the last one ends."""
+
+    scalars: dict[str, Scalar]
+    places: tuple[tuple[str, torch.dtype, list[int], int, int], ...]  # ..., shape, size, offset
+    end: int
+
+
+@lru_cache(maxsize=512)
+def _read(text: bytes) -> _Header:
+    """What this header says. Many payloads have the same one, so each is read and checked once.
+
+    As the format demands, tensors follow each other without gaps or overlaps.
+    """
+    layout = json.loads(text)
+    scalars = json.loads(layout.pop("__metadata__")["scalars"])
+    if not layout.keys().isdisjoint(scalars):
+        raise ValueError("a tensor and a scalar have the same name")
+    places = []
+    end = 0
+    for name, entry in sorted(layout.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype = _DTYPES[entry["dtype"]]
+        shape = entry["shape"]
+        first, last = entry["data_offsets"]
+        numbers = (first, last, *shape)
+        if set(map(type, numbers)) != {int} or min(numbers) < 0:
+            raise ValueError(f"shape and place of {name!r} are not whole numbers")
+        size = math.prod(shape)
+        if first != end or last - first != size * dtype.itemsize:
+            raise ValueError(f"{name!r} does not lie where it should")
+        places.append((name, dtype, shape, size, first))
+        end = last
+    return _Header(scalars, tuple(places), end)
+
+
+def _views(memory: bytearray, start: int, header: _Header) -> dict[str, Tensor]:
+    """The tensors of a payload as views of its memory, in which they begin at `start`."""
+    tensors = {}
+    for name, dtype, shape, size, offset in header.places:
+        if size:
+            flat = torch.frombuffer(memory, dtype=dtype, count=size, offset=start + offset)
+            tensors[name] = flat.view(shape)
+        else:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+    return tensors

@@ -1,6 +1,7 @@
 """Randomness as a value: every draw comes from a key of (seed, round, client, purpose).
 
-No generator is shared or carried along, so results cannot depend on which worker runs a client, or when.
+No generator is shared or carried along, so results cannot depend on which worker runs a client, or
+when.
 """
 
 from __future__ import annotations

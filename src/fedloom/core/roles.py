@@ -1,4 +1,7 @@
-"""Roles: what happens to each tensor of a model. Decided by module or module type, never by a part of a name."""
+"""Roles: what happens to each tensor of a model.
+
+A module or module type decides, never a part of a name.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ Role = Literal["shared", "private", "frozen"]
 class Roles:
     """One role for every parameter and buffer of `model`.
 
-    `shared` travels and is averaged, `private` never leaves the client, `frozen` is never trained nor sent. `private` and
-    `frozen` list modules of the model or module types (`[model.head]`, `[nn.BatchNorm2d]`); what they do not claim is
-    shared. Buffers follow their module, so BatchNorm statistics have a role like everything else.
+    `shared` travels and is averaged, `private` never leaves the client, `frozen` is neither trained
+    nor sent. `private` and `frozen` list modules of the model or module types (`[model.head]`,
+    `[nn.BatchNorm2d]`); what they do not claim is shared. Buffers follow their module, so BatchNorm
+    statistics have a role like everything else.
     """
 
     def __init__(
@@ -37,12 +41,11 @@ class Roles:
 
     def also(self, model: nn.Module, *, private: Iterable[nn.Module | type[nn.Module]]) -> Roles:
         """These roles, with more modules `private`."""
-        more = copy.copy(self)
-        more.of = {
-            **self.of,
-            **{n: r for n, r in Roles(model, private=private).of.items() if r == "private"},
-        }
-        return more
+        roles = copy.copy(self)
+        roles.of = dict(self.of)
+        for name in Roles(model, private=private).names("private"):
+            roles.of[name] = "private"
+        return roles
 
     def names(self, role: Role) -> list[str]:
         """The names of all tensors with this role, in the model's order."""
@@ -50,17 +53,17 @@ class Roles:
 
 
 def _claimed(model: nn.Module, claims: list[nn.Module | type[nn.Module]]) -> Iterator[str]:
+    """The names of all tensors that belong to one of these modules or module types."""
     for claim in claims:
         if not isinstance(claim, (nn.Module, type)):
             raise FedloomError(f"roles are given to modules or module types, not to {claim!r}.")
-        found = False
-        for prefix, module in model.named_modules(remove_duplicate=False):
+        prefixes = []
+        for name, module in model.named_modules(remove_duplicate=False):
             if module is claim or (isinstance(claim, type) and isinstance(module, claim)):
-                found = True
-                yield from (
-                    n for n in model.state_dict() if not prefix or n.startswith(f"{prefix}.")
-                )
-        if not found and isinstance(claim, nn.Module):
-            raise FedloomError(
-                f"a {type(claim).__name__} that is given a role is not part of the model."
-            )
+                prefixes.append(f"{name}." if name else "")
+        if not prefixes and isinstance(claim, nn.Module):
+            kind = type(claim).__name__
+            raise FedloomError(f"a {kind} that is given a role is not part of the model.")
+        for name in model.state_dict():
+            if name.startswith(tuple(prefixes)):
+                yield name

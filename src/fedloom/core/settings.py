@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator, Field
 
-# What changes when the setting does: which samples clients have, the numbers that come out, or nothing
-# but where and how fast they are computed.
+# What changes when the setting does: which samples clients have, the numbers that come out, or
+# nothing but where and how fast they are computed.
 Affects = Literal["data", "result", "nothing"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -29,8 +29,8 @@ def setting(
 ) -> Any:
     """A field of a method, a plug-in or a section of the config.
 
-    `description` is a whole sentence. `symbol` is the paper's letter for it. `checks` go to pydantic
-    (`ge=0`, `le=1`).
+    `description` is a whole sentence. `symbol` is the paper's letter for it. pydantic gets the
+    `checks` (`ge=0`, `le=1`).
     """
     extra = {"symbol": symbol, "affects": affects}
     return Field(default, description=description, json_schema_extra=extra, **checks)
@@ -69,5 +69,5 @@ Names = Annotated[tuple[str, ...], Listed]
 
 
 def part_of(n: int, share: float) -> int:
-    """How many whole things a share of `n` is: 0.29 of 100 is 29, although 0.29 * 100 < 29 in floats."""
+    """How many whole things a share of `n` is: 0.29 of 100 is 29, although 0.29 * 100 < 29."""
     return int(n * share + 1e-9)

@@ -1,4 +1,4 @@
-"""`Tree`: named tensors with arithmetic, so that methods can be written as the papers write them."""
+"""`Tree`: named tensors with arithmetic, so that methods read as the papers write them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Number = int | float | Tensor
 
 
 class Tree(Mapping[str, Tensor]):
-    """An immutable mapping of names to tensors. `a - b`, `0.5 * a`, `a.dot(b)` act on all tensors at once.
+    """An immutable mapping of names to tensors; `a - b`, `0.5 * a`, `a.dot(b)` act on all at once.
 
-    Trees in one expression must have the same names; the order of names does not matter. Operations never change
-    their operands and never share memory with them, except `only` and `without`, which are views.
+    Trees in one expression must have the same names; the order of names does not matter. Operations
+    never change their operands and never share memory with them, except `only`, `without` and `|`,
+    which return views.
     """
 
     __slots__ = ("_items",)
@@ -37,31 +38,34 @@ class Tree(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"Tree({', '.join(f'{n}: {tuple(t.shape)}' for n, t in self._items.items())})"
 
-    # -- arithmetic ---------------------------------------------------------------------------------------------
+    # -- arithmetic -------------------------------------------------------------------------
     def _list(self) -> list[Tensor]:
         return list(self._items.values())
 
     def _like(self, other: Tree) -> list[Tensor]:
-        """`other`'s tensors in the order of mine; names and shapes must agree."""
+        """`other`'s tensors in the order of this tree's; names and shapes must agree."""
         if self._items.keys() != other._items.keys():
-            odd = sorted(self._items.keys() ^ other._items.keys())
+            unmatched = sorted(self._items.keys() ^ other._items.keys())
             raise FedloomError(
-                f"trees have different names: {odd[0]!r} is in only one of them ({len(odd)} such)."
+                f"trees have different names: {unmatched[0]!r} is in only one of them "
+                f"({len(unmatched)} such)."
             )
         tensors = [other._items[n] for n in self._items]
         for name, mine, theirs in zip(self._items, self._items.values(), tensors, strict=True):
             if mine.shape != theirs.shape:
-                raise FedloomError(
-                    f"tensor {name!r} has shape {tuple(theirs.shape)}, expected {tuple(mine.shape)}."
-                )
+                shape, expected = tuple(theirs.shape), tuple(mine.shape)
+                raise FedloomError(f"tensor {name!r} has shape {shape}, expected {expected}.")
         return tensors
 
     def _new(self, tensors: Iterable[Tensor]) -> Tree:
         return Tree(zip(self._items, tensors, strict=True))
 
     def _apply(self, foreach: Callable[..., Any], other: Any) -> Tree:
-        args = self._like(other) if isinstance(other, Tree) else other
-        return self._new(foreach(self._list(), args)) if self._items else Tree()
+        if isinstance(other, Tree):
+            other = self._like(other)
+        if not self._items:
+            return Tree()
+        return self._new(foreach(self._list(), other))
 
     def __add__(self, other: Tree | Number) -> Tree:
         return self._apply(torch._foreach_add, other)
@@ -85,29 +89,35 @@ class Tree(Mapping[str, Tensor]):
 
     def dot(self, other: Tree) -> Tensor:
         """The inner product over all tensors together."""
-        self._like(other)  # the check
-        products = [
-            (self[n] * other[n]).sum() for n in sorted(self)
-        ]  # sorted: rounding must not depend on the order
-        return torch.stack(products).sum() if products else torch.zeros(())
+        self._like(other)  # refuses other names and shapes
+        # Sorted, because rounding must not depend on the order of names.
+        products = [(self[n] * other[n]).sum() for n in sorted(self)]
+        if not products:
+            return torch.zeros(())
+        return torch.stack(products).sum()
 
     def norm(self) -> Tensor:
         """The Euclidean norm over all tensors together (not per tensor)."""
         return self.dot(self).sqrt()
 
     def towards(self, other: Tree, share: float | Tree) -> Tree:
-        """`self + share * (other - self)`, exactly `self` at 0 and `other` at 1; `share` may differ by element.
+        """`self + share * (other - self)`: exactly `self` at 0 and exactly `other` at 1.
 
-        Integer tensors (counters) take the larger value.
+        `share` may be a tree, with a share for each element. Integer tensors (counters) take the
+        larger value.
         """
-        shares: list[Any] = self._like(share) if isinstance(share, Tree) else [share] * len(self)
-        pairs = zip(self._list(), self._like(other), shares, strict=True)
-        return self._new(
-            torch.lerp(a, b, s) if a.is_floating_point() else torch.maximum(a, b)
-            for a, b, s in pairs
-        )
+        shares: list[Any] = [share] * len(self)
+        if isinstance(share, Tree):
+            shares = list(self._like(share))
+        tensors = []
+        for mine, theirs, part in zip(self._list(), self._like(other), shares, strict=True):
+            if mine.is_floating_point():
+                tensors.append(torch.lerp(mine, theirs, part))
+            else:
+                tensors.append(torch.maximum(mine, theirs))
+        return self._new(tensors)
 
-    # -- structure ----------------------------------------------------------------------------------------------
+    # -- structure --------------------------------------------------------------------------
     def map(self, fn: Callable[[Tensor], Tensor]) -> Tree:
         """A tree of `fn(tensor)`."""
         return self._new(fn(t) for t in self._list())
@@ -121,9 +131,10 @@ class Tree(Mapping[str, Tensor]):
         return self.map(lambda t: t.detach().clone(memory_format=torch.contiguous_format))
 
     def only(self, names: Iterable[str]) -> Tree:
-        """The part with these names (a view); a name that is not there is an error."""
+        """The part with these names (a view); a missing name is an error."""
         wanted = set(names)
-        if missing := wanted - self._items.keys():
+        missing = wanted - self._items.keys()
+        if missing:
             raise FedloomError(f"no tensor named {min(missing)!r} in {self!r}")
         return Tree((n, t) for n, t in self._items.items() if n in wanted)
 
@@ -146,8 +157,9 @@ class Tree(Mapping[str, Tensor]):
 class Mean:
     """A weighted mean that is updated as trees arrive, so memory does not grow with their number.
 
-    Written as `mean += (tree - mean) * weight / total`: one tree, or equal trees, give back exactly that tree.
-    Integer tensors (BatchNorm's batch counter) take the largest value, for a mean of counters means nothing.
+    It computes `mean += (tree - mean) * weight / total`, so the mean of one tree, or of equal
+    trees, is exactly that tree. Integer tensors (BatchNorm's batch counter) take the largest value,
+    because a mean of counters means nothing.
     """
 
     def __init__(self) -> None:
@@ -155,7 +167,7 @@ class Mean:
         self._mean: Tree | None = None
 
     def add(self, tree: Tree, weight: float = 1.0) -> None:
-        """Count `tree` with `weight` (not negative; a weight of 0 counts for nothing)."""
+        """Add `tree` with `weight`, which is not negative; a weight of 0 adds nothing."""
         weight = float(weight)
         if not 0 <= weight < float("inf"):
             raise FedloomError(
@@ -172,7 +184,8 @@ class Mean:
         if pairs:
             floats, arrived = (list(ts) for ts in zip(*pairs, strict=True))
             share = weight / self.total
-            if share < 0.5:  # the same formula in one pass; from 0.5 on `lerp` has another
+            # Below 0.5 `lerp` computes the same formula in one pass; from there on, another one.
+            if share < 0.5:
                 torch._foreach_lerp_(floats, cast(list[Tensor], arrived), share)
             else:
                 step = torch._foreach_sub(cast(list[Tensor], arrived), floats)
@@ -182,5 +195,7 @@ class Mean:
                 torch.maximum(m, n, out=m)
 
     def value(self, default: Tree) -> Tree:
-        """The mean so far, or `default` if nothing with weight arrived."""
-        return default if self._mean is None else self._mean
+        """The mean so far, or `default` if nothing with a weight has arrived."""
+        if self._mean is None:
+            return default
+        return self._mean
