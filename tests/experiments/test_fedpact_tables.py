@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from fedloom.cli.progress import Watch
-from fedloom.experiments import reproduce as module
-from fedloom.experiments.reproduce import markdown, recipe, reproduce, side_by_side, tables, titled
+from fedloom.experiments import recipe as recipes
+from fedloom.experiments.board import markdown, side_by_side
+from fedloom.experiments.recipe import recipe, tables, titled
+from fedloom.experiments.reproduce import reproduce
 
 OURS = [name for name in tables() if name.startswith("fedpact-")]
 
@@ -102,7 +104,7 @@ def test_settings_of_one_name_stand_side_by_side(
     (tmp_path / "package/tables/made-1.toml").write_text(
         TINY.replace('encoder = "vit-mini"\nmodel = "linear"\nnetwork = {}', "")
     )
-    monkeypatch.setattr(module, "files", lambda _: tmp_path / "package")
+    monkeypatch.setattr(recipes, "files", lambda _: tmp_path / "package")
     watch = Watch(Console(), 1, quiet=True)
     lacking = reproduce("made-1", "mini", tmp_path / "none", watch)
     assert all(
@@ -129,7 +131,7 @@ def test_settings_of_one_name_stand_side_by_side(
     assert rows["G"]["ours"] == rows["P"]["ours"]  # FedAvg's personal model is the common one
     runs = sorted(p.name for p in (tmp_path / "R").glob("fedavg-*"))
     assert len(runs) == 4  # two rows show the same run
-    rates = {json.loads(json.dumps(module.recipe("made-1").config(s, "mini", r, 0, {}).training.lr))
-             for s in module.recipe("made-1").settings for r in ("P", "Quick")}  # fmt: skip
+    rates = {json.loads(json.dumps(recipe("made-1").config(s, "mini", r, 0, {}).training.lr))
+             for s in recipe("made-1").settings for r in ("P", "Quick")}  # fmt: skip
     assert rates == {0.07, 0.05, 0.2}
     assert "| G |" in markdown(board) and "Mean, ours" in markdown(board)

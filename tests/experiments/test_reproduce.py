@@ -18,8 +18,9 @@ from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
 from fedloom.engine.checkpoint import Store
 from fedloom.engine.run import Run
-from fedloom.experiments import reproduce as module
-from fedloom.experiments.reproduce import overview, recipe, reproduce, tables
+from fedloom.experiments import recipe as recipes
+from fedloom.experiments.recipe import overview, recipe, tables
+from fedloom.experiments.reproduce import _changed, reproduce
 
 COMPARISONS = [
     "f2dc-1",
@@ -75,7 +76,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of recipes with one small table in it."""
     (tmp_path / "package/tables").mkdir(parents=True)
     (tmp_path / "package/tables/made-1.toml").write_text(TINY)
-    monkeypatch.setattr(module, "files", lambda _: tmp_path / "package")
+    monkeypatch.setattr(recipes, "files", lambda _: tmp_path / "package")
 
 
 def test_all_tables_are_there_and_listed() -> None:
@@ -89,7 +90,7 @@ def test_a_recipe_is_whole(name: str) -> None:
     table = recipe(name)
     assert len(table.rows) >= (7 if name in COMPARISONS else 2)
     for setting in table.settings:
-        known = [row for row in setting.rows if module._here(table.method(row))]
+        known = [row for row in setting.rows if recipes.available(table.method(row))]
         assert len(known) >= 2
         for scale in ("mini", "full"):
             configs = [table.config(setting, scale, row, 0, {}) for row in known]
@@ -196,7 +197,7 @@ def test_a_network_that_is_not_the_papers_is_told_in_words(
 ) -> None:
     table = recipe(name)
     assert words in " ".join(table.settings[0].differs)
-    said = module._changed(table, table.settings[0])
+    said = _changed(table, table.settings[0])
     assert any(s.startswith(changed) for s in said) and not any(
         "network" in s or "encoder" in s for s in said
     )
@@ -368,8 +369,8 @@ def test_every_setting_at_hand_can_be_dealt_out() -> None:
     for name in sorted(TABLES):
         table = recipe(name)
         for setting in table.settings:
-            if module._with_data(setting, "mini", None)[1] is None:
-                row = next(row for row in setting.rows if module._here(table.method(row)))
+            if recipes.locate_data(setting, "mini", None)[1] is None:
+                row = next(row for row in setting.rows if recipes.available(table.method(row)))
                 paths = [p for paths in setting.columns.values() for p in paths]
                 wanted = {d for p in paths for d in re.findall(r"(?:domains|similarity)\.(\w+)", p)}
                 cases.append(

@@ -28,7 +28,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..experiments.reproduce import Recipe, Scale
+    from ..experiments.recipe import Recipe, Scale
 
 SCALES: tuple[Scale, ...] = ("mini", "full")
 
@@ -81,7 +81,7 @@ def reproduce(
     run, where its method or its data are missing. The command reuses finished runs and continues
     interrupted ones.
     """
-    from ..experiments.reproduce import overview, recipe
+    from ..experiments.recipe import overview, recipe
     from ..experiments.reproduce import reproduce as carry_out
 
     if list_ or table is None:
@@ -123,7 +123,7 @@ def _announcement(
     encoder: str | None,
     data_root: str | None,
 ) -> str:
-    from ..experiments.reproduce import titled
+    from ..experiments.recipe import titled
 
     title = f"{titled(plan, scale)}: scale {scale}"
     if scale == "full":
@@ -138,7 +138,7 @@ def _estimate(
     plan: Recipe, methods: Sequence[str], parts: Sequence[str], data_root: str | None
 ) -> str:
     """How long a part of a table will take."""
-    from ..experiments.reproduce import at_hand, is_part
+    from ..experiments.recipe import at_hand, is_part
 
     rows = [row for row in plan.rows if not methods or plan.method(row) in methods]
     available = at_hand(plan, "mini", data_root)
@@ -167,7 +167,7 @@ def _print_overview(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _print_board(board: Mapping[str, Any], folder: Path) -> None:
-    from ..experiments.reproduce import asked_for
+    from ..experiments.board import asked_for
 
     for block in asked_for(board):
         console.print(_block_table(block))
@@ -190,7 +190,7 @@ def _print_board(board: Mapping[str, Any], folder: Path) -> None:
 
 def _block_table(block: Mapping[str, Any]) -> Table:
     """Our figures of a setting above the paper's, without spreads, which would not fit."""
-    from ..experiments.reproduce import texts
+    from ..experiments.board import texts
 
     table = Table(
         "method",

@@ -11,12 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
 
-from ..cli.progress import Watch
 from ..client.training import Training
 from ..core.files import write_atomic
 from ..core.version import __version__
@@ -26,8 +25,9 @@ from ..metrics.accuracy import compared, worst_share
 from ..metrics.summary import summarise_run
 from ..report import render_comparison
 from .flops import flops_per_round
-from .plan import Cell, Dealer, Logs, carry_out, plan
+from .plan import Cell, Dealer, Display, Logs, carry_out, plan
 from .statistics import ALPHA, paired_tests
+from .values import mean_and_std, value_at
 
 ALWAYS = ("local", "fedavg")  # what every method has to be measured against
 TUNED = "fedavg-tuned"  # not `fedavg-ft`, a method of its own, which tunes the newest average rather than the one before
@@ -46,7 +46,7 @@ def with_references(methods: Sequence[str]) -> list[str]:
 def compare(
     configs: Sequence[Config],
     out: Path,
-    watch: Watch,
+    watch: Display,
     title: str,
     target: float | None = None,
     logs: Logs | None = None,
@@ -104,7 +104,9 @@ def leaderboard(
         for seed, run in own.items():
             if name != "local" and seed in alone and run.federation == alone[seed].federation:
                 run.summary["better_than_local"] = compared(run.clients, alone[seed].clients)
-    reached = [v for r in alone.values() if (v := _at(r.summary, COLUMNS["personal"])) is not None]
+    reached = [
+        v for r in alone.values() if (v := value_at(r.summary, COLUMNS["personal"])) is not None
+    ]
     said = "given"
     if target is None and reached:
         target, said = mean(reached), "what local reaches"
@@ -195,7 +197,7 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
 
 def figures(run: Run, target: float | None) -> dict[str, Any]:
     """One run's columns."""
-    found: dict[str, Any] = {name: _at(run.summary, path) for name, path in COLUMNS.items()}
+    found: dict[str, Any] = {name: value_at(run.summary, path) for name, path in COLUMNS.items()}
     found["worst_decile"] = worst_share(run.clients)
     found |= dict.fromkeys(("rounds_to_target", "bytes_to_target", "seconds_to_target"))
     for m in run.metrics if target is not None else ():
@@ -214,17 +216,14 @@ def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean over seeds, and std (ddof 1) where there are several, of every column and domain."""
     row: dict[str, Any] = {}
     for name in (*COLUMNS, *EXTRA):
-        row[name], row[f"{name}_std"] = _spread([r[name] for r in runs])
-    domains = {d: _spread([r["domains"].get(d) for r in runs]) for r in runs for d in r["domains"]}
+        row[name], row[f"{name}_std"] = mean_and_std([r[name] for r in runs])
+    domains = {
+        d: mean_and_std([r["domains"].get(d) for r in runs]) for r in runs for d in r["domains"]
+    }
     row["domains"] = {d: value for d, (value, _) in domains.items()}
     row["domains_std"] = {d: std for d, (_, std) in domains.items()}
     row["target_reached"] = sum(r["rounds_to_target"] is not None for r in runs)
     return row
-
-
-def _spread(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    known = [v for v in values if v is not None]
-    return (mean(known) if known else None), (stdev(known) if len(known) > 1 else None)
 
 
 def _flops(cells: Sequence[Cell], out: Path, dealer: Dealer) -> dict[str, float | None]:
@@ -380,15 +379,6 @@ def _table(
     lines = [["method", *(name for name, *_ in columns)], ["---"] + ["---:"] * len(columns)]
     lines += [[r["method"], *(cell(r, c, f, d, spreads) for _, c, f, d in columns)] for r in rows]
     return [f"| {' | '.join(line)} |" for line in lines]
-
-
-def _at(values: Mapping[str, Any], path: str) -> float | None:
-    found: Any = values
-    for key in path.split("."):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(key)
-    return found
 
 
 __all__ = ["compare", "leaderboard", "markdown", "plan", "with_references"]

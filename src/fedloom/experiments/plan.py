@@ -1,4 +1,4 @@
-"""Many runs in one folder: what is there already is used, what is missing is run, what fails does not stop the rest."""
+"""Many runs in one folder: reuse finished runs, run what is missing, note what fails and go on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ..cli.progress import Watch
 from ..core.errors import FedloomError, unknown
 from ..core.files import write_atomic
 from ..core.lookup import find, parsed
@@ -24,14 +23,35 @@ from ..engine.run import Run, deal, execute
 from ..executors import EXECUTORS
 from ..metrics.cost import forget_peak
 
-# What a config says beside the federation; all the rest decides who has which samples.
+# The parts of a config that do not change the federation; all others decide who has which samples.
 NOT_DATA = {"method", "hyper", "training", "schedule", "execution", "model", "network", "format"}
+COMMON_SETTINGS = (
+    Config,
+    settings.Schedule,
+    settings.Training,
+    settings.Source,
+    settings.Execution,
+)
+
 Logs = Callable[[Config, Path], AbstractContextManager[Sequence[Callback]]]
+
+
+class Display(Callback, Protocol):
+    """What shows how far many runs have got."""
+
+    def total(self, rounds: int) -> None:
+        """Set the number of rounds of all runs."""
+
+    def begin(self, label: str, before: int = 0) -> None:
+        """Start on a run; the runs before it have `before` rounds."""
+
+    def note(self, text: str) -> None:
+        """Show a line of text."""
 
 
 @dataclass
 class Cell:
-    """One run of a grid: what was wanted, where it lives, and what came of it."""
+    """One of many runs: its config, its folder, and its result or its error."""
 
     config: Config
     folder: Path
@@ -50,9 +70,11 @@ class Cell:
 
 
 def name_of(method: str) -> str:
-    """How a method is called in tables and folders."""
+    """The name of a method in tables and folders."""
     file, plugged = parsed(method)
-    return "+".join([Path(file).stem, *plugged]) if file.endswith(".py") else method
+    if file.endswith(".py"):
+        return "+".join([Path(file).stem, *plugged])
+    return method
 
 
 def plan(
@@ -61,75 +83,82 @@ def plan(
     given: Mapping[str, Any],
     changes: Mapping[str, Any],
 ) -> list[Config]:
-    """One config per seed and method, each named once. A change `fedprox.mu` concerns that method only.
+    """One config per seed and method. A change `fedprox.mu` applies to that method only.
 
-    All methods of a seed come before the next seed, so that an interrupted comparison has whole seeds.
+    All methods of a seed come before the next seed, so an interrupted comparison has whole seeds.
     """
-    methods, seeds = list(dict.fromkeys(methods)), list(dict.fromkeys(seeds))
-    names = [name_of(m) for m in methods]
-    if twice := [n for i, n in enumerate(names) if n in names[:i]]:
-        raise FedloomError(f"two of the methods are called {twice[0]!r}: rename one of the files.")
-    own = {m: _concerning(m, methods, changes) for m in methods}
-    return [build({**given, "method": m, "seed": seed}, own[m]) for seed in seeds for m in methods]
+    methods = list(dict.fromkeys(methods))
+    names = [name_of(method) for method in methods]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise FedloomError(f"two of the methods are called {name!r}: rename one of the files.")
+    changes_of = {method: _changes_of(method, methods, changes) for method in methods}
+    configs = []
+    for seed in dict.fromkeys(seeds):
+        for method in methods:
+            configs.append(build({**given, "method": method, "seed": seed}, changes_of[method]))
+    return configs
 
 
-def _concerning(method: str, methods: Sequence[str], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes for one method, without its name in front. What fits no method is refused here, with advice."""
+def _changes_of(method: str, methods: Sequence[str], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes for one method, without its name in front; those for no method are refused."""
     general: dict[str, Any] = {}
     special: dict[str, Any] = {}
     names = [name_of(m) for m in methods]
     for key, value in changes.items():
         front, dot, rest = key.partition(".")
-        if dot and front in names:
-            if front == name_of(method):
-                # Said of the method, so its own setting is meant where a partition or model has one of that name too.
-                own = rest in {f.name for f in fields(find(method))}  # type: ignore[arg-type]
-                special[f"hyper.{rest}" if own else rest] = value
-        elif dot and front not in SECTIONS:
-            if front in method_names():
-                raise FedloomError(
-                    f"{key}: {front} is not among the methods compared ({', '.join(names)})."
-                )
-            raise unknown("method or section", front, {*names, *SECTIONS})
-        else:
+        if not dot or (front in SECTIONS and front not in names):
             _refuse_private(key, value, methods)
             general[key] = value
+        elif front == name_of(method):
+            # The method's setting is meant, even if a partition or model has one of that name.
+            special[f"hyper.{rest}" if rest in _hyper(method) else rest] = value
+        elif front in names:
+            continue
+        elif front in method_names():
+            listed = ", ".join(names)
+            raise FedloomError(f"{key}: {front} is not among the methods compared ({listed}).")
+        else:
+            raise unknown("method or section", front, {*names, *SECTIONS})
     return general | special
 
 
+def _hyper(method: str) -> set[str]:
+    """The names of a method's hyper-parameters."""
+    return {field.name for field in fields(find(method))}  # type: ignore[arg-type]
+
+
 def _refuse_private(key: str, value: Any, methods: Sequence[str]) -> None:
-    """A setting that only some of the methods have must say whose it is."""
+    """A setting that only some of the methods have must name the method it is for."""
     section, _, bare = key.rpartition(".")
-    owners = [name_of(m) for m in methods if bare in {f.name for f in fields(find(m))}]  # type: ignore[arg-type]
-    shared = section != "hyper" and any(
-        bare in part.model_fields
-        for part in (
-            Config,
-            settings.Schedule,
-            settings.Training,
-            settings.Source,
-            settings.Execution,
-        )
-    )
-    if owners and len(owners) < len(methods) and not shared:
-        said = " or ".join(f"{owner}.{bare}={value}" for owner in owners)
-        whose = f"{owners[0]} only" if len(owners) == 1 else "some methods only"
-        raise FedloomError(f"{bare!r} is a setting of {whose}: say --set {said}.")
+    owners = [name_of(method) for method in methods if bare in _hyper(method)]
+    if not owners or len(owners) == len(methods):
+        return
+    if section != "hyper" and any(bare in part.model_fields for part in COMMON_SETTINGS):
+        return
+    ways = " or ".join(f"{owner}.{bare}={value}" for owner in owners)
+    whose = f"{owners[0]} only" if len(owners) == 1 else "some methods only"
+    raise FedloomError(f"{bare!r} is a setting of {whose}: say --set {ways}.")
 
 
 def folder_of(out: Path, config: Config) -> Path:
-    """Where a run lives. The name changes with every setting that matters, and with the code of a user's own method."""
+    """The folder of a run.
+
+    Its name changes with every setting that matters, and with the code of a user's own method.
+    """
     digest = config.hash()
-    if (file := parsed(config.method)[0]).endswith(".py"):
+    file, _ = parsed(config.method)
+    if file.endswith(".py"):
         digest = hashlib.sha256(digest.encode() + Path(file).read_bytes()).hexdigest()
     return out / f"{name_of(config.method)}-s{config.seed}-{digest[:8]}"
 
 
 class Dealer:
-    """Federations from configs; the last one is kept, for runs that differ in the method alone."""
+    """Makes federations from configs; keeps the last for runs that differ in the method only."""
 
     def __init__(self) -> None:
-        self._key, self._made = "", None  # type: tuple[str, Federation | None]
+        self._key = ""
+        self._federation: Federation | None = None
 
     @staticmethod
     def key(config: Config) -> str:
@@ -138,58 +167,68 @@ class Dealer:
 
     def __call__(self, config: Config) -> Federation:
         key = self.key(config)
-        if self._made is None or key != self._key:
-            self._key, self._made = key, deal(config)
-        return self._made
+        if self._federation is None or key != self._key:
+            self._federation = deal(config)
+            self._key = key
+        return self._federation
 
 
 def carry_out(
     configs: Sequence[Config],
     out: Path,
-    watch: Watch,
+    watch: Display,
     dealer: Dealer | None = None,
     logs: Logs | None = None,
     labels: Sequence[str] = (),
 ) -> list[Cell]:
-    """Run what is missing. A run that fails is noted with its error (and `error.txt` in its folder); the rest goes on.
+    """Run what is missing.
 
-    `labels` are what runs are called while they go on; by default, their methods. Trouble with the data or with
-    folders that are there already is raised: it is no fault of a method.
+    A run that fails is noted with its error (and `error.txt` in its folder), and the others go on.
+    Trouble with the data or with an existing folder is raised: it is not a method's fault. `labels`
+    name the runs on the display; by default they are called by their methods.
     """
     dealer = dealer or Dealer()
     cells = [Cell(config, folder_of(out, config)) for config in configs]
+    _check(cells, watch)
+    rounds_before = 0
+    for i, cell in enumerate(cells):
+        label = labels[i] if labels else cell.name
+        label = f"[{i + 1}/{len(cells)}] {label} seed {cell.config.seed}"
+        watch.begin(label, before=rounds_before)
+        rounds_before += cell.config.schedule.rounds
+        _carry_out(cell, watch, dealer, logs)
+    return cells
+
+
+def _check(cells: Sequence[Cell], watch: Display) -> None:
+    """Refuse what cannot work before anything is computed, and say what is there already."""
+    finished = 0
     for cell in cells:
         EXECUTORS.find(cell.config.execution.executor)
         if (cell.folder / "config.toml").exists():
-            Run.load(
-                cell.folder
-            )  # a folder of another format is refused before anything is computed
-    if before := sum((cell.folder / "summary.json").exists() for cell in cells):
-        watch.note(f"{before} of {len(cells)} runs are there already")
-    done = 0
-    for i, cell in enumerate(cells, start=1):
-        called = labels[i - 1] if labels else cell.name
-        watch.begin(f"[{i}/{len(cells)}] {called} seed {cell.config.seed}", before=done)
-        done += cell.config.schedule.rounds
-        finished = (cell.folder / "summary.json").exists()
-        federation = None if finished else dealer(cell.config)
-        forget_peak()
-        try:
-            with (
-                logs(cell.config, cell.folder)
-                if logs and not finished
-                else nullcontext(()) as loggers
-            ):
-                cell.run = execute(
-                    cell.config, out=cell.folder, callbacks=[watch, *loggers], federation=federation
-                )
-            (cell.folder / "error.txt").unlink(missing_ok=True)
-        except Exception as error:  # whatever a method may raise
-            cell.error = (
-                str(error)
-                if isinstance(error, FedloomError)
-                else f"{type(error).__name__}: {error}"
+            Run.load(cell.folder)  # refuses a folder of another format
+        if (cell.folder / "summary.json").exists():
+            finished += 1
+    if finished:
+        watch.note(f"{finished} of {len(cells)} runs are there already")
+
+
+def _carry_out(cell: Cell, watch: Display, dealer: Dealer, logs: Logs | None) -> None:
+    finished = (cell.folder / "summary.json").exists()
+    federation = None if finished else dealer(cell.config)
+    logging: AbstractContextManager[Sequence[Callback]] = nullcontext(())
+    if logs and not finished:
+        logging = logs(cell.config, cell.folder)
+    forget_peak()
+    try:
+        with logging as loggers:
+            cell.run = execute(
+                cell.config, out=cell.folder, callbacks=[watch, *loggers], federation=federation
             )
-            cell.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(cell.folder / "error.txt", traceback.format_exc().encode())
-    return cells
+        (cell.folder / "error.txt").unlink(missing_ok=True)
+    except Exception as error:  # whatever a method may raise
+        cell.error = str(error)
+        if not isinstance(error, FedloomError):
+            cell.error = f"{type(error).__name__}: {error}"
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(cell.folder / "error.txt", traceback.format_exc().encode())

@@ -10,12 +10,11 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from ..cli.progress import Watch
 from ..core.errors import FedloomError
 from ..core.files import write_atomic
 from ..engine.config import Config, build, parse_set
-from .compare import _spread
-from .plan import Cell, Logs, carry_out
+from .plan import Cell, Display, Logs, carry_out
+from .values import mean_and_std
 
 Grid = dict[str, list[Any]]
 
@@ -72,7 +71,7 @@ def sweep(
     grid: Grid,
     configs: Sequence[Config],
     out: Path,
-    watch: Watch,
+    watch: Display,
     title: str,
     logs: Logs | None = None,
 ) -> dict[str, Any]:
@@ -105,8 +104,8 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
             r.summary["personal"].get("accuracy_mean", {}).get("best_by_validation") for r in runs
         ]
         row: dict[str, Any] = {"values": point}
-        row["validation"], row["validation_std"] = _spread(held)
-        row["test"], row["test_std"] = _spread(tested)
+        row["validation"], row["validation_std"] = mean_and_std(held)
+        row["test"], row["test_std"] = mean_and_std(tested)
         row["failed"] = [{"seed": c.config.seed, "error": c.error} for c in own if c.error]
         rows.append(row)
     # A point that fails for some seed is not chosen: its mean is over kinder seeds than the others'.

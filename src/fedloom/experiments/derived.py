@@ -1,0 +1,78 @@
+"""Figures that a table derives from its runs: how alike prototypes are, and what a round costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from torch import Tensor
+
+from ..engine.checkpoint import Store
+from .flops import flops_per_round
+from .plan import Cell, Dealer
+
+Cells = Sequence[tuple[str, Cell]]  # each with its row
+
+
+def compare_prototypes(cells: Cells, reference: str) -> None:
+    """Add to each run's summary how similar its class prototypes are to those of a row, by domain.
+
+    The similarity of two clients is the mean over classes of the inner products of their
+    prototypes, as the server last received them; over the domains, a run's figures are scaled to
+    sum to 1. The runs of the row `reference` itself get none.
+    """
+    prototypes = {}
+    for row, cell in cells:
+        if cell.run:
+            prototypes[row, cell.config.seed] = _received(cell)
+    for row, cell in cells:
+        seed = cell.config.seed
+        if cell.run and row != reference and (reference, seed) in prototypes:
+            products = prototypes[row, seed] * prototypes[reference, seed]
+            similar = products.sum(2).mean(1)
+            shares = (similar / similar.sum()).tolist()
+            domains = [client["domain"] for client in cell.run.federation["clients"]]
+            cell.run.summary["similarity"] = dict(zip(domains, shares, strict=True))
+
+
+def _received(cell: Cell) -> Tensor:
+    """Every client's prototypes at the end of a finished run."""
+    server = Store(cell.folder / "checkpoint").load().server
+    assert server is not None
+    return server.tensor("every")
+
+
+def count_costs(cells: Cells, reference: str, dealer: Dealer) -> None:
+    """Add to each run's summary what a round costs.
+
+    That is the numbers and megabytes that all clients send up, the floating-point operations of
+    local training, and the time of a round without evaluation, also relative to the row
+    `reference`.
+    """
+    seconds = {}
+    for row, cell in cells:
+        if cell.run:
+            seconds[row, cell.config.seed] = _seconds(cell)
+    for row, cell in cells:
+        if cell.run is None:
+            continue
+        summary = cell.run.summary
+        floats = (summary["floats"] or {}).get("up", 0) * len(cell.run.federation["clients"])
+        flops = flops_per_round(cell.run, dealer(cell.config))
+        time = seconds[row, cell.config.seed]
+        base = seconds.get((reference, cell.config.seed))
+        summary["cost"] = {
+            "upload": floats / 1e7,
+            "megabytes": summary["bytes"]["up"]["per_round"] / 1e6,
+            "flops": None if flops is None else flops / 1e10,
+            "seconds": time,
+            "ratio": time / base if time and base else None,
+        }
+
+
+def _seconds(cell: Cell) -> float | None:
+    """The median time of the rounds without evaluation."""
+    assert cell.run is not None
+    evaluated = {record["round"] for record in cell.run.metrics}
+    times = [t["seconds"] for t in cell.run.timing if t["round"] not in evaluated]
+    return median(times) if times else None
