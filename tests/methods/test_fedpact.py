@@ -20,7 +20,7 @@ from fedloom.engine.engine import Engine, first
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
 from fedloom.methods.fedpact import FedPACT
-from fedloom.parts.textual import pool_means, prototypes
+from fedloom.parts.pooling import pool_means, prototypes
 from fedloom.testing import checks
 
 Place = Callable[..., ClientWorker]

@@ -12,7 +12,7 @@ from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.fedpga import FedPGA
-from fedloom.parts.textual import prototypes
+from fedloom.parts.pooling import prototypes
 
 
 def joined(worker: ClientWorker) -> Payload:

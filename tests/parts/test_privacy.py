@@ -15,10 +15,11 @@ from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.core.rng import torch_rng
+from fedloom.methods._bases import Perturbed
 from fedloom.methods.fedpcl import FedPCL
 from fedloom.methods.fedproto import FedProto
 from fedloom.models import Task, build
-from fedloom.parts.privacy import Perturbed, account, epsilon
+from fedloom.parts.privacy import account, epsilon
 
 
 class Client:

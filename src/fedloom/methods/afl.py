@@ -23,8 +23,8 @@ from ..core.method import Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean
-from ..parts.received import Reporting
 from ..parts.simplex import project
+from ._bases import Reporting
 
 
 @method("afl")

@@ -19,14 +19,14 @@ from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.heads import CacheHead
-from ..parts.textual import Averaged
+from ._textual import AveragedHead
 
 
 @method("cachefl")
-class CacheFL(Averaged):
+class CacheFL(AveragedHead):
     """A common cache."""
 
-    traits = Averaged.traits.but(
+    traits = AveragedHead.traits.but(
         neutral=({"alpha": 0.0}, "zeroshot"),
         training={
             "optimizer": "adamw",

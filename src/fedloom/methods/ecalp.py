@@ -22,8 +22,9 @@ from ..core.lookup import method
 from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import Count, Positive, setting
+from ..parts.pooling import unit_features
 from ..parts.propagation import propagate
-from ..parts.textual import Textual, read, unit_features
+from ._textual import Textual, read
 
 
 @method("ecalp")

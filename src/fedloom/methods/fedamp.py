@@ -24,20 +24,18 @@ from torch import Tensor
 from ..core.errors import FedloomError
 from ..core.local import Fit, Local, Predictor, Worker
 from ..core.lookup import method
-from ..core.method import Update, Uploads
+from ..core.method import Traits, Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, Positive, setting
-from .fedavg import FedAvg
+from ._bases import Silent
 
 
 @method("fedamp")
-class FedAMP(FedAvg):
+class FedAMP(Silent):
     """Message passing: similar clients attract each other's models."""
 
-    traits = FedAvg.traits.but(
+    traits = Traits(
         by_client=None,
-        personalised=True,
-        averages=False,
         neutral=({"lam": 0.0, "self_share": 1.0}, "local"),
     )
     shares: Literal["cosine", "attention"] = setting("cosine", "How similarity becomes weights.")
@@ -54,12 +52,6 @@ class FedAMP(FedAvg):
         everybody = shared.map(lambda t: t.expand(worker.clients, *t.shape).clone())
         heard = torch.zeros(worker.clients, dtype=torch.bool)
         return Payload(params=everybody.only(params), rest=everybody.without(params), heard=heard)
-
-    def hello(self, local: Local) -> Payload:
-        return Payload()
-
-    def join(self, server: Payload, hellos: object) -> Payload:
-        return server
 
     def download(self, server: Payload, k: int) -> Payload:
         xi = self.xi(server, k)
@@ -118,9 +110,6 @@ class FedAMP(FedAvg):
             for name, tensor in up.tree("model").items():
                 (params if name in params else rest)[name][k] = tensor
         return server.replace(params=params, rest=rest, heard=heard)
-
-    def common(self, server: Payload, worker: Worker) -> Predictor | None:
-        return None
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

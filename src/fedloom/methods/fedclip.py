@@ -23,14 +23,14 @@ from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..parts.heads import AdapterHead
-from ..parts.textual import Averaged
+from ._textual import AveragedHead
 
 
 @method("fedclip")
-class FedCLIP(Averaged):
+class FedCLIP(AveragedHead):
     """A common adapter."""
 
-    traits = Averaged.traits.but(
+    traits = AveragedHead.traits.but(
         weighting="alike",
         training={
             "optimizer": "adam",

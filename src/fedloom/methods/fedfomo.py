@@ -25,12 +25,12 @@ from torch import Tensor
 from ..core.errors import FedloomError
 from ..core.local import Local, Predictor, Worker
 from ..core.lookup import method
-from ..core.method import Update, Uploads
+from ..core.method import Traits, Update, Uploads
 from ..core.payload import Payload
 from ..core.rng import numpy_rng
 from ..core.settings import NotNegative, Share, setting
 from ..core.tree import Mean, Tree
-from .fedavg import FedAvg
+from ._bases import Silent
 
 
 def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
@@ -39,13 +39,11 @@ def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 
 
 @method("fedfomo")
-class FedFomo(FedAvg):
+class FedFomo(Silent):
     """Each client chooses whose models to mix."""
 
-    traits = FedAvg.traits.but(
+    traits = Traits(
         by_client=None,
-        personalised=True,
-        averages=False,
         stage="after",
         neutral=({"models": 0}, "local"),
     )
@@ -59,12 +57,6 @@ class FedFomo(FedAvg):
                 "fedfomo weighs models on validation data, of which no client has any: set validation."
             )
         return Payload(affinity=torch.zeros(worker.clients, worker.clients))
-
-    def hello(self, local: Local) -> Payload:
-        return Payload()
-
-    def join(self, server: Payload, hellos: object) -> Payload:
-        return server
 
     def download(self, server: Payload, k: int) -> Payload:
         last, round = server.group("models"), int(server.number("round"))
@@ -116,9 +108,6 @@ class FedFomo(FedAvg):
             for j, omega in up.group("omega").items():
                 affinity[k, int(j)] += float(omega)
         return server.replace(models=Payload(models), affinity=affinity)
-
-    def common(self, server: Payload, worker: Worker) -> Predictor | None:
-        return None
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(self.mix(down, state, local)[0])

@@ -31,8 +31,9 @@ from ..core.rng import torch_rng
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..parts.alignment import alignment_gradient, gains
 from ..parts.heads import CacheHead, TextHead, scaled
+from ..parts.pooling import no_means, own_means, pool_means, prototypes
 from ..parts.serverside import adamw
-from ..parts.textual import Textual, no_means, own_means, pool_means, prototypes
+from ._textual import Textual
 
 
 @method("fedpact")

@@ -27,7 +27,6 @@ from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Positive, setting
-from ..parts.privacy import Perturbed
 from ..parts.prototype_contrast import (
     Weights,
     anchored_supcon,
@@ -37,6 +36,7 @@ from ..parts.prototype_contrast import (
     supcon,
 )
 from ..parts.prototypes import class_means, distance_to_own
+from ._bases import Perturbed
 
 
 @method("fedpcl")

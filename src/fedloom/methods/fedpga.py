@@ -23,7 +23,7 @@ from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Tree
-from ..parts.textual import no_means, own_means, pool_means, prototypes
+from ..parts.pooling import no_means, own_means, pool_means, prototypes
 from .cachefl import CacheFL
 
 

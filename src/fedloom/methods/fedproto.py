@@ -27,8 +27,8 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
-from ..parts.privacy import Perturbed
 from ..parts.prototypes import class_means, distance_to_own, nearest, table
+from ._bases import Perturbed
 from .local import Alone
 
 

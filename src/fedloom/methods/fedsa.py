@@ -33,7 +33,7 @@ from ..core.roles import Roles
 from ..core.settings import NotNegative, Share, setting
 from ..parts.anchors import semantic_anchors
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
-from ..parts.prototypical import Prototypical
+from ._bases import Prototypical
 
 
 @method("fedsa")

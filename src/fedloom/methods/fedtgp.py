@@ -30,8 +30,8 @@ from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Tree
 from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
-from ..parts.prototypical import Prototypical
 from ..parts.serverside import descend
+from ._bases import Prototypical
 
 
 @method("fedtgp")

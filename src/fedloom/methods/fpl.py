@@ -24,7 +24,7 @@ from ..core.settings import NotNegative, Positive, setting
 from ..parts.contrast import prototype_contrast
 from ..parts.finch import cluster_means
 from ..parts.prototypes import class_means, squared_gap
-from ..parts.prototypical import Prototypical
+from ._bases import Prototypical
 
 
 @method("fpl")

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..core.local import Local
 from ..core.lookup import method
-from ..core.payload import Payload
 from ..core.roles import Roles
+from ._bases import Silent
 from .fedavg import FedAvg
 
 
 @method("local")
-class Alone(FedAvg):
+class Alone(Silent, FedAvg):
     """FedAvg in which every tensor is private."""
 
-    traits = FedAvg.traits.but(
-        personalised=True,
-        averages=False,
-    )
+    traits = FedAvg.traits.but(personalised=True, averages=False)
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[model])
-
-    def hello(self, local: Local) -> Payload:
-        return Payload()
-
-    def join(self, server: Payload, hellos: object) -> Payload:
-        return server

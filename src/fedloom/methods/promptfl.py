@@ -24,14 +24,14 @@ from ..core.payload import Payload
 from ..core.settings import Count, setting
 from ..encoders import Dual, dual
 from ..parts.heads import PromptHead
-from ..parts.textual import Averaged
+from ._textual import AveragedHead
 
 
 @method("promptfl")
-class PromptFL(Averaged):
+class PromptFL(AveragedHead):
     """A common prompt."""
 
-    traits = Averaged.traits.but(
+    traits = AveragedHead.traits.but(
         weighting="alike",
         training={"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5},
     )

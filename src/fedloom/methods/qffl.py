@@ -20,8 +20,8 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
-from ..parts.received import Reporting
 from ..parts.updates import difference, moved
+from ._bases import Reporting
 
 
 @method("qffl")

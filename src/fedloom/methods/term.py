@@ -21,7 +21,7 @@ from ..core.method import Uploads
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.tree import Mean
-from ..parts.received import Reporting
+from ._bases import Reporting
 
 
 @method("term")

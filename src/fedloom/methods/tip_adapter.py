@@ -16,7 +16,8 @@ from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import NotNegative, Positive, setting
 from ..parts.heads import CacheHead
-from ..parts.textual import Textual, read, unit_features
+from ..parts.pooling import unit_features
+from ._textual import Textual, read
 
 
 @method("tip-adapter")

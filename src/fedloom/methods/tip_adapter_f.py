@@ -17,7 +17,7 @@ from ..core.local import Local, Predictor
 from ..core.lookup import method
 from ..core.method import Update
 from ..core.payload import Payload
-from ..parts.textual import read
+from ._textual import read
 from .tip_adapter import TipAdapter
 
 

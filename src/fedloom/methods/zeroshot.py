@@ -14,7 +14,7 @@ from ..core.lookup import method
 from ..core.method import Update
 from ..core.payload import Payload
 from ..parts.heads import TextHead
-from ..parts.textual import Textual, read
+from ._textual import Textual, read
 
 
 @method("zeroshot")

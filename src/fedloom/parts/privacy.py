@@ -15,49 +15,30 @@ which are sent as they are. The noise comes from the run's seed, so it hides not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass as validated
+import torch
 from torch import Tensor
 
 from ..core.errors import FedloomError
-from ..core.local import Local
-from ..core.settings import Positive, Share, setting
 from ..data.stress import NOISES
 
 
-@validated(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
-class Perturbed:
-    """Settings and work of a method whose clients send prototypes and nothing else that their inputs decide."""
+def gaussian_mechanism(
+    prototypes: Tensor, bound: float, spread: float, rng: torch.Generator
+) -> Tensor:
+    """Prototypes, a row each, cut to length `bound`, with normal noise of deviation `spread`."""
+    noise = spread * NOISES["gaussian"](prototypes, rng)
+    lengths = prototypes.norm(dim=1, keepdim=True)
+    return prototypes * (bound / lengths.clamp(min=bound)) + noise
 
-    perturb: Literal["none", "gaussian", "laplace", "exponential", "dp"] = setting(
-        "none",
-        "What happens to prototypes before they are sent: nothing, noise, or a Gaussian "
-        "mechanism (dp).",
-    )
-    shrink: Share = setting(0.1, "Of noise: what a prototype loses, (1 - shrink) C + noise.")
-    spread: Positive = setting(
-        0.05, "Of noise and dp: deviation (gaussian, dp), scale (laplace) or mean (exponential)."
-    )
-    bound: Positive = setting(1.0, "Of dp: the greatest length of a prototype.")
-    failure: Annotated[float, Field(gt=0, lt=1)] = setting(
-        1e-5, "Of dp: the delta for which epsilon is told."
-    )
 
-    def perturbed(self, prototypes: Tensor, local: Local) -> Tensor:
-        """Prototypes, a row each, as they are sent."""
-        if self.perturb == "none":
-            return prototypes
-        kind = "gaussian" if self.perturb == "dp" else self.perturb
-        noise = self.spread * NOISES[kind](prototypes, local.rng("perturb"))
-        if self.perturb == "dp":
-            lengths = prototypes.norm(dim=1, keepdim=True)
-            return prototypes * (self.bound / lengths.clamp(min=self.bound)) + noise
-        return (1 - self.shrink) * prototypes + noise
-
-    def promise(self) -> tuple[float, float] | None:
-        return (self.spread / (2 * self.bound), self.failure) if self.perturb == "dp" else None
+def noised(
+    prototypes: Tensor, kind: str, shrink: float, spread: float, rng: torch.Generator
+) -> Tensor:
+    """(1 - shrink) C + noise, with noise of this kind and size."""
+    noise = spread * NOISES[kind](prototypes, rng)
+    return (1 - shrink) * prototypes + noise
 
 
 def epsilon(multiplier: float, releases: int, delta: float) -> float:

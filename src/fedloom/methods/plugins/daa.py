@@ -24,7 +24,7 @@ from ...core.local import Local, Worker
 from ...core.lookup import plugin
 from ...core.payload import Payload
 from ...core.settings import Count, NotNegative, setting
-from ...parts.reweighting import Reweighting
+from .._bases import Reweighting
 
 
 @plugin("daa")

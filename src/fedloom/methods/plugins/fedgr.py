@@ -40,7 +40,7 @@ from ...parts.client_types import (
     schedule,
 )
 from ...parts.customising import balanced
-from ...parts.reweighting import Reweighting
+from .._bases import Reweighting
 
 Part = Annotated[float, Field(ge=0, le=1)]
 
