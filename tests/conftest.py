@@ -31,7 +31,7 @@ from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 # How long drawing an example takes says something about the machine only.
 settings.register_profile("fedloom", suppress_health_check=[HealthCheck.too_slow])
@@ -160,7 +160,7 @@ def place() -> Callable[..., ClientWorker]:
 
     def make(method: Method, data: Federation | None = None, **training: object) -> ClientWorker:
         settings = Training.model_validate({**method.traits.training, "batch": 8, **training})
-        return checks.place(method, data, settings)
+        return small_world.place(method, data, settings)
 
     return make
 

@@ -181,14 +181,14 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
 
     from fedloom import deploy
     from fedloom.encoders import Encoder, Preprocess
-    from fedloom.testing import checks
+    from fedloom.testing import small_world
 
     class Pixels(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             grey = x.mean(1).flatten(1)
             return torch.nn.functional.normalize(grey - grey.mean(1, keepdim=True), dim=1)
 
-    pair = checks.small_dual()
+    pair = small_world.small_dual()
     pair = replace(
         pair, image=Encoder("checks", 64, Preprocess(8), Pixels, settings="pixels of a test")
     )
@@ -225,14 +225,14 @@ def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
     from fedloom.core.lookup import make
     from fedloom.deploy import widened
     from fedloom.engine.engine import first
-    from fedloom.testing import checks
+    from fedloom.testing import small_world
 
     asked = 0
     for name in names():
         method = make(name)
         if method.traits.by_client is None or not method.traits.personalised:
             continue
-        worker = checks.place(method)
+        worker = small_world.place(method)
         server = widened(first(worker), method, worker.clients)
         method.download(method.join(server, {}), worker.clients)
         asked += 1

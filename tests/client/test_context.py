@@ -29,7 +29,7 @@ from fedloom.executors.inplace import Inplace
 from fedloom.executors.pool import Pool
 from fedloom.methods.fedavg import FedAvg
 from fedloom.models import Task, build
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 torch.set_num_threads(1)
 
@@ -1352,12 +1352,12 @@ def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
     """Networks compute with 16 bits; weights, uploads, losses and features that methods see have 32."""
     given = {**make(method).traits.training, "batch": 8}
     full, half = (
-        checks.place(make(method), training=Training(**given, precision=p))
+        small_world.place(make(method), training=Training(**given, precision=p))
         for p in ("fp32", "bf16")
     )
 
-    def run(worker: ClientWorker, executor: Callable[[ClientWorker], Any]) -> checks.Trace:
-        seen, worker = checks.Trace(), executor(worker)
+    def run(worker: ClientWorker, executor: Callable[[ClientWorker], Any]) -> small_world.Trace:
+        seen, worker = small_world.Trace(), executor(worker)
         Engine(worker, worker, Schedule(rounds=2), [seen]).run()
         worker.close()
         return seen
@@ -1371,4 +1371,4 @@ def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
         for a, b in zip(plain.metrics, quick.metrics, strict=True)
     ]
     assert all(a != b and b == pytest.approx(a, rel=0.05) for a, b in losses)
-    checks.same(quick, run(half, lambda worker: Pool(worker, 2)), "pool")
+    small_world.same(quick, run(half, lambda worker: Pool(worker, 2)), "pool")

@@ -18,7 +18,7 @@ from fedloom.engine.run import run
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
 from fedloom.methods.fedavg import FedAvg
-from fedloom.testing.checks import federation, network, same, trace
+from fedloom.testing.small_world import federation, network, same, trace
 
 
 @pytest.fixture

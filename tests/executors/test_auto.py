@@ -11,7 +11,7 @@ import pytest
 from fedloom.core.lookup import make
 from fedloom.executors import auto
 from fedloom.executors.auto import Auto
-from fedloom.testing.checks import place, same, trace, usual
+from fedloom.testing.small_world import place, same, trace, usual
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from fedloom.executors import make
 from fedloom.executors.base import Result, Task
 from fedloom.executors.inplace import Inplace
 from fedloom.executors.pool import Pool, _Last
-from fedloom.testing.checks import federation, network, same, trace, usual
+from fedloom.testing.small_world import federation, network, same, trace, usual
 
 
 @pytest.fixture

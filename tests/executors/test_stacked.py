@@ -21,7 +21,7 @@ from fedloom.executors.inplace import Inplace
 from fedloom.executors.stacked import Vmap
 from fedloom.models import Task, build
 from fedloom.models.base import Split
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 
 def close(a: Payload, b: Payload) -> bool:
@@ -36,9 +36,9 @@ def close(a: Payload, b: Payload) -> bool:
 
 def both(
     name: str, sizes: tuple[int, ...] = (16, 16, 16, 16), **schedule: object
-) -> list[checks.Trace]:
-    world = checks.federation(sizes=sizes)
-    return [checks.trace(make(name), world, wrap=kind, **schedule) for kind in (Inplace, Vmap)]
+) -> list[small_world.Trace]:
+    world = small_world.federation(sizes=sizes)
+    return [small_world.trace(make(name), world, wrap=kind, **schedule) for kind in (Inplace, Vmap)]
 
 
 @pytest.mark.parametrize("name", ["fedpact", "cachefl", "tip-adapter-f"])
@@ -93,7 +93,7 @@ def test_small_models_are_stacked_whole(
     )
     found = []
     for kind in (Inplace, Vmap):
-        world = checks.federation(sizes=(20, 9, 16, 1, 0))
+        world = small_world.federation(sizes=(20, 9, 16, 1, 0))
         shape = tuple(world.data.x.shape[1:])
         torch.manual_seed(0)
         net = build(
@@ -116,7 +116,7 @@ def test_several_vectors_for_a_sample_are_not_stacked() -> None:
     """Layers for vectors, but shown several of a sample: trained one client after another, to the same bits."""
     found = []
     for kind in (Inplace, Vmap):
-        world = checks.federation(sizes=(20, 9, 16))
+        world = small_world.federation(sizes=(20, 9, 16))
         channels, *sides = world.data.x.shape[1:]
         torch.manual_seed(0)
         body = nn.Sequential(nn.Flatten(2), nn.Linear(math.prod(sides), 4), nn.ReLU(), nn.Flatten())
@@ -131,7 +131,7 @@ def test_several_vectors_for_a_sample_are_not_stacked() -> None:
 
 
 def outcome(kind: type, method: Method, freeze: str = "") -> Payload:
-    world = checks.federation(sizes=(20, 9, 16))
+    world = small_world.federation(sizes=(20, 9, 16))
     torch.manual_seed(0)
     net = build("mlp", Task(tuple(world.data.x.shape[1:]), len(world.data.classes)), hidden=[12, 6])
     for name, p in net.named_parameters():

@@ -7,7 +7,7 @@ from fedloom.client.context import ClientContext
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.methods.ditto import Ditto
-from fedloom.testing.checks import federation, trace
+from fedloom.testing.small_world import federation, trace
 
 W = "body.value"
 

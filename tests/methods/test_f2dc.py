@@ -18,8 +18,8 @@ from fedloom.methods.plugins.daa import discrepancy, domain_aware
 from fedloom.models import Task, build
 from fedloom.parts import decoupling
 from fedloom.parts.decoupling import Correction, corrections
-from fedloom.testing import checks
-from fedloom.testing.checks import federation, network, trace, watched
+from fedloom.testing import small_world
+from fedloom.testing.small_world import federation, network, trace, watched
 
 
 # -- domain-aware weights -------------------------------------------------------------------------------------------
@@ -96,7 +96,9 @@ def test_only_counts_travel() -> None:
             assert all(torch.equal(v, ClientContext(worker, k, 1).counts) for v in said)
             assert set(method.download(server, k)) == set(make("fedavg").download(server, k))
         # clients of the same counts get the same weight, whatever their domain
-        renamed = ClientWorker(method, checks.federation(), network(), Training(batch=8), seed=7)
+        renamed = ClientWorker(
+            method, small_world.federation(), network(), Training(batch=8), seed=7
+        )
         assert method.join(first(renamed), hellos).equal(server)
 
 

@@ -11,7 +11,7 @@ from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fdse import FDSE, consensus, mixtures
 from fedloom.models import Split
-from fedloom.testing.checks import federation, network, trace
+from fedloom.testing.small_world import federation, network, trace
 
 
 def place(method: FDSE) -> ClientWorker:

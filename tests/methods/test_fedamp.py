@@ -11,7 +11,7 @@ from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedamp import FedAMP
-from fedloom.testing.checks import trace
+from fedloom.testing.small_world import trace
 
 W = "body.value"
 

@@ -7,7 +7,7 @@ from fedloom.client.context import ClientContext
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.methods.fedavg_ft import FedAvgFT
-from fedloom.testing.checks import federation, trace
+from fedloom.testing.small_world import federation, trace
 
 
 def test_fine_tuning_is_one_more_epoch_of_local_training(place) -> None:

@@ -11,8 +11,8 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedfomo import FedFomo, usefulness
-from fedloom.testing import checks
-from fedloom.testing.checks import trace
+from fedloom.testing import small_world
+from fedloom.testing.small_world import trace
 
 
 def test_usefulness_by_hand() -> None:
@@ -103,7 +103,7 @@ def test_if_nothing_helps_the_own_model_stays(place) -> None:
 
 def test_models_are_weighed_on_validation_data(place) -> None:
     """Other labels there turn a helpful model into a harmful one; without any the own model stays."""
-    whole = checks.federation()
+    whole = small_world.federation()
     y = whole.data.y.clone()
     rows = whole.clients[0].validation
     y[rows] = (y[rows] + 1) % 3
@@ -116,7 +116,7 @@ def test_models_are_weighed_on_validation_data(place) -> None:
 
 
 def test_nobody_with_validation_data_is_an_error(place) -> None:
-    whole = checks.federation()
+    whole = small_world.federation()
     clients = tuple(dataclasses.replace(c, validation=np.arange(0)) for c in whole.clients)
     worker = place(FedFomo(), dataclasses.replace(whole, clients=clients))
     with pytest.raises(FedloomError, match="validation"):

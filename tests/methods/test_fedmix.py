@@ -16,7 +16,7 @@ from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.methods.fedmix import FedMix
 from fedloom.models import Split
-from fedloom.testing.checks import federation, network
+from fedloom.testing.small_world import federation, network
 
 X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0], [2.0, 2.0], [-1.0, 4.0]])
 

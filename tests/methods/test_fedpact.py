@@ -21,7 +21,7 @@ from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
 from fedloom.methods.fedpact import FedPACT
 from fedloom.parts.pooling import pool_means, prototypes
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 Place = Callable[..., ClientWorker]
 
@@ -281,7 +281,7 @@ def test_time_on_the_server_is_counted_apart(place: Place) -> None:
 def test_the_figures_are_in_the_metrics_and_in_the_summary(place: Place) -> None:
     from fedloom.metrics.summary import summarise_run
 
-    seen = checks.trace(FedPACT(server_epochs=2))
+    seen = small_world.trace(FedPACT(server_epochs=2))
     assert all(set(m["figures"]) >= {"alignment_least", "margin"} for m in seen.metrics)
     timing = [
         {
@@ -302,7 +302,7 @@ def test_the_figures_are_in_the_metrics_and_in_the_summary(place: Place) -> None
 
 def test_a_network_without_an_encoder_is_refused() -> None:
     method = FedPACT()
-    ready = checks.place(method)
+    ready = small_world.place(method)
     bare = replace(ready.federation, data=replace(ready.federation.data, encoder=None))
     worker = ClientWorker(method, bare, ready.given, ready.training, seed=0)
     with pytest.raises(ValueError, match="needs features of a dual encoder"):

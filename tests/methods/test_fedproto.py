@@ -7,8 +7,8 @@ from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedproto import FedProto
-from fedloom.testing import checks
-from fedloom.testing.checks import trace
+from fedloom.testing import small_world
+from fedloom.testing.small_world import trace
 
 
 def upload(value: float, count: int, c: int = 0) -> Payload:
@@ -36,7 +36,7 @@ def test_a_class_that_nobody_sends_keeps_its_prototype() -> None:
 def test_only_own_classes_travel_as_means_of_features(place) -> None:
     """A client with classes 0 and 1 of four sends two vectors, the means of its features, and no weights."""
     method = FedProto()
-    worker = place(method, checks.federation(only={2: [0, 1]}))
+    worker = place(method, small_world.federation(only={2: [0, 1]}))
     update = method.client(Payload(), Payload(), ClientContext(worker, 2, 1))
     assert sorted(update.upload) == ["counts/0", "counts/1", "protos/0", "protos/1"]
     worker.load(update.state.tree("model"))

@@ -8,7 +8,7 @@ from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedrcl import FedRCL
 from fedloom.parts.contrast import relaxed_contrast
-from fedloom.testing.checks import federation, network
+from fedloom.testing.small_world import federation, network
 
 
 def run(method: FedRCL, world=None):

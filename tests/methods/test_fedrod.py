@@ -12,7 +12,7 @@ from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.methods.fedrod import FedRoD, balanced_softmax
 from fedloom.models import Task, build
-from fedloom.testing.checks import federation, trace
+from fedloom.testing.small_world import federation, trace
 
 
 @pytest.mark.parametrize(("label", "loss"), [(0, math.log(4)), (1, math.log(4 / 3))])

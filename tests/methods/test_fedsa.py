@@ -9,7 +9,8 @@ from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedsa import FedSA
 from fedloom.parts.prototypes import distances, nearest_other
-from fedloom.testing.checks import check_absence, check_hard_clients, federation, network, trace
+from fedloom.testing.checks import check_absence, check_hard_clients
+from fedloom.testing.small_world import federation, network, trace
 
 
 def place(method: FedSA) -> ClientWorker:

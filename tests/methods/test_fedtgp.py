@@ -10,7 +10,8 @@ from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.fedtgp import FedTGP, margin_of, prototypes
 from fedloom.parts.prototypes import distances, margin_loss
-from fedloom.testing.checks import check_absence, check_hard_clients, federation, network, trace
+from fedloom.testing.checks import check_absence, check_hard_clients
+from fedloom.testing.small_world import federation, network, trace
 
 
 def place(method: FedTGP) -> ClientWorker:

@@ -8,7 +8,7 @@ from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fpl import FPL
-from fedloom.testing.checks import federation, network, trace
+from fedloom.testing.small_world import federation, network, trace
 
 M = Tree({"w": torch.zeros(1)})
 

@@ -11,7 +11,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.methods.harmofl import HarmoFL
 from fedloom.parts.spectrum import amplitude
-from fedloom.testing.checks import federation, network
+from fedloom.testing.small_world import federation, network
 
 
 def place(method: HarmoFL) -> ClientWorker:

@@ -12,7 +12,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.methods.moon import Moon
 from fedloom.models import Task, build
-from fedloom.testing.checks import federation, network, trace
+from fedloom.testing.small_world import federation, network, trace
 
 
 def place(method: Moon) -> ClientWorker:

@@ -8,7 +8,7 @@ import torch
 from fedloom.client.context import ClientContext
 from fedloom.core.payload import Payload
 from fedloom.methods.perfedavg import PerFedAvg
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 W = "body.value"
 
@@ -50,7 +50,7 @@ def test_prediction_adapts_by_plain_steps_of_size_alpha(parabolas) -> None:
 
 def test_prediction_looks_at_training_data_only(place) -> None:
     """Other labels and pictures in the test and validation parts change nothing; other training labels do."""
-    whole = checks.federation()
+    whole = small_world.federation()
     client = whole.clients[1]
 
     def scores(spoil: str) -> torch.Tensor:

@@ -22,7 +22,7 @@ from fedloom.encoders import dual
 from fedloom.engine.engine import first
 from fedloom.methods.promptfl import PromptFL
 from fedloom.models import Split
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_an_encoder_without_trained_prompts_says_so(
 ) -> None:
     from fedloom.methods import promptfl
 
-    plain = replace(checks.small_dual(), context=None)
+    plain = replace(small_world.small_dual(), context=None)
     monkeypatch.setattr(promptfl, "_pair", lambda name: plain)
     with pytest.raises(FedloomError, match=r"takes no trained vectors: use clip:PATH"):
         first(place(PromptFL()))

@@ -6,7 +6,7 @@ from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.payload import Payload
 from fedloom.methods.qffl import QFFL
-from fedloom.testing.checks import federation, network
+from fedloom.testing.small_world import federation, network
 
 W = "body.value"
 

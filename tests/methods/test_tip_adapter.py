@@ -11,7 +11,7 @@ from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.tip_adapter import TipAdapter
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 
 def test_the_cache_is_the_clients_training_set(place: Callable[..., ClientWorker]) -> None:
@@ -36,7 +36,7 @@ def test_the_cache_is_the_clients_training_set(place: Callable[..., ClientWorker
 def test_a_client_without_the_highest_class_scores_all_of_them(
     place: Callable[..., ClientWorker],
 ) -> None:
-    worker = place(TipAdapter(), checks.federation(sizes=(8, 8), only={0: [0], 1: [0, 1]}))
+    worker = place(TipAdapter(), small_world.federation(sizes=(8, 8), only={0: [0], 1: [0, 1]}))
     method, server = TipAdapter(), first(worker)
     for k in range(2):
         scores = method.personal(

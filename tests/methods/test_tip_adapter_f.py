@@ -10,7 +10,7 @@ from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.tip_adapter_f import TipAdapterF
-from fedloom.testing.checks import trace
+from fedloom.testing.small_world import trace
 
 
 def test_keys_are_trained_in_the_first_round_only(place: Callable[..., ClientWorker]) -> None:

@@ -10,7 +10,7 @@ from fedloom.client.context import ClientContext, ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.zeroshot import ZeroShot
-from fedloom.testing.checks import small_dual, trace
+from fedloom.testing.small_world import small_dual, trace
 
 
 def test_it_is_the_encoders_own_classifier(place: Callable[..., ClientWorker]) -> None:

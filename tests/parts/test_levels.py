@@ -6,7 +6,7 @@ from torch import nn
 from fedloom.core.local import Seen
 from fedloom.models import Task, build
 from fedloom.parts.levels import levels, vectors
-from fedloom.testing.checks import network
+from fedloom.testing.small_world import network
 
 
 def test_levels_of_residual_networks_are_stem_and_stages() -> None:

@@ -17,7 +17,7 @@ from fedloom.core.lookup import make
 from fedloom.encoders import TextEncoder
 from fedloom.encoders.texts import ENSEMBLE, Hashed
 from fedloom.parts.prompts import embedded, sentences, text_head
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 READER = TextEncoder("words", 16, Hashed(16), "{}")
 NAMES = ["hard-leaved_pocket_orchid", "rose"]
@@ -80,14 +80,14 @@ def test_nonsense_is_named() -> None:
 def test_a_federation_without_an_encoder_is_told_what_to_do() -> None:
     zero = make("zeroshot")
     worker = ClientWorker(
-        zero, checks.federation(), checks.network(), checks.place(zero).training, seed=0
+        zero, small_world.federation(), small_world.network(), small_world.place(zero).training, seed=0
     )
     with pytest.raises(FedloomError, match=r"zeroshot .* --encoder lite-clip"):
         zero.init(worker)
 
 
 def test_a_text_encoder_of_another_width_is_refused_and_hashes_fit_any() -> None:
-    worker = checks.place(make("fedpact"))
+    worker = small_world.place(make("fedpact"))
     with pytest.raises(
         FedloomError, match="hash gives 512 numbers, the image features of checks have 64"
     ):
@@ -97,7 +97,7 @@ def test_a_text_encoder_of_another_width_is_refused_and_hashes_fit_any() -> None
 
 
 def test_an_encoder_without_a_text_side_is_named() -> None:
-    worker = checks.place(make("fedpact"))
+    worker = small_world.place(make("fedpact"))
     data = replace(worker.federation.data, encoder="vit-mini")
     worker.federation = replace(worker.federation, data=data)
     with pytest.raises(FedloomError, match="dual encoder 'vit-mini'"):

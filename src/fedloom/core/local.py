@@ -118,8 +118,8 @@ class Samples(Protocol):
         ...
 
     @property
-    def encoder(self) -> str:
-        """The frozen encoder whose features the samples are; empty if they are not features."""
+    def encoder(self) -> str | None:
+        """The frozen encoder whose features the samples are; None: they are not features."""
         ...
 
     @property

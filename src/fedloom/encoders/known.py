@@ -54,7 +54,7 @@ DUAL.register("lite-clip")(lite_clip)
 @DUAL.register("checks")
 def _checks() -> Dual:
     """The made-up pair of `fedloom check`, for methods that need a dual encoder; of no other use."""
-    from ..testing.checks import small_dual
+    from ..testing.small_world import small_dual
 
     return small_dual()
 

@@ -44,7 +44,7 @@ from fedloom.executors.flower.server import Arrivals, Book, Flower, Roster, gath
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone, blank
 from fedloom.executors.flower.store import Versions
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,7 +71,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.training = Training(**{**self.method.traits.training, "batch": 8})
-        self.federation = checks.place(self.method, training=self.training).federation
+        self.federation = small_world.place(self.method, training=self.training).federation
         self.homes = {k: self.home(k) for k in range(len(self.federation))}
         self.app = client_app(
             lambda context: self.homes[int(context.node_config["partition-id"])], self.mods
@@ -79,13 +79,13 @@ class World:
         nodes = {100 + k: {"partition-id": k} for k in self.homes}
         self.grid = InProcessGrid(self.app, nodes, fault=self.fault)
         self.book = self.book or Book.open(None, "test")
-        self.seen = checks.Trace()
+        self.seen = small_world.Trace()
         self.store = Store(self.root / "server" if self.schedule.pop("saved", False) else None)
         if self.store.folder:
             self.store.folder.mkdir(parents=True, exist_ok=True)
 
     def network(self) -> torch.nn.Module:
-        return checks.place(self.method, training=self.training).given
+        return small_world.place(self.method, training=self.training).given
 
     def home(self, k: int) -> Home:
         site = ClientWorker(
@@ -93,7 +93,7 @@ class World:
         )
         return Home(k, site, self.root / f"site-{k}")
 
-    def run(self, **schedule: Any) -> checks.Trace:
+    def run(self, **schedule: Any) -> small_world.Trace:
         """Run the method over the grid."""
         self.roster = Roster(self.grid, self.book, self.settings.timeout)
         gather(self.roster, self.settings)
@@ -101,7 +101,7 @@ class World:
             self.method, blank(self.book.sites), self.network(), self.training, seed=7
         )
         self.executor = Flower(site, self.roster, self.settings)
-        rounds = Schedule(**{"rounds": checks.ROUNDS, **self.schedule, **schedule})
+        rounds = Schedule(**{"rounds": small_world.ROUNDS, **self.schedule, **schedule})
         watchers = [self, self.seen, Arrivals(self.roster, Run(build({})), site)]
         engine = Engine(site, self.executor, rounds, watchers, self.store)
         try:

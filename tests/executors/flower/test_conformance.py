@@ -5,7 +5,7 @@ import pytest
 
 from fedloom.core.lookup import make, names
 from fedloom.core.payload import Payload
-from fedloom.testing.checks import usual
+from fedloom.testing.small_world import usual
 
 
 def flat(record: object) -> list[float]:

@@ -15,7 +15,7 @@ from fedloom.core.payload import Payload
 from fedloom.executors.flower.server import Book, TooFew
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 BAD = 1  # the client that misbehaves, in round 2
 
@@ -91,7 +91,7 @@ FAULTS = {
 def test_a_bad_upload_is_refused_named_and_the_round_goes_on(fault: str, world) -> None:
     change, said = FAULTS[fault]
     method = make("fedavg")
-    expected = checks.trace(method, dropouts={2: [BAD]})
+    expected = small_world.trace(method, dropouts={2: [BAD]})
     here = world(method, mods=(spoiled(change),))
     seen = here.run()
     assert seen.server.equal(expected.server)
@@ -108,7 +108,7 @@ def test_a_bad_upload_is_refused_named_and_the_round_goes_on(fault: str, world) 
 def test_private_states_stay_with_the_last_accepted_round(name: str, how: str, world) -> None:
     """Whether a message never came, its reply never did, or was refused: the client goes on from round 1."""
     method = make(name)
-    expected = checks.trace(method, dropouts={2: [BAD]})
+    expected = small_world.trace(method, dropouts={2: [BAD]})
     settings = Settings(timeout=0.01, wait=0, limit_mb=5)
 
     def fault(message):
@@ -142,7 +142,7 @@ def test_a_server_killed_in_a_round_resumes_with_clients_that_are_not_ahead(
     name, moment, world, tmp_path
 ) -> None:
     method = make(name)
-    expected = checks.usual(method)
+    expected = small_world.usual(method)
     calls = []
 
     def fault(message):
@@ -242,7 +242,7 @@ def test_two_nodes_with_one_number(world, caplog) -> None:
     here = world(make("fedavg"))
     here.grid.nodes[999] = {"partition-id": 2}
     seen = here.run()
-    assert seen.server.equal(checks.usual(make("fedavg")).server)
+    assert seen.server.equal(small_world.usual(make("fedavg")).server)
     assert "it says that it is site 2, which node" in caplog.text
 
 

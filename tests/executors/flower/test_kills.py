@@ -24,7 +24,7 @@ from fedloom.core.payload import Payload
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.server import Book
 from fedloom.executors.flower.settings import Settings
-from fedloom.testing import checks
+from fedloom.testing import small_world
 
 ROUNDS = 8
 HUGE = 2 * 2**30
@@ -174,7 +174,7 @@ def test_faults(world, tmp_path: Path) -> None:
 
     # The measure: a run in one process in which those who did not answer were lost.
     gone = {r: [k for k in range(4) if k not in e["answered"]] for r, e in rounds.items()}
-    expected = checks.trace(make("scaffold"), rounds=ROUNDS, dropouts=gone)
+    expected = small_world.trace(make("scaffold"), rounds=ROUNDS, dropouts=gone)
     assert seen.server.equal(expected.server)
     for k in range(4):
         assert again.state(k).equal(Payload.decode(expected.states[-1][k])), f"site {k}"

@@ -1,0 +1,233 @@
+"""The small world in which the checks run a method: a made-up federation, network and dual encoder.
+
+`trace` runs a method there and keeps in memory what came of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..client.context import ClientWorker
+from ..client.training import Training
+from ..core.method import Method
+from ..core.payload import Payload
+from ..core.rng import key, numpy_rng
+from ..data.federation import Client, Dataset, Federation
+from ..encoders import Context, Dual, Encoder, Preprocess, TextEncoder
+from ..encoders.texts import Hashed
+from ..engine.checkpoint import Checkpoint, Store
+from ..engine.engine import Engine
+from ..engine.schedule import Schedule
+from ..executors.base import Executor, Result, Results, Task, execute
+from ..executors.inplace import Inplace
+from ..models import Split
+
+ROUNDS = 3
+
+
+def network(classes: int = 4) -> Split:
+    """A network with BatchNorm (buffers) and dropout (its own randomness), small enough for many runs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key("checks", "network"))
+        body = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.1),
+            nn.Flatten(),
+        )
+        return Split(body, nn.Linear(96, classes), 96)
+
+
+def federation(
+    sizes: Iterable[int] = (24, 40, 16, 32), only: dict[int, list[int]] | None = None
+) -> Federation:
+    """Clients of two domains. Class 3 exists by name, but nobody has it; `only` restricts clients to some classes."""
+    rng = numpy_rng("checks", "data")
+    patterns = rng.normal(size=(3, 8, 8))
+    xs, ys, domains, clients, at = [], [], [], [], 0
+    for k, n in enumerate(sizes):
+        labels = rng.choice((only or {}).get(k, [0, 1, 2]), size=n + 20)
+        images = patterns[labels] + 0.5 * rng.normal(size=(n + 20, 8, 8)) + (k % 2)
+        xs.append(np.clip(128 + 40 * images, 0, 255).astype(np.uint8)[:, None])
+        ys.append(labels)
+        domains.append(np.full(n + 20, k % 2))
+        rows = np.arange(at, at + n + 20)
+        clients.append(Client(rows[:n], rows[n : n + 8], rows[n + 8 :], ("plain", "bright")[k % 2]))
+        at += n + 20
+    data = Dataset(
+        name="checks",
+        x=torch.from_numpy(np.concatenate(xs)),
+        y=torch.from_numpy(np.concatenate(ys)),
+        domain=torch.from_numpy(np.concatenate(domains)),
+        test=torch.zeros(at, dtype=torch.bool),
+        classes=("zero", "one", "two", "nobody's"),
+        domains=("plain", "bright"),
+    )
+    return Federation(data, tuple(clients))
+
+
+def small_dual() -> Dual:
+    """The dual encoder of the small world: an image is its pixels without their mean, a class name its pattern.
+
+    It reads the world's three names; any other text is a pseudo-random vector. Context vectors shift a class's row.
+    """
+    patterns = numpy_rng("checks", "data").normal(size=(3, 8, 8)).reshape(3, 64).astype(np.float32)
+    known = {
+        name: torch.from_numpy(p) for name, p in zip(("zero", "one", "two"), patterns, strict=True)
+    }
+
+    def embed(texts: Sequence[str]) -> torch.Tensor:
+        spoken = [next((w for w in re.findall(r"\w+", text) if w in known), None) for text in texts]
+        return torch.stack(
+            [known[w] if w else Hashed(64).word(t) for w, t in zip(spoken, texts, strict=True)]
+        )
+
+    def prompted(classes: Sequence[str], context: torch.Tensor) -> torch.Tensor:
+        return embed(classes) * (1 + context.mean(0)) + 0.1 * context.mean(0)
+
+    size = Preprocess(8)
+    return Dual(
+        "checks", Encoder("checks", 64, size, nn.Flatten, settings="checks"), TextEncoder("checks", 64, embed, "{}"),
+        lambda: 10.0, Context(64, prompted),
+    )  # fmt: skip
+
+
+def place(
+    method: Method, world: Federation | None = None, training: Training | None = None
+) -> ClientWorker:
+    """A worker in the small world, as the method wants it: images, or the features of a dual encoder."""
+    world, model = world or federation(), network()
+    if method.traits.world == "dual":
+        x = world.data.x[torch.arange(len(world.data.x))].float().flatten(1)
+        x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
+        world = replace(world, data=replace(world.data, x=x, encoder="checks"))
+        model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
+    return ClientWorker(
+        method, world, model, training or Training(**{**method.traits.training, "batch": 8}), seed=7
+    )
+
+
+@dataclass
+class Trace:
+    """A run, kept in memory: metrics and what server and clients remember in the end."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    states: list[list[bytes]] = field(default_factory=list)  # per round, per client
+    server: Payload = field(default_factory=Payload)
+
+    def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
+        """Note what there is after a round."""
+        if record:
+            self.metrics.append(record)
+        self.states.append([engine.store.get(k).encode() for k in range(engine.worker.clients)])
+        self.server = engine.server
+
+
+@dataclass
+class Notes:
+    """What was seen of tasks and results during a run."""
+
+    changed: list[str] = field(default_factory=list)  # inputs that are not what they were
+    sent: set[str] = field(default_factory=set)  # names of all that was uploaded
+    bytes: dict[str, int] = field(
+        default_factory=lambda: {"up": 0, "down": 0}
+    )  # in training, not in evaluation
+
+
+def trace(
+    method: Method,
+    world: Federation | None = None,
+    wrap: Callable[[ClientWorker], Executor] = Inplace,
+    folder: Path | None = None,
+    trained_as: Method | None = None,
+    **schedule: Any,
+) -> Trace:
+    """Run a method in the small world, with its own local training or with another method's."""
+    worker = place(
+        method, world, Training(**{**(trained_as or method).traits.training, "batch": 8})
+    )
+    seen, store = Trace(), Store(folder)
+    executor = wrap(worker)
+    try:
+        engine = Engine(worker, executor, Schedule(**{"rounds": ROUNDS, **schedule}), [seen], store)
+        engine.run(store.load() if folder else None)
+        if folder:
+            store.save(Checkpoint(engine.round, engine.server, {"bytes": engine.bytes}))
+    finally:
+        executor.close()
+    return seen
+
+
+_TRACES: dict[tuple[type[Method], str], Trace] = {}
+_WATCHED: dict[tuple[type[Method], str], tuple[Trace, Notes]] = {}
+
+
+def usual(method: Method) -> Trace:
+    """The plain run that many checks compare with, computed once per method."""
+    token = (type(method), repr(method.params()))
+    if token not in _TRACES:
+        _TRACES[token] = trace(method)
+    return _TRACES[token]
+
+
+def watched(method: Method) -> tuple[Trace, Notes]:
+    """The plain run once more, with notes on all that crossed the boundary, computed once per method."""
+    token = (type(method), repr(method.params()))
+    if token not in _WATCHED:
+        notes = Notes()
+        _WATCHED[token] = trace(method, wrap=lambda worker: Watching(worker, notes)), notes
+    return _WATCHED[token]
+
+
+def same(a: Trace, b: Trace, what: str) -> None:
+    """Fail unless two runs agree to the last bit."""
+    for mine, theirs in zip(a.metrics, b.metrics, strict=True):
+        for name in mine:
+            assert mine[name] == theirs[name], f"{what}: round {mine['round']} differs in {name!r}"
+    assert a.server.equal(b.server), f"{what}: the server differs"
+    assert a.states[-1] == b.states[-1], f"{what}: a client's state differs"
+
+
+class Backwards(Inplace):
+    """Executes the last task first, so also a round before the evaluation of the one before it; hands results on in the
+    order of tasks, as an executor must."""
+
+    eager = True
+
+    def run(self, tasks: Iterable[Task]) -> Results:
+        results = list(super().run(reversed(list(tasks))))
+        yield from reversed(results)
+
+
+class Watching(Inplace):
+    """Notes what its tasks are given and give, and whether executing one changes its payloads."""
+
+    def __init__(self, worker: ClientWorker, notes: Notes) -> None:
+        super().__init__(worker)
+        self.notes = notes
+
+    def run(self, tasks: Iterable[Task]) -> Results:
+        for task in tasks:
+            down, state = task.down.encode(), task.state.encode()
+            result = execute(self.worker, task)
+            for what, was, now in (("download", down, task.down), ("state", state, task.state)):
+                if now.encode() != was:
+                    self.notes.changed.append(f"{task.kind} changes the {what} it was given")
+            result = Result.decode(b"".join(result.encode()))
+            self.notes.sent.update(result.upload)
+            if task.kind == "client":
+                self.notes.bytes["down"] += len(down)
+            if task.kind in ("hello", "client"):
+                self.notes.bytes["up"] += len(result.upload.encode())
+            yield result
