@@ -256,6 +256,17 @@ def test_help_teaches() -> None:
         assert word in done.stdout
 
 
+def test_help_lists_what_the_registries_have() -> None:
+    from fedloom.cli import options
+    from fedloom.data.partitions import PARTITIONS
+    from fedloom.executors import EXECUTORS
+    from fedloom.models import MODELS
+
+    assert options.EXECUTORS.split(", ") == list(EXECUTORS.names())
+    assert options.MODELS.split(", ") == list(MODELS.names())
+    assert options.PARTITIONS.split(", ") == list(PARTITIONS.names())
+
+
 def test_help_shows_every_command_in_a_panel_without_torch() -> None:
     code = (
         "import sys; from fedloom.cli.main import PANELS, app, main; "

@@ -14,12 +14,28 @@ import typer
 from rich.console import Console
 
 from ..core.errors import FedloomError
+from ..core.registry import Registry
 
 if TYPE_CHECKING:
     from .progress import Watch
 
 console = Console()
 errors = Console(stderr=True)
+
+
+def listed(group: str, package: str, decorator: str = "") -> str:
+    """The names of a registry for a help text, from its files.
+
+    The registry's module may import torch, which takes longer than reading the files.
+    """
+    names = Registry[Any]("", f"fedloom.{group}", package, decorator=decorator).listed()
+    return ", ".join(names)
+
+
+EXECUTORS = listed("executors", "fedloom.executors")
+MODELS = listed("models", "fedloom.models", "register")
+PARTITIONS = listed("partitions", "fedloom.data.partitions", "register")
+READERS = listed("readers", "fedloom.data.readers")
 
 Set = Annotated[
     list[str] | None,
@@ -31,12 +47,15 @@ Set = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="A data set's name (see `fedloom data`) or a path. Default: digits4."),
+    typer.Option(
+        help="A data set's name (see `fedloom data`), or a path that one of these reads: "
+        f"{READERS}. Default: digits4."
+    ),
 ]
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How the data are dealt to clients (see `fedloom data list`). "
+        help=f"How the data are dealt to clients: {PARTITIONS} (see `fedloom data list`). "
         "Default: by domain, or as the data come."
     ),
 ]
@@ -47,8 +66,7 @@ EncoderOption = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="cnn, resnet10, resnet18, mlp, linear, projection, fasttext, unet, vpt. "
-        "Default: what fits the data."
+        help=f"The network: {MODELS} (see `fedloom models`). Default: what fits the data."
     ),
 ]
 Clients = Annotated[
@@ -61,8 +79,8 @@ Seed = Annotated[
 Executor = Annotated[
     str | None,
     typer.Option(
-        help="inplace (one process), pool (worker processes), auto (the quicker of the two), "
-        "vmap or debug."
+        help=f"How clients are executed: {EXECUTORS}. `inplace` is one process, `pool` several, "
+        "`auto` the quicker of the two."
     ),
 ]
 Precision = Annotated[

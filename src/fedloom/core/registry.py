@@ -112,12 +112,12 @@ class Registry(Generic[T]):
     def listed(self) -> tuple[str, ...]:
         """All names, read from source files, not imported: help texts cannot wait for torch.
 
-        Only this registry's decorator at the beginning of a line counts.
+        Only this registry's decorator, or its `add`, at the beginning of a line counts.
         """
         names = {point.name for point in self._entry_points()}
-        pattern = re.compile(
-            rf"""^@(?:\w+\.)*{re.escape(self._decorator)}\(\s*["']([^"']+)["']""", re.MULTILINE
-        )
+        registry = self.group.rpartition(".")[2].upper()
+        call = rf"(?:@(?:\w+\.)*{re.escape(self._decorator)}|{registry}\.add)"
+        pattern = re.compile(rf"""^{call}\(\s*["']([^"']+)["']""", re.MULTILINE)
         for path in self._files():
             names.update(pattern.findall(path.read_text("utf-8")))
         return tuple(sorted(names))

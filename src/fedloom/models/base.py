@@ -135,7 +135,9 @@ def unhooked(module: nn.Module) -> None:
 
 Builder = Callable[..., Split]
 Function = TypeVar("Function", bound=Builder)
-MODELS: Registry[Builder] = Registry("model", "fedloom.models", "fedloom.models")
+MODELS: Registry[Builder] = Registry(
+    "model", "fedloom.models", "fedloom.models", decorator="register"
+)
 
 
 def register(name: str) -> Callable[[Function], Function]:

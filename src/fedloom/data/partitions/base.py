@@ -102,7 +102,7 @@ class Partition:
 
 
 PARTITIONS: Registry[Partition] = Registry(
-    "partition", "fedloom.partitions", "fedloom.data.partitions"
+    "partition", "fedloom.partitions", "fedloom.data.partitions", decorator="register"
 )
 
 
