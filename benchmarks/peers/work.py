@@ -6,7 +6,6 @@ Nothing here needs more than torch and NumPy, so that it can be imported beside 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedloom.core.files import write_atomic
 from fedloom.core.rng import key, numpy_rng, torch_rng
 from fedloom.models import Task, build
 
@@ -167,9 +167,8 @@ class Clock:
         """Hand back what was noted and the last common weights."""
         held: dict[str, Any] = {n: t.detach().numpy() for n, t in dict(weights).items()}
         np.savez(folder / "answer.npz", **held)
-        half = folder / "answer.part"
-        half.write_text(json.dumps({"ends": self.ends, "accuracy": self.accuracy}))
-        os.replace(half, folder / "answer.json")
+        noted = json.dumps({"ends": self.ends, "accuracy": self.accuracy})
+        write_atomic(folder / "answer.json", noted.encode(), durable=False)
 
 
 def begin(folder: str) -> tuple[Work, Clock]:

@@ -11,8 +11,6 @@ but neither a handwritten source nor a photograph region.
 
 from __future__ import annotations
 
-import os
-import uuid
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 from PIL import Image, ImageDraw, ImageFont
+
+from ..core.files import replacing
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -303,13 +303,6 @@ def load(cache: Path) -> dict[str, npt.NDArray[Any]]:
             f"The digits4 cache {file} cannot be read ({error}); it is made again.", stacklevel=2
         )
     data: dict[str, Any] = generate()
-    cache.mkdir(parents=True, exist_ok=True)
-    # Each writer has a file of its own and puts it in place whole: no reader and no second writer meets half a file.
-    partial = file.with_name(f"{file.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with partial.open("xb") as stream:
-            np.savez(stream, **data)
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(file, durable=False) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **data)
     return data
