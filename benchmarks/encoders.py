@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import unknown
 from fedloom.core.roles import Roles
 from fedloom.data.catalogue import Progress, Source, load

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.lookup import make
 from fedloom.core.rng import key, numpy_rng

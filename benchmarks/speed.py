@@ -17,7 +17,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import ClientContext, ClientWorker, _batches, _planned
+from fedloom.client.batches import batch_rows
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
 from fedloom.core.lookup import make
 from fedloom.core.rng import key, numpy_rng
@@ -82,8 +83,8 @@ def bare_round(
         optimizer = torch.optim.SGD(model.parameters(), lr=place.training.lr)
         x = data.x[torch.from_numpy(client.train)].float().div_(255).sub_(0.5).div_(0.5)
         y = data.y[torch.from_numpy(client.train)]
-        steps = _planned(len(y), place.training, 1.0)
-        for rows in _batches(
+        steps = place.training.planned(len(y), 1.0)
+        for rows in batch_rows(
             len(y), place.training, steps, ClientContext(place, k, round).rng("batches 0")
         ):
             optimizer.zero_grad()

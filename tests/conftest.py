@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
 from fedloom.cli.main import main
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation

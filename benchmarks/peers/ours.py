@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
 from fedloom.core.lookup import make as make_method
 from fedloom.core.tree import Tree

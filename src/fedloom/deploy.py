@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from .client.context import ClientContext, ClientWorker, Headed, Network
+from .client.context import ClientContext
+from .client.worker import ClientWorker, Headed, Network
 from .core.errors import FedloomError, unknown
 from .core.files import write_atomic
 from .core.local import Predictor

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.client.context import EVAL_BATCH, ClientContext, ClientWorker, eval_batch
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import EVAL_BATCH, ClientWorker, eval_batch
 from fedloom.core.errors import FedloomError
 from fedloom.core.local import Batch, Step, cross_entropy
 from fedloom.core.lookup import make

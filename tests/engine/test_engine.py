@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import METHODS, make, method
 from fedloom.core.method import Update, Uploads

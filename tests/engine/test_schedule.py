@@ -8,8 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import Method
 from fedloom.data.federation import Client, Dataset, Federation

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import ClientError, FedloomError
 from fedloom.core.lookup import make as make_method
 from fedloom.core.payload import Payload

@@ -7,7 +7,7 @@ import pytest
 
 PROBE = """
 import resource, torch
-from fedloom.client.device import keep_freed_memory
+from fedloom.core.memory import keep_freed_memory
 done = keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

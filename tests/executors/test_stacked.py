@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import ClientError
 from fedloom.core.local import Fit
 from fedloom.core.lookup import make

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import fedloom.cli.main
 from fedloom.cli.progress import Watch
-from fedloom.client.context import ClientWorker
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import CheckpointError, FedloomError
 from fedloom.core.lookup import make
 from fedloom.engine.config import build, parse_set

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.cachefl import CacheFL

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.methods.fdse import FDSE, consensus, mixtures
 from fedloom.models import Split

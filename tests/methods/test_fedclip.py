@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
+from fedloom.client.worker import ClientWorker
 from fedloom.core.local import Batch
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first

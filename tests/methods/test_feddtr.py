@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 import fedloom
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.local import Batch
 from fedloom.core.payload import Payload

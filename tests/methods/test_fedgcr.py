@@ -12,8 +12,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedloom
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload

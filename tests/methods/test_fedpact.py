@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
+from fedloom.client.worker import ClientWorker
 from fedloom.core.method import Update
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.engine import Engine

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.methods.fedsam import FedSAM
 from fedloom.testing.small_world import federation, network

@@ -5,8 +5,9 @@ from math import exp, log
 import pytest
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.methods.fedtgp import FedTGP, margin_of, prototypes
 from fedloom.parts.prototypes import distances, margin_loss

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fpl import FPL

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.methods.harmofl import HarmoFL

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.methods.moon import Moon

@@ -2,8 +2,9 @@
 
 import pytest
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.methods.qffl import QFFL
 from fedloom.testing.small_world import federation, network

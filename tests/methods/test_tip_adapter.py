@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
+from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import first
 from fedloom.methods.tip_adapter import TipAdapter

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.data.federation import Client, Dataset, Federation

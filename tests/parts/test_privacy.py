@@ -10,8 +10,9 @@ import torch
 from pydantic import ValidationError
 
 import fedloom
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.core.rng import torch_rng

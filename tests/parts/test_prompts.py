@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.client.context import ClientWorker
+from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.encoders import TextEncoder

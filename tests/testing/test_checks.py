@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fedloom.client.context import ClientContext, ClientWorker
+from fedloom.client.context import ClientContext
+from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import METHODS, method
 from fedloom.core.method import Method, Update, Uploads
 from fedloom.core.payload import Payload

@@ -1,7 +1,8 @@
-"""How a client trains: optimiser, step size, amount of work. The same keys for every method."""
+"""How a client trains: optimiser, step size, amount of work. Every method has the same settings."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -9,12 +10,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from torch import Tensor
 
 from ..core.errors import FedloomError, explain, unknown
-from ..core.settings import Count, Listed, NotNegative, Positive, Share, setting
+from ..core.settings import Count, Listed, NotNegative, Positive, Share, part_of, setting
 from .optim import SGD, Adam, Optimizer
 
 Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
 
-# With these every step is exactly `w - lr * gradient`, whatever the run's optimiser; for steps that a paper fixes.
+# With these settings every step is exactly `w - lr * gradient`, whatever the run's optimiser is: for
+# steps that a paper fixes.
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",
     "lr_decay": 1.0,
@@ -32,29 +34,51 @@ class Training(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Made anew in every round.")
-    lr: Positive = setting(0.05, "The step size.")
-    lr_decay: Positive = setting(1.0, "In round r the step size is lr * lr_decay ** (r - 1).")
-    cosine: bool = setting(False, "Within a round the step size falls to 0 along a cosine.")
-    batch: Count = setting(32, "Samples in a step.")
-    epochs: Count = setting(1, "Passes over a client's data in a round.")
-    steps: Count | None = setting(None, "If given, this many steps instead of epochs.")
+    optimizer: Literal["sgd", "adam", "adamw"] = setting(
+        "sgd", "The optimiser of local training; it starts anew in every round."
+    )
+    lr: Positive = setting(0.05, "The step size of local training in the first round.", symbol="η")
+    lr_decay: Positive = setting(
+        1.0, "The factor between rounds: in round r the step size is lr * lr_decay ** (r - 1)."
+    )
+    cosine: bool = setting(
+        False, "Whether the step size falls to 0 along a cosine within each round."
+    )
+    batch: Count = setting(32, "The number of samples in a step.", symbol="B")
+    epochs: Count = setting(
+        1, "The number of passes over a client's training samples in a round.", symbol="E"
+    )
+    steps: Count | None = setting(
+        None, "The number of steps in a round; if given, it replaces `epochs`."
+    )
     drop_last: bool = setting(
-        False, "Leave out an incomplete last batch (unless it is the only one)."
+        False, "Whether an incomplete last batch is left out, unless it is the only one."
     )
-    momentum: Share = setting(0.0, "Of SGD.")
-    dampening: NotNegative = setting(0.0, "Of SGD's momentum.")
-    nesterov: bool = setting(False, "SGD: Nesterov's kind of momentum.")
-    beta1: Share = setting(0.9, "Adam, AdamW: decay of the mean gradient.")
-    beta2: Share = setting(0.999, "Adam, AdamW: decay of the mean squared gradient.")
-    eps: Positive = setting(1e-8, "Adam, AdamW: added to the root.")
-    amsgrad: bool = setting(False, "Adam, AdamW: the variant of that name.")
-    weight_decay: NotNegative = setting(0.0, "L2 penalty (SGD, Adam) or decoupled decay (AdamW).")
-    clip: Positive | None = setting(None, "Largest norm of the whole gradient.")
+    momentum: Share = setting(0.0, "The momentum of SGD; 0 is plain gradient descent.")
+    dampening: NotNegative = setting(
+        0.0, "The share of a new gradient that SGD keeps out of its momentum."
+    )
+    nesterov: bool = setting(False, "Whether the momentum of SGD is Nesterov's.")
+    beta1: Share = setting(0.9, "The decay of Adam's and AdamW's mean gradient.", symbol="β₁")
+    beta2: Share = setting(
+        0.999, "The decay of Adam's and AdamW's mean squared gradient.", symbol="β₂"
+    )
+    eps: Positive = setting(
+        1e-8, "What Adam and AdamW add to the root that they divide by.", symbol="ε"
+    )
+    amsgrad: bool = setting(False, "Whether Adam and AdamW use their AMSGrad variant.")
+    weight_decay: NotNegative = setting(
+        0.0, "The strength of the L2 penalty (SGD, Adam) or of the decoupled decay (AdamW)."
+    )
+    clip: Positive | None = setting(
+        None, "The largest norm of the whole gradient; longer ones are scaled down to it."
+    )
     precision: Literal["fp32", "bf16"] = setting(
-        "fp32", "Of what networks compute; weights, losses and sums are fp32."
+        "fp32", "The precision in which networks compute; weights, losses and sums are always fp32."
     )
-    augment: Changes = setting((), "Of training images, anew in every step.")
+    augment: Changes = setting(
+        (), "The random changes (crop, flip, rotate) that training images undergo in every step."
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Training:
@@ -72,26 +96,51 @@ class Training(BaseModel):
         except ValidationError as error:
             raise FedloomError(f"local training: {explain(error)}") from None
 
+    def per_epoch(self, n: int) -> int:
+        """How many steps an epoch over `n` samples has."""
+        full, rest = divmod(n, self.batch)
+        if rest and not (self.drop_last and full):
+            return full + 1
+        return full
+
+    def planned(self, n: int, work: float) -> int:
+        """How many steps a client with `n` samples takes that manages this share of its work."""
+        if not n:
+            return 0
+        return max(1, part_of(self.steps or self.epochs * self.per_epoch(n), work))
+
     def step_size(self, round: int) -> float:
         """The step size in a round (counted from 1)."""
         return self.lr * self.lr_decay ** (round - 1)
 
+    def rate(self, lr: float, step: int, planned: int) -> float:
+        """What becomes of a round's step size `lr` in one of its planned steps (counted from 0)."""
+        if self.cosine:
+            return lr * 0.5 * (1 + math.cos(math.pi * step / planned))
+        return lr
+
     def make(self, params: Iterable[Tensor], round: int) -> Optimizer:
         """A fresh optimiser for these parameters."""
-        lr, decay = self.step_size(round), self.weight_decay
+        lr = self.step_size(round)
         if self.optimizer == "sgd":
             return SGD(
                 params,
                 lr,
                 momentum=self.momentum,
                 dampening=self.dampening,
-                weight_decay=decay,
+                weight_decay=self.weight_decay,
                 nesterov=self.nesterov,
             )
         return Adam(
-            params, lr, self.amsgrad, beta1=self.beta1, beta2=self.beta2, eps=self.eps, weight_decay=decay,
+            params,
+            lr,
+            self.amsgrad,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
             decoupled_weight_decay=self.optimizer == "adamw",
-        )  # fmt: skip
+        )
 
     @property
     def plain_sgd(self) -> bool:

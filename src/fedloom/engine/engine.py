@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.context import ClientWorker, weighted
+from ..client.context import weighted
+from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.payload import Payload
 from ..executors.base import Executor, Result, Results, Task

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..client.context import ClientWorker
+from ..client.worker import ClientWorker
 from ..core.payload import Payload
 from ..executors.base import Executor, Result, Results, Task
 from ..metrics.accuracy import accuracies, summarise

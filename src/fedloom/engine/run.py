@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from .. import executors
-from ..client.context import ClientWorker
+from ..client.worker import ClientWorker
 from ..core.errors import CheckpointError, FedloomError
 from ..core.files import sha256, write_atomic
 from ..core.lookup import make

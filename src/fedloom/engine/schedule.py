@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..client.context import ClientWorker
+from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
 from ..core.settings import Count, Share, part_of, setting

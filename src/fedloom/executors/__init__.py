@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.registry import Registry
 
 if TYPE_CHECKING:  # torch stays out of here: help texts list the executors and cannot wait for it
-    from ..client.context import ClientWorker
+    from ..client.worker import ClientWorker
     from .base import Executor
 
 EXECUTORS: Registry[Callable[[ClientWorker, int], Executor]] = Registry(
@@ -21,7 +21,7 @@ EXECUTORS: Registry[Callable[[ClientWorker, int], Executor]] = Registry(
 
 def make(name: str, worker: ClientWorker, workers: int) -> Executor:
     """The executor of that name. `workers` is the number of processes, for those that have any."""
-    from ..client.device import keep_freed_memory
+    from ..core.memory import keep_freed_memory
 
     executor = EXECUTORS.find(name)
     keep_freed_memory()

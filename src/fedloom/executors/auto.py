@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 from time import perf_counter
 
-from ..client.context import ClientWorker, _planned
+from ..client.worker import ClientWorker
 from ..core.files import sha256, write_atomic
 from ..data.catalogue import cache_folder
 from . import EXECUTORS
@@ -88,7 +88,7 @@ class Auto:
                 )
                 # What is said once, before the first round, is no part of one.
                 steps.append(
-                    None if task.kind == "hello" else _planned(size, self._site.training, task.work)
+                    None if task.kind == "hello" else self._site.training.planned(size, task.work)
                 )
                 yield task
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.context import ClientContext, ClientWorker, Network, eval_batch
+from ..client.context import ClientContext, Trainer
+from ..client.fit import fit
+from ..client.worker import ClientWorker, Network, eval_batch
 from ..core.errors import ClientError
 from ..core.local import Predictor
 from ..core.payload import Bytes, Payload
 from ..core.rng import key
 from ..metrics.segmentation import confusion
 
+T = TypeVar("T")
 Kind = Literal["hello", "client", "before", "common"]
 
 
@@ -119,6 +122,24 @@ def _unpacked(data: bytes | memoryview, kept: bool = False) -> list[Payload]:
 Results = Generator[Result, None, None]
 
 
+class LastPayload(Generic[T]):
+    """What `make` gives for a payload, kept for as long as the same one comes again.
+
+    Many methods send the same download to everybody.
+    """
+
+    def __init__(self, make: Callable[[Payload], T]) -> None:
+        self._make = make
+        self._kept: tuple[Payload, tuple[object, ...], T] | None = None
+
+    def __call__(self, payload: Payload) -> T:
+        mark = payload.mark()
+        if self._kept is None or self._kept[1] != mark:
+            # The payload is held on to: while it exists, no other one has its mark.
+            self._kept = payload, mark, self._make(payload)
+        return self._kept[2]
+
+
 class Executor(Protocol):
     """Runs tasks. Results come in the order of the tasks, whoever finishes first.
 
@@ -151,9 +172,12 @@ class Executor(Protocol):
         ...
 
 
-def execute(worker: ClientWorker, task: Task) -> Result:
-    """Do a task with what a worker has. A failure names round, client and step."""
-    local = ClientContext(worker, task.clients[0], task.round, task.work)
+def execute(worker: ClientWorker, task: Task, trainer: Trainer = fit) -> Result:
+    """Do a task with what a worker has. A failure names round, client and step.
+
+    `trainer` does the training of the hook `client`; see `ClientContext`.
+    """
+    local = ClientContext(worker, task.clients[0], task.round, task.work, trainer)
     # The model's own randomness (dropout) has its key too, and the caller's generator is left alone.
     with torch.random.fork_rng(devices=[]):
         # Not `torch.manual_seed`: it formats a stack trace for devices that are not there, a millisecond each time.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from ..client.context import ClientWorker
+from ..client.worker import ClientWorker
 from . import EXECUTORS
 from .base import Results, Task
 from .inplace import Inplace

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..client.context import ClientWorker
+from ..client.worker import ClientWorker
 from ..core.payload import Payload
 from . import EXECUTORS
 from .base import Results, Task, execute

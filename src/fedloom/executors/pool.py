@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing as mp
 
-from ..client.context import ClientWorker
-from ..client.device import keep_freed_memory
+from ..client.worker import ClientWorker
 from ..core.errors import ClientError, FedloomError
+from ..core.memory import keep_freed_memory
 from ..core.payload import Bytes, Payload
 from . import EXECUTORS
-from .base import Result, Results, Task, execute
+from .base import LastPayload, Result, Results, Task, execute
 
 T = TypeVar("T")
 # A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
@@ -92,12 +92,12 @@ class Pool:
         done: dict[int, Result | ClientError] = {}
         sent = handed = 0
         failed = False
-        last = _Last()
+        encoded = LastPayload(Payload.encode)
         task = next(waiting, None)
         try:
             while True:
                 while task and not failed:
-                    down = last.encoded(task.down)
+                    down = encoded(task.down)
                     connection = min(under_way, key=lambda c: len(under_way[c]))
                     busy = len(under_way[connection])
                     unread = any(c is connection for _, c, _ in answers)
@@ -166,20 +166,6 @@ class Pool:
         for room in self._rooms.values():
             room.close()
         torch.set_num_threads(self._threads)
-
-
-class _Last:
-    """A payload as bytes, for as long as no other comes: many methods send everybody the same."""
-
-    def __init__(self) -> None:
-        self._payload, self._data = Payload(), b""
-        self._mark = self._payload.mark()
-
-    def encoded(self, payload: Payload) -> bytes:
-        """The payload's bytes."""
-        if (mark := payload.mark()) != self._mark:
-            self._payload, self._data, self._mark = payload, payload.encode(), mark
-        return self._data
 
 
 def _short(task: Task, down: bytes) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..client.context import ClientContext, ClientWorker
+from ..client.context import ClientContext
+from ..client.worker import ClientWorker
 from ..core.lookup import make
 from ..data.federation import Federation
 from ..engine.checkpoint import Store

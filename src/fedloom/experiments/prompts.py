@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..client.context import ClientWorker
 from ..client.training import Training
 from ..core.lookup import make
 from ..core.rng import key

@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from ..client.context import ClientContext, ClientWorker
+from ..client.context import ClientContext
+from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.local import Predictor
 from ..core.lookup import make

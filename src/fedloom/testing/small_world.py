@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..client.context import ClientWorker
 from ..client.training import Training
+from ..client.worker import ClientWorker
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng

@@ -28,8 +28,8 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedloom[flower]'")
 
-from fedloom.client.context import ClientWorker
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
 from fedloom.engine.checkpoint import Checkpoint, Store

@@ -6,19 +6,73 @@ layers come in a plain order and the loss is the cross-entropy, the same kernels
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LARGE = (
-    1 << 18
-)  # numbers in a weight from which on it pays to show it several small batches at once
-SMALL = 16  # samples in such a batch
+from .. import fast
+from ..job import Job
+from ..objective import Objective
+from ..rule import Rule
+
+AHEAD = 64  # samples whose batches a chain takes together
+SMALL = 16  # samples in a batch that is small: a large weight is shown several of them at once
 _KINDS = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 _aten = torch.ops.aten
+
+
+class Gradients:
+    """A backend whose chain leaves gradients where autograd would, for the rule to use."""
+
+    ahead = 1
+
+    def __init__(self, chain: Chain, rule: Rule) -> None:
+        self._chain, self._rule = chain, rule
+
+    def steps(self, x: Tensor, targets: Sequence[Tensor]) -> Iterable[dict[str, Tensor]]:
+        """Take a step."""
+        loss = self._chain.back(x, *targets)
+        self._rule.step()
+        return ({"ce": loss},)
+
+
+class Descent:
+    """A backend whose chain takes steps of plain gradient descent itself, on several batches at a time."""
+
+    def __init__(self, chain: Chain, rule: Rule, ahead: int) -> None:
+        self._chain, self._rule, self.ahead = chain, rule, ahead
+
+    def steps(self, x: Tensor, targets: Sequence[Tensor]) -> Iterable[dict[str, Tensor]]:
+        """Take a step on each batch."""
+        rates = [self._rule.rate(i) for i in range(len(targets))]
+        return [{"ce": loss} for loss in self._chain.descend(x, targets, rates)]
+
+
+def backend(
+    job: Job, objective: Objective, rule: Rule
+) -> AbstractContextManager[Gradients | Descent] | None:
+    """The backend for this job; None if its network is no chain or more than cross-entropy is wanted."""
+    worker, training = job.worker, job.training
+    if worker.training.precision != "fp32" or worker.strict or not objective.plain:
+        return None
+    if not fast.allowed("dense"):
+        return None
+    chained = layers(job.model.body, job.model.head, ndim=len(worker.data.x.shape))
+    if chained is None:
+        return None
+    trained = {id(p) for p in job.params}
+    if not any(id(p) in trained for layer in chained for p in layer.parameters()):
+        return None
+    chain = Chain(chained, job.params)
+    if not rule.unseen:
+        return nullcontext(Gradients(chain, rule))
+    # Augmented batches are drawn one by one, or their random numbers would come in another order.
+    ahead = 1 if training.augment else max(1, AHEAD // training.batch)
+    return nullcontext(Descent(chain, rule, ahead))
 
 
 class _Link(NamedTuple):
@@ -47,7 +101,7 @@ class Chain:
         self._one = params[0].new_ones(())
         # Otherwise steps have the very bits of autograd and SGD.
         self._large = any(
-            link.weighs and cast(Tensor, link.weight).numel() >= LARGE for link in self._links
+            link.weighs and cast(Tensor, link.weight).numel() >= fast.LARGE for link in self._links
         )
         # What comes before the first that is trained needs no gradient.
         self._first = next(
@@ -68,7 +122,7 @@ class Chain:
         _, weight, bias, weighs, shifts = self._links[self._first]
         large = (
             weight is not None
-            and weight.numel() >= LARGE
+            and weight.numel() >= fast.LARGE
             and weighs
             and shifts == (bias is not None)
         )

@@ -6,8 +6,8 @@ that becomes of it, W - lr g^T x is one call, and a matrix as large as W is neit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import fast
+from ..job import Job
+from ..objective import Objective
+from ..rule import Rule
 from .dense import touched
-
-LARGE = 1 << 18  # numbers in a weight; below, the detour through Python takes what is gained
 
 Product = tuple[Tensor, Tensor, Tensor]  # a weight W, and g and x of its gradient g^T x
 
@@ -46,20 +48,52 @@ class _Linear(torch.autograd.Function):
         )
 
 
+class LowRank:
+    """A backend like the plain one, but for the large layers' gradients, which it applies itself."""
+
+    ahead = 1
+
+    def __init__(self, objective: Objective, rule: Rule, products: list[Product]) -> None:
+        self._objective, self._rule, self._products = objective, rule, products
+
+    def steps(self, x: Tensor, targets: Sequence[Tensor]) -> Iterable[dict[str, Tensor]]:
+        """Take a step."""
+        loss, parts = self._objective(x, *targets)
+        self._products.clear()  # the loss may have asked for gradients itself
+        self._rule.descend(loss)
+        descend(self._products, self._rule.rate())
+        return (parts,)
+
+
+def backend(job: Job, objective: Objective, rule: Rule) -> AbstractContextManager[LowRank] | None:
+    """The backend for this job; None if no layer is large or somebody wants to see gradients."""
+    if not rule.unseen or job.worker.training.precision != "fp32":
+        return None
+    large = large_layers(job.model, job.params) if fast.allowed("lowrank") else []
+    return _opened(large, objective, rule) if large else None
+
+
 @contextmanager
-def products(model: nn.Module, params: Iterable[Tensor]) -> Iterator[list[Product]]:
-    """While it is open, backward passes note gradients of large linear layers among `params` here, in place of adding
-    them to `.grad`."""
-    noted: list[Product] = []
+def _opened(layers: Sequence[nn.Linear], objective: Objective, rule: Rule) -> Iterator[LowRank]:
+    with products(layers) as noted:
+        yield LowRank(objective, rule, noted)
+
+
+def large_layers(model: nn.Module, params: Iterable[Tensor]) -> list[nn.Linear]:
+    """The linear layers whose weights are large and among `params`, and which nobody has touched."""
     trained = {id(p) for p in params}
-    layers = [
-        m
-        for m in model.modules()
-        if type(m) is nn.Linear
-        and id(m.weight) in trained
-        and m.weight.numel() >= LARGE
-        and not touched(m)
-    ]
+    large = []
+    for m in model.modules():
+        if type(m) is nn.Linear and id(m.weight) in trained and m.weight.numel() >= fast.LARGE:
+            if not touched(m):
+                large.append(m)
+    return large
+
+
+@contextmanager
+def products(layers: Sequence[nn.Linear]) -> Iterator[list[Product]]:
+    """While it is open, backward passes note the gradients of these layers here, not in `.grad`."""
+    noted: list[Product] = []
     for layer in layers:
         layer.forward = partial(_forward, layer, layer.weight, noted)  # type: ignore[method-assign]
     try:

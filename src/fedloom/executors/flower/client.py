@@ -14,8 +14,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...client.context import ClientWorker
-from ...client.device import keep_freed_memory
+from ...client.worker import ClientWorker
 from ...core.errors import FedloomError, unknown
 from ...core.lookup import make
 from ...data.catalogue import load

@@ -15,8 +15,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from ...client.context import ClientWorker
-from ...client.device import keep_freed_memory
+from ...client.worker import ClientWorker
 from ...core.errors import CheckpointError, FedloomError
 from ...core.files import write_atomic
 from ...core.lookup import make

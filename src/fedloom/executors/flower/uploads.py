@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...client.context import ClientWorker
+from ...client.worker import ClientWorker
 from ...core.errors import ClientError
 from ...core.payload import Payload, Value
 from ..base import Task, execute

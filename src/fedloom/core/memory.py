@@ -1,8 +1,8 @@
-"""glibc's allocator, set for training: memory that a step frees is kept for the next one.
+"""glibc's allocator, set for training: it keeps the memory that a step frees for the next step.
 
-By default freed blocks of some size go back to the system and are mapped and zeroed anew in every step, which takes up
-to a third of a small network's time on a CPU. `FEDLOOM_MALLOC=0` leaves the allocator alone; on other systems nothing
-happens.
+By default it hands freed blocks of some size back to the system, which maps and zeroes them anew in
+every step. That takes up to a third of a small network's time on a CPU, and half of an encoder's.
+`FEDLOOM_MALLOC=0` leaves the allocator alone; on systems without glibc nothing happens.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
-_KEPT = 1 << 30
+_KEPT = 1 << 30  # bytes
 
 
 def keep_freed_memory() -> bool:
-    """Raise the allocator's thresholds for this process; whether that was done."""
+    """Raise the allocator's thresholds for this process; returns whether that was possible."""
     if not sys.platform.startswith("linux") or os.environ.get("FEDLOOM_MALLOC") == "0":
         return False
     try:

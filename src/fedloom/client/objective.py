@@ -1,0 +1,168 @@
+"""`Objective`: the loss of a batch, with all that a loss may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..core.errors import FedloomError
+from ..core.local import Batch, Outputs, Seen, cross_entropy
+from ..core.tree import Tree
+from .job import Job
+
+
+class Objective:
+    """Maps a batch to its loss: the job's own and the terms that a plug-in adds to every loss."""
+
+    def __init__(self, job: Job) -> None:
+        worker = job.worker
+        self._job, self._model, self._loss = job, job.model, job.loss
+        self._through, self._inputs, self._strict = worker.through, job.inputs, worker.strict
+        self._references: dict[str, Any] = {}
+        for i, (name, weights) in enumerate(job.refs.items()):
+            self._references[name] = worker.reference(i, weights)
+        self._terms = worker.method.terms if worker.method.adds else None
+        self._own = len(job.watch)
+        # Those of the job come first, then those of the plug-in.
+        self._watched = [*job.watch, *worker.method.watched(worker.model)]
+        self._norms: list[_BatchNorm] = []
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the cross-entropy of the model's logits, and nothing looks at anything else."""
+        special = self._inputs or self._references or self._watched or self._terms
+        return self._loss is cross_entropy and not special
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch, and its parts by name. A strict worker stops if it is not finite."""
+        loss, parts = self._measure(x, y)
+        if self._strict and not torch.isfinite(loss):
+            raise FedloomError(f"the loss is {loss.item()} ({', '.join(parts)}).")
+        return loss, parts
+
+    def _measure(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        # Statistics of a single sample are undefined: such a batch uses the running ones.
+        for norm in self._norms:
+            norm.train(len(y) > 1)
+        if self._inputs:
+            x = self._inputs(x)
+        seen: list[Seen] = []
+        if self._watched:
+            with _watching(self._watched, seen):
+                features, logits = self._through(self._model.body, self._model.head, x)
+        else:
+            features, logits = self._through(self._model.body, self._model.head, x)
+        references = self._refer(x) if self._references else {}
+        batch = Batch(features, logits, x, y, references, seen[: self._own])
+        parts = self._loss(batch)
+        if not isinstance(parts, dict):
+            parts = {"loss": parts}
+        if self._terms:
+            parts |= self._terms(replace(batch, seen=seen[self._own :]), self._model)
+        if len(parts) == 1:
+            return next(iter(parts.values())), parts
+        if not parts:
+            raise FedloomError("the loss has no parts.")
+        return torch.stack(list(parts.values())).sum(), parts
+
+    @torch.no_grad()
+    def _refer(self, x: Tensor) -> dict[str, Outputs]:
+        outputs = {}
+        for name, model in self._references.items():
+            outputs[name] = Outputs(*self._through(model.body, model.head, x))
+        return outputs
+
+    def gradient_at(self, weights: Tree, x: Tensor, y: Tensor, noise: Tensor) -> Tree:
+        """The gradient of a batch's loss at other weights; the model and the generator stay as they are.
+
+        `noise` is the state of the generator with which the batch was met first. A batch meets the
+        same dropout at all weights, else differences of gradients would be noise.
+        """
+        named, params = self._job.named, self._job.params
+        state = torch.get_rng_state()
+        kept = [(p, p.clone()) for p in params]
+        for norm in self._norms:
+            kept += [(buffer, buffer.clone()) for buffer in norm.buffers()]
+        with torch.no_grad():
+            torch._foreach_copy_(params, [weights[n] for n, _ in named])
+        torch.set_rng_state(noise)
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(self._measure(x, y)[0], params, materialize_grads=True)
+        torch.set_rng_state(state)
+        with torch.no_grad():
+            for tensor, before in kept:
+                tensor.copy_(before)
+        return Tree((n, g) for (n, _), g in zip(named, slopes, strict=True))
+
+    @contextmanager
+    def training_mode(self) -> Iterator[None]:
+        """While it is open, what is trained is in training mode and all else is fixed."""
+        model, trained = self._model, {id(p) for p in self._job.params}
+        fixed = [p for p in model.parameters() if p.requires_grad and id(p) not in trained]
+        for p in fixed:
+            p.requires_grad_(False)
+        try:
+            model.train(self._job.only is None)
+            for module in self._job.only or ():
+                module.train()
+            _freeze(model, self._job.worker.frozen)
+            self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+            yield
+        finally:
+            model.eval()
+            for p in fixed:
+                p.requires_grad_(True)
+            for p in model.parameters():
+                p.grad = None
+
+
+def _freeze(model: nn.Module, frozen: set[str]) -> None:
+    """Put modules of which every tensor is frozen in evaluation mode."""
+    if not frozen:
+        return
+    for prefix, module in model.named_modules():
+        names = [f"{prefix}.{n}" if prefix else n for n in module.state_dict()]
+        if names and frozen.issuperset(names):
+            module.eval()
+
+
+def _fp32(x: Tensor) -> Tensor:
+    """Losses are computed in fp32 even where networks are not."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+@contextmanager
+def _watching(modules: Sequence[nn.Module], seen: list[Seen]) -> Iterator[None]:
+    """While it is open, modules are watched; one `Seen` for each is in `seen` when it closes."""
+    inputs: dict[int, Tensor] = {}
+    records: dict[int, Seen] = {}
+
+    def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        x = args[0]
+        if getattr(module, "inplace", False):  # such a layer would overwrite what went in
+            x = x.clone()
+        inputs[id(module)] = x
+
+    def after(module: nn.Module, _: object, output: Tensor) -> None:
+        records[id(module)] = Seen(_fp32(inputs[id(module)]), _fp32(output))
+
+    handles: list[Any] = []
+    for module in modules:
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    for module in modules:
+        if id(module) not in records:
+            raise FedloomError(
+                f"a {type(module).__name__} that is watched takes no part in what the model computes."
+            )
+        seen.append(records[id(module)])

@@ -1,0 +1,248 @@
+"""`ClientWorker`: what stays in a process between clients."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import FedloomError
+from ..core.local import Inputs, Outputs
+from ..core.method import Method
+from ..core.rng import key
+from ..core.roles import Role
+from ..core.tree import Tree
+from ..data.federation import Dataset, Federation
+from ..models.base import unhooked
+from .training import Training
+
+EVAL_BATCH = 512
+# Large images are evaluated in smaller batches, or their feature maps would fill the memory.
+EVAL_VALUES = 512 * 3 * 32 * 32
+
+
+class Headed(nn.Module):
+    """A body with a head that is not the model's."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+
+@dataclass(frozen=True)
+class Network:
+    """A predictor that is a network: the resident body with the model's head or another one.
+
+    It sees `inputs(x)` in place of the samples `x`.
+    """
+
+    worker: ClientWorker
+    head: nn.Module | None = None
+    inputs: Inputs | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.worker.outputs(x, self.inputs, self.head).logits
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that turns samples, as the model wants them, into logits."""
+        model: nn.Module = self.worker.model
+        if self.head is None:
+            return model
+        return Headed(self.worker.model.body, self.head)
+
+
+class ClientWorker:
+    """The resident model with its first weights, the data and the method, for one client after another."""
+
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        model: nn.Module,
+        training: Training,
+        seed: int,
+        strict: bool = False,
+    ) -> None:
+        self.method, self.federation = method, federation
+        self.training, self.seed, self.strict = training, seed, strict
+        unhooked(model)
+        self.given = model  # unchanged, so that other workers can start from it
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "extend"))
+            self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)
+        if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
+            raise FedloomError(
+                "a model needs a body and a head; fedloom.models.split(network) makes them."
+            )
+        # Networks whose weights are in channels-last order want their images so: convolutions are
+        # then up to 1.6 times as fast.
+        last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
+        self._order = torch.channels_last if last else torch.contiguous_format
+        self.roles = method.roles(self.model)
+        self.frozen = set(self.roles.names("frozen"))
+        self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the model
+        self.first = Tree(self.tensors).map(_plain)
+        saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
+        # A module may keep buffers out of its state; they still must not leak to the next client.
+        self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
+        self._references: list[nn.Module] = []
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method that runs."""
+        return self.method.name
+
+    @property
+    def data(self) -> Dataset:
+        """The data set behind the federation."""
+        return self.federation.data
+
+    @property
+    def clients(self) -> int:
+        """How many clients the federation has."""
+        return len(self.federation)
+
+    def sizes(self, part: str = "train") -> list[int]:
+        """How many samples of a part of its data (train, validation or test) each client has."""
+        return [len(self.rows(k, part)) for k in range(self.clients)]
+
+    def rows(self, client: int, part: str = "train") -> np.ndarray:
+        """Which rows of the data set are a client's samples of a part of its data."""
+        rows: np.ndarray = getattr(self.federation.clients[client], part)
+        return rows
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.data.classes)
+
+    @property
+    def width(self) -> int:
+        """How many features the body gives for one sample."""
+        blank = torch.zeros_like(self.data.take(torch.arange(1)))
+        features = self.outputs(blank).features
+        if features.ndim != 2:
+            raise FedloomError(
+                f"{self.method.name} needs one vector of features per sample, the model gives maps."
+            )
+        return features.shape[1]
+
+    @torch.no_grad()
+    def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
+        """Set every tensor of the resident model: from the last tree that names it, else to its first value.
+
+        Because all are set, nothing of the previous client is left over.
+        """
+        source = dict(self.first)
+        for tree in trees:
+            for name, tensor in tree.items():
+                if name not in source:
+                    raise FedloomError(f"the model has no tensor {name!r}.")
+                if tensor.shape != source[name].shape:
+                    raise FedloomError(
+                        f"tensor {name!r} has shape {tuple(tensor.shape)}, "
+                        f"the model wants {tuple(source[name].shape)}."
+                    )
+                source[name] = tensor
+        tensors = self.tensors if into is None else into.state_dict()
+        torch._foreach_copy_(list(tensors.values()), [source[n] for n in tensors])
+        if into is None:
+            for buffer, first in self._unsaved:
+                buffer.copy_(first)
+
+    def tree(self, role: Role = "shared") -> Tree:
+        """A copy of the resident model's tensors that have this role."""
+        return Tree(self.tensors).only(self.roles.names(role)).map(_plain)
+
+    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
+        """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
+        return Tree(self.trainable(only)).map(_plain)
+
+    def trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that training may change, by name: those of all modules or of `only` some."""
+        wanted = None
+        if only is not None:
+            wanted = {id(p) for module in only for p in module.parameters()}
+        named = []
+        for name, p in self.model.named_parameters():
+            if p.requires_grad and name not in self.frozen and (wanted is None or id(p) in wanted):
+                named.append((name, p))
+        return named
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Stored samples as the resident model wants them."""
+        x = self.data.prepare(x)
+        return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
+
+    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
+        """The resident model as it is now, as a predictor that sees `inputs(x)`. Valid until the next `load`.
+
+        With `head`, that module takes the place of the model's own head.
+        """
+        return Network(self, head, inputs)
+
+    @torch.no_grad()
+    def outputs(
+        self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None
+    ) -> Outputs:
+        """Features and logits of stored samples, in evaluation mode, in large batches."""
+        for module in (self.model, head):
+            # Outside of training all parts of a model are in one mode, so one flag tells it all.
+            if module is not None and module.training:
+                module.eval()
+        head = head or self.model.head
+        parts = []
+        size = eval_batch(x.shape)
+        for start in range(0, max(len(x), 1), size):
+            part = self.prepare(x[start : start + size])
+            if inputs:
+                part = inputs(part)
+            parts.append(self.through(self.model.body, head, part))
+        if len(parts) == 1:  # the most frequent case, and it saves a copy
+            return Outputs(*parts[0])
+        features, logits = zip(*parts, strict=True)
+        return Outputs(torch.cat(features), torch.cat(logits))
+
+    def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits, computed in the run's precision; the results are fp32 in any case."""
+        if self.training.precision == "fp32":
+            features = body(x)
+            return features, head(features)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            features = body(x)
+            logits = head(features)
+        return features.float(), logits.float()
+
+    def tests(self) -> tuple[Tensor, Tensor]:
+        """The body's features of all clients' test samples, each sample once, and their labels."""
+        every = np.concatenate([self.rows(k, "test") for k in range(self.clients)])
+        index = torch.from_numpy(np.unique(every))
+        return self.outputs(self.data.take(index)).features, self.data.y[index]
+
+    def reference(self, i: int, weights: Tree) -> nn.Module:
+        """The i-th spare model, loaded with `weights`, in evaluation mode."""
+        while len(self._references) <= i:
+            self._references.append(copy.deepcopy(self.model).eval().requires_grad_(False))
+        self.load(weights, into=self._references[i])
+        return self._references[i]
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy in contiguous order, as if read from a file: sums then do not depend on its origin."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def eval_batch(shape: Sequence[int]) -> int:
+    """How many samples of stored data of this shape are evaluated at once."""
+    return max(16, min(EVAL_BATCH, EVAL_VALUES // max(1, math.prod(shape[1:]))))
