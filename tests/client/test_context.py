@@ -1358,9 +1358,9 @@ def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
     )
 
     def run(worker: ClientWorker, executor: Callable[[ClientWorker], Any]) -> small_world.Trace:
-        seen, worker = small_world.Trace(), executor(worker)
-        Engine(worker, worker, Schedule(rounds=2), [seen]).run()
-        worker.close()
+        seen, running = small_world.Trace(), executor(worker)
+        Engine(worker, running, Schedule(rounds=2), [seen]).run()
+        running.close()
         return seen
 
     plain, quick = run(full, Inplace), run(half, Inplace)

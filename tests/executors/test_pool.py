@@ -16,9 +16,9 @@ from fedloom.core.payload import Payload
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
 from fedloom.executors import make
-from fedloom.executors.base import Result, Task
+from fedloom.executors.base import LastPayload, Result, Task
 from fedloom.executors.inplace import Inplace
-from fedloom.executors.pool import Pool, _Last
+from fedloom.executors.pool import Pool
 from fedloom.testing.small_world import federation, network, same, trace, usual
 
 
@@ -140,14 +140,14 @@ def test_a_run_that_is_stopped_leaves_the_workers_in_order(worker) -> None:
 
 
 def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> None:
-    last, w = _Last(), torch.zeros(3)
-    first = last.encoded(Payload(w=w))
-    assert last.encoded(Payload(w=w)) is first
+    encoded, w = LastPayload(Payload.encode), torch.zeros(3)
+    first = encoded(Payload(w=w))
+    assert encoded(Payload(w=w)) is first
     other = Payload(w=w, to=1)
-    assert last.encoded(other) == other.encode() and last.encoded(Payload(w=w)) == first
-    assert last.encoded(Payload()) == b""
+    assert encoded(other) == other.encode() and encoded(Payload(w=w)) == first
+    assert encoded(Payload()) == b""
     w += 1  # the same tensor, but with other numbers
-    assert last.encoded(Payload(w=w)) == Payload(w=torch.ones(3)).encode()
+    assert encoded(Payload(w=w)) == Payload(w=torch.ones(3)).encode()
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
 from fedloom.client.context import ClientContext
+from fedloom.client.fast import stacked as stacked_ways
+from fedloom.client.fast.stacked import Entry, Trained
+from fedloom.client.fit import fit
+from fedloom.client.job import Job
 from fedloom.client.training import Training
 from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import ClientError
 from fedloom.core.local import Fit
 from fedloom.core.lookup import make
-from fedloom.core.method import Method
+from fedloom.core.method import Method, Update
 from fedloom.core.payload import Payload
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
@@ -42,17 +47,22 @@ def both(
     return [small_world.trace(make(name), world, wrap=kind, **schedule) for kind in (Inplace, Vmap)]
 
 
+def sizes_of_stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clients are in each stack that is trained from now on."""
+    sizes: list[int] = []
+    train = stacked_ways.train
+
+    def counted(entries: list[Entry]) -> list[Trained]:
+        sizes.append(len(entries))
+        return train(entries)
+
+    monkeypatch.setattr(stacked_ways, "train", counted)
+    return sizes
+
+
 @pytest.mark.parametrize("name", ["fedpact", "cachefl", "tip-adapter-f"])
 def test_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stacked = []
-    import fedloom.executors.stacked as module
-
-    together = module.together
-    monkeypatch.setattr(
-        module,
-        "together",
-        lambda worker, asked: stacked.append(len(asked)) or together(worker, asked),
-    )
+    stacked = sizes_of_stacks(monkeypatch)
     one, all_ = both(name)
     assert stacked and set(stacked) == {4}
     assert close(one.server, all_.server)
@@ -84,14 +94,7 @@ HOW = {
 def test_small_models_are_stacked_whole(
     name: str, model: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fedloom.executors.stacked as module
-
-    stacked, together = [], module.together
-    monkeypatch.setattr(
-        module,
-        "together",
-        lambda worker, asked: stacked.append(len(asked)) or together(worker, asked),
-    )
+    stacked = sizes_of_stacks(monkeypatch)
     found = []
     for kind in (Inplace, Vmap):
         world = small_world.federation(sizes=(20, 9, 16, 1, 0))
@@ -174,9 +177,77 @@ class Broken(type(make("fedavg"))):  # type: ignore[misc]
 def test_a_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClientError, match="round 1, client 0: ValueError: no idea"):
         outcome(Vmap, Broken())
-    monkeypatch.setattr("fedloom.executors.stacked.through", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedloom.client.fast.stacked.through", lambda *_: 1 / 0)
     with pytest.raises(ClientError, match="round 1, clients 0, 2, 1: ZeroDivisionError"):
         outcome(Vmap, make("fedavg"))
+
+
+def test_a_failure_of_the_first_asking_alone_is_named() -> None:
+    class Impure(type(make("fedavg"))):  # type: ignore[misc]
+        """Changes something outside of what it returns, which breaks the contract."""
+
+        calls: ClassVar[list[int]] = []
+
+        def train(self, down: Payload, state: Payload, local: ClientContext) -> Fit:
+            self.calls.append(local.id)
+            if self.calls.count(local.id) == 1:
+                raise ValueError("only once")
+            return super().train(down, state, local)
+
+    with pytest.raises(ClientError, match="round 1, client 0: ValueError: only once"):
+        outcome(Vmap, Impure())
+
+
+class Careful(type(make("fedavg"))):  # type: ignore[misc]
+    """Handles every failure of its training itself."""
+
+    def train(self, down: Payload, state: Payload, local: ClientContext) -> Fit:
+        try:
+            return super().train(down, state, local)
+        except Exception:
+            raise AssertionError("training is no failure") from None
+
+
+def test_a_method_that_handles_failures_is_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked = sizes_of_stacks(monkeypatch)
+    assert close(outcome(Inplace, Careful()), outcome(Vmap, Careful()))
+    assert stacked == [3, 3]
+
+
+def test_a_client_that_trains_nothing_is_executed_once() -> None:
+    calls = []
+
+    class Silent(type(make("fedavg"))):  # type: ignore[misc]
+        """Sends back what it got."""
+
+        def client(self, down: Payload, state: Payload, local: ClientContext) -> Update:
+            calls.append(local.id)
+            return Update(Payload(model=down.tree("model")), trained=down)
+
+    assert outcome(Inplace, Silent()).equal(outcome(Vmap, Silent()))
+    assert calls == [0, 2, 1] * 4  # two executors, two rounds; the largest client comes first
+
+
+def test_training_that_cannot_be_stacked_happens_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def counted(job: Job) -> Fit:
+        trained.append(job.client)
+        return fit(job)
+
+    monkeypatch.setattr("fedloom.executors.stacked.fit", counted)
+    outcome(Vmap, make("fedprox"))  # its gradient is pulled
+    assert trained == [0, 2, 1] * 2
+
+
+def test_stacks_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked = sizes_of_stacks(monkeypatch)
+    monkeypatch.setenv("FEDLOOM_FAST", "dense,lowrank")
+    assert outcome(Vmap, make("fedavg")).equal(outcome(Inplace, make("fedavg")))
+    assert not stacked
+    monkeypatch.setenv("FEDLOOM_FAST", "stacked")
+    outcome(Vmap, make("fedavg"))
+    assert stacked
 
 
 def test_networks_with_maps_and_other_losses_are_left_alone() -> None:

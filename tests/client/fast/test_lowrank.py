@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedloom
-from fedloom.client.fast import lowrank as module
-from fedloom.client.fast.lowrank import descend, products
+from fedloom.client import fast
+from fedloom.client.fast.lowrank import descend, large_layers, products
 
 X = torch.randn(6, 3, 8, generator=torch.Generator().manual_seed(1))
 
@@ -51,10 +51,10 @@ def lent(net: nn.Sequential) -> Tensor:
 def test_a_step_is_the_one_with_gradients(
     loss: Callable[[nn.Sequential], Tensor], monkeypatch
 ) -> None:
-    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(fast, "LARGE", 1)
     plain, kept = network(), network()
     loss(plain).backward()
-    with products(kept, kept.parameters()) as noted:
+    with products(large_layers(kept, kept.parameters())) as noted:
         total = loss(kept)
         noted.clear()
         total.backward()
@@ -69,20 +69,20 @@ def test_a_step_is_the_one_with_gradients(
 
 def test_small_layers_and_those_that_are_not_trained_are_left_alone(monkeypatch) -> None:
     net = network()
-    with products(net, net.parameters()) as noted:
+    with products(large_layers(net, net.parameters())) as noted:
         once(net).backward()
     assert not noted and all(p.grad is not None for p in net.parameters())
-    monkeypatch.setattr(module, "LARGE", 1)
-    with products(net, [net[2].weight]) as noted:  # type: ignore[list-item]
+    monkeypatch.setattr(fast, "LARGE", 1)
+    with products(large_layers(net, [net[2].weight])) as noted:  # type: ignore[list-item]
         once(net).backward()
     assert [w is net[2].weight for w, _, _ in noted] == [True]
 
 
 def test_a_layer_with_a_forward_of_its_own_keeps_it(monkeypatch) -> None:
-    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(fast, "LARGE", 1)
     layer = nn.Linear(3, 2)
     layer.forward = own = lambda x: x[:, :2]  # type: ignore[method-assign]
-    with products(layer, layer.parameters()):
+    with products(large_layers(layer, layer.parameters())):
         assert layer.forward is own
     assert layer.forward is own
 
@@ -91,12 +91,12 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it(monkeypatch) -> None:
 def test_runs_agree_with_and_without(changes: dict[str, float], monkeypatch) -> None:
     noted = []
     monkeypatch.setattr(
-        "fedloom.client.context.descend",
+        "fedloom.client.fast.lowrank.descend",
         lambda found, lr: noted.append(len(found)) or descend(found, lr),
     )
 
     def losses(large: int) -> list[float]:
-        monkeypatch.setattr(module, "LARGE", large)
+        monkeypatch.setattr(fast, "LARGE", large)
         run = fedloom.run(
             "fedavg", clients=4, rounds=3, model="cnn", limit_train=4, limit_test=2, **changes
         )
@@ -104,9 +104,11 @@ def test_runs_agree_with_and_without(changes: dict[str, float], monkeypatch) -> 
 
     small, large = losses(1), losses(1 << 40)
     assert small == pytest.approx(large, rel=1e-5)
-    assert max(noted) == (
-        0 if changes else 2
-    )  # a hidden layer and the head, but not where gradients are wanted
+    # A hidden layer and the head, but not where gradients are wanted.
+    assert max(noted, default=0) == (0 if changes else 2)
+    noted.clear()
+    monkeypatch.setenv("FEDLOOM_FAST", "0")
+    assert losses(1) == large and not noted
 
 
 def test_a_cross_entropy_of_vectors() -> None:
@@ -115,7 +117,7 @@ def test_a_cross_entropy_of_vectors() -> None:
     layer, x, y = nn.Linear(1 << 11, 1 << 7), torch.randn(4, 1 << 11), torch.arange(4)
     before = layer.weight.detach().clone()
     (gradient,) = torch.autograd.grad(F.cross_entropy(layer(x), y), layer.weight)
-    with products(layer, layer.parameters()) as noted:
+    with products(large_layers(layer, layer.parameters())) as noted:
         F.cross_entropy(layer(x), y).backward()
     descend(noted, 0.1)
     assert layer.weight.grad is None
