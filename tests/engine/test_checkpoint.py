@@ -19,6 +19,7 @@ from fedloom.core.errors import CheckpointError
 from fedloom.core.files import sha256, write_atomic
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
+from fedloom.core import files as core_files
 from fedloom.engine import checkpoint as state
 from fedloom.engine.checkpoint import FORMAT, Checkpoint, Store
 
@@ -559,7 +560,7 @@ def full(monkeypatch: pytest.MonkeyPatch, call: str, after: int) -> None:
         return real(*args, **kwargs)
 
     if call == "open":
-        monkeypatch.setattr(state, "open", fake, raising=False)
+        monkeypatch.setattr(core_files, "open", fake, raising=False)
     else:
         monkeypatch.setattr(os, call, fake)
 

@@ -38,9 +38,11 @@ from fedloom.engine.engine import Engine
 from fedloom.engine.run import Run
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.flower.app import write_certificates
+from fedloom.executors.flower.book import Book
 from fedloom.executors.flower.client import Home, client_app
 from fedloom.executors.flower.grid import InProcessGrid
-from fedloom.executors.flower.server import Arrivals, Book, Flower, Roster, gather
+from fedloom.executors.flower.roster import Roster, gather
+from fedloom.executors.flower.server import Arrivals, Flower
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone, blank
 from fedloom.executors.flower.store import Versions

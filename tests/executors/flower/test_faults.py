@@ -12,7 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
-from fedloom.executors.flower.server import Book, TooFew
+from fedloom.executors.flower.book import Book
+from fedloom.executors.flower.server import TooFew
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone
 from fedloom.testing import small_world
@@ -243,7 +244,7 @@ def test_two_nodes_with_one_number(world, caplog) -> None:
     here.grid.nodes[999] = {"partition-id": 2}
     seen = here.run()
     assert seen.server.equal(small_world.usual(make("fedavg")).server)
-    assert "it says that it is site 2, which node" in caplog.text
+    assert "it claims to be site 2, which node" in caplog.text
 
 
 def test_a_site_that_does_not_fit_is_named(world) -> None:

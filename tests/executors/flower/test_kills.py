@@ -21,8 +21,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
+from fedloom.executors.flower.book import Book
 from fedloom.executors.flower.grid import InProcessGrid
-from fedloom.executors.flower.server import Book
 from fedloom.executors.flower.settings import Settings
 from fedloom.testing import small_world
 

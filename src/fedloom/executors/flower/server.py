@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from ...client.worker import ClientWorker
-from ...core.errors import CheckpointError, FedloomError
+from ...core.errors import FedloomError
 from ...core.files import write_atomic
 from ...core.lookup import make
+from ...core.memory import keep_freed_memory
 from ...engine.config import Config
 from ...engine.engine import Engine
 from ...engine.run import Run, carry_out, network
 from ..base import Result, Results, Task
+from .book import Book
+from .roster import Roster, gather
 from .settings import Settings, parse
-from .sites import Description, agree, blank, disagreement, listed
+from .sites import blank, disagreement, listed
 from .uploads import Inspector
-from .wire import DESCRIBE, TYPES, Order, ordered, read_result, write_task
+from .wire import TYPES, Order, ordered, read_result, write_task
 
 log = logging.getLogger("flwr")
 WINDOW = (
@@ -36,149 +38,6 @@ WINDOW = (
 
 class TooFew(FedloomError):
     """A round had fewer uploads than it needs."""
-
-
-@dataclass
-class Book:
-    """What the server writes down beside the run: the experiment's name, its starts, the sites, who answered."""
-
-    folder: Path | None
-    experiment: str
-    attempt: int
-    sites: dict[int, Description] = field(default_factory=dict)
-    answers: list[dict[str, Any]] = field(default_factory=list)
-
-    @staticmethod
-    def open(folder: Path | None, name: str) -> Book:
-        """The book of a run folder with a new start in it; a new one if there is none."""
-        path = folder / "federation-log.json" if folder else None
-        if path is None or not path.exists():
-            # Another run of the same settings must not find this one's states: the name is drawn, not derived.
-            book = Book(folder, f"{name}-{secrets.token_hex(4)}", 1)
-        else:
-            try:
-                body = json.loads(path.read_bytes())
-                sites = {
-                    int(k): Description.decode(json.dumps(d)) for k, d in body["sites"].items()
-                }
-                book = Book(folder, str(body["experiment"]), int(body["attempt"]) + 1, sites)
-            except (ValueError, KeyError, TypeError):
-                raise CheckpointError(
-                    f"{path} is damaged: the sites' states cannot be found without it."
-                ) from None
-        book.save()
-        return book
-
-    def save(self) -> None:
-        """Write it down."""
-        if self.folder:
-            sites = {k: json.loads(d.encode()) for k, d in sorted(self.sites.items())}
-            body = {"experiment": self.experiment, "attempt": self.attempt, "sites": sites}
-            write_atomic(self.folder / "federation-log.json", json.dumps(body, indent=1).encode())
-
-    def note(self, entry: dict[str, Any]) -> None:
-        """Who answered, and who did not."""
-        self.answers.append(entry)
-        if self.folder:
-            with open(self.folder / "answers.jsonl", "a") as file:
-                file.write(json.dumps(entry) + "\n")
-        missing = {
-            **entry["refused"],
-            **dict.fromkeys(entry["silent"], "silent"),
-            **dict.fromkeys(entry["absent"], "absent"),
-        }
-        said = "".join(f"; site {k}: {why}" for k, why in missing.items())
-        log.info(
-            "round %s, %s: %s of %s answered%s",
-            entry["round"],
-            entry["kind"],
-            len(entry["answered"]),
-            entry["asked"],
-            said,
-        )
-
-
-class Roster:
-    """Which node is which client. Nodes come and go; a client is known by the number it gives."""
-
-    def __init__(self, grid: Grid, book: Book, timeout: float) -> None:
-        self.grid, self.book, self.timeout = grid, book, timeout
-        self.nodes: dict[int, int] = {}  # client -> node
-        self.refused: dict[int, str] = {}  # node -> why it is not one of the sites
-        self._asked: set[int] = set()
-        self._pending: dict[
-            str, tuple[int, float]
-        ] = {}  # message -> the node that was asked, and until when
-        self._present: set[int] = set()
-
-    def refresh(self) -> dict[int, Description]:
-        """See who is there, ask newcomers what they are, and note what has been answered. Nobody is waited for.
-
-        Returns the sites that are new or have changed.
-        """
-        self._present = set(self.grid.get_node_ids())
-        self._asked &= (
-            self._present
-        )  # who went away is asked again when it comes back: it may have changed
-        asked = self._asked | {node for node, _ in self._pending.values()}
-        new = [node for node in self._present if node not in asked]
-        messages = [
-            Message(RecordDict({"ask": ConfigRecord({})}), n, DESCRIBE, ttl=self.timeout)
-            for n in new
-        ]
-        due = time.monotonic() + self.timeout
-        if messages:
-            self._pending |= {
-                i: (n, due)
-                for i, n in zip(self.grid.push_messages(messages), new, strict=True)
-                if i
-            }
-        changed: dict[int, Description] = {}
-        for reply in self.grid.pull_messages(list(self._pending)) if self._pending else ():
-            # An error that Flower itself reports comes from nobody in particular: only this number tells whose it is.
-            node, _ = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0.0))
-            if node is None:
-                continue
-            try:
-                if reply.has_error():  # a message that ran out of time, say: ask again another time
-                    raise FedloomError(reply.error.reason or f"error {reply.error.code}")
-                self._asked.add(node)
-                self._enter(node, reply, changed)
-            except FedloomError as error:
-                self.refused[node] = str(error)
-                log.warning("node %s is not let in: %s", node, error)
-        self._pending = {
-            i: (n, end) for i, (n, end) in self._pending.items() if end > time.monotonic()
-        }
-        return changed
-
-    def _enter(self, node: int, reply: Message, changed: dict[int, Description]) -> None:
-        if refusal := reply.content.config_records.get("refusal"):
-            raise FedloomError(str(refusal.get("why")))
-        site = Description.decode(
-            str((reply.content.config_records.get("site") or {}).get("about"))
-        )
-        other = self.nodes.get(site.client)
-        if other not in (None, node) and other in self._present:
-            raise FedloomError(
-                f"it says that it is site {site.client}, which node {other} is already"
-            )
-        self.nodes[site.client] = node
-        if self.book.sites.get(site.client) != site:
-            changed[site.client] = site
-
-    def node(self, client: int) -> int | None:
-        """The node of a client, if it is there."""
-        node = self.nodes.get(client)
-        return node if node in self._present else None
-
-    def missed(self, client: int) -> None:
-        """A client did not answer in time: it is not asked again in this round, which would cost as long again."""
-        self._present.discard(self.nodes.get(client, -1))
-
-    def there(self) -> list[int]:
-        """The clients that are there."""
-        return sorted(k for k in self.nodes if self.node(k) is not None)
 
 
 @dataclass
@@ -353,27 +212,6 @@ class Arrivals:
                 write_atomic(
                     self.made.folder / "federation.json", json.dumps(self.made.federation).encode()
                 )
-
-
-def gather(roster: Roster, settings: Settings) -> None:
-    """Wait for the sites, and have them agree on what they work with."""
-    book, end = roster.book, time.monotonic() + settings.wait
-    while True:
-        for k, description in roster.refresh().items():
-            book.sites[k] = description
-        agree(book.sites)
-        wanted = settings.sites or (book.sites[min(book.sites)].clients if book.sites else 1)
-        if len(roster.there()) >= wanted:
-            break
-        if time.monotonic() >= end:
-            why = "".join(
-                f" Node {node} was not let in: {why}" for node, why in roster.refused.items()
-            )
-            raise FedloomError(
-                f"{len(roster.there())} of {wanted} sites came within {settings.wait:.0f} seconds.{why}"
-            )
-        time.sleep(min(0.2, settings.wait))
-    book.save()
 
 
 def serve(
