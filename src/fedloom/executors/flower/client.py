@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from ...client.worker import ClientWorker
 from ...core.errors import FedloomError, unknown
 from ...core.lookup import make
+from ...core.memory import keep_freed_memory
 from ...data.catalogue import load
 from ...data.federation import Client, Dataset, Federation, federate
 from ...engine.config import Config
