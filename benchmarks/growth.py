@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make
 from fedloom.core.rng import key, numpy_rng
 from fedloom.data.federation import Client, Dataset, Federation

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from fedloom.client.batches import batch_rows
 from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make
 from fedloom.core.rng import key, numpy_rng
 from fedloom.data.federation import Client, Dataset, Federation

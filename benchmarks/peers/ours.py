@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make as make_method
 from fedloom.core.tree import Tree
 from fedloom.data.federation import Client, Dataset, Federation

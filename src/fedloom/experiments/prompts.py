@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..client.training import Training
+from ..client.worker import ClientWorker
 from ..core.lookup import make
 from ..core.rng import key
 from ..core.tree import Tree
