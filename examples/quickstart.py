@@ -1,7 +1,7 @@
 """Two methods on the same skewed clients: who is better off than alone?"""
 
 import fedloom
-from fedloom.engine.run import better_than_local
+from fedloom.engine.summary import better_than_local
 
 if __name__ == "__main__":  # the pool starts processes that import this file
     settings = {

@@ -11,7 +11,8 @@ import pytest
 
 from fedloom.core.errors import FedloomError
 from fedloom.engine.config import build
-from fedloom.engine.run import Run, execute
+from fedloom.engine.folder import Run
+from fedloom.engine.run import execute
 from fedloom.loggers import LOGGERS, logging_to, scalars, settings
 
 CONFIG = build(

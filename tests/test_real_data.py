@@ -58,7 +58,7 @@ def test_the_worked_sizes_of_f2dc_on_real_pacs() -> None:
     if locate("pacs") is None:
         pytest.skip("pacs is not below FEDLOOM_DATA")
     from fedloom.engine.config import build
-    from fedloom.engine.run import deal
+    from fedloom.engine.setup import deal
 
     made = deal(build({"data": "pacs", "partition": "f2dc"}, {"size": 32, "validation": 0.0}))
     sizes = sorted((c.domain, len(c.train), len(c.test)) for c in made.clients)

@@ -27,7 +27,8 @@ from .data.catalogue import Progress
 from .data.catalogue import load as load_data
 from .data.federation import Client, Dataset, Federation
 from .engine.config import Config
-from .engine.run import Run, deal, encoded, network, saved
+from .engine.folder import Run
+from .engine.setup import Setup, Trained, last_checkpoint
 from .models import Task, build
 from .parts.heads import AdapterHead, CacheHead, PromptHead, TextHead
 
@@ -79,18 +80,18 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
         raise FedloomError(f"{data} has no training samples: a personal model needs a few.")
     none, k = np.arange(0), len(run.federation["clients"])
     clients = (*[Client(none, none, none)] * k, Client(split[0], none, split[1]))
-    federation = encoded(config, Federation(new, clients), progress)
+    setup = Setup.from_config(
+        config, images=Federation(new, clients), method=method, progress=progress
+    )
+    federation, worker = setup.federation, setup.worker
     if shape and list(federation.data.x.shape[1:]) != shape:
         raise FedloomError(
             f"{data} has samples of shape {tuple(federation.data.x.shape[1:])}, this run was trained on {tuple(shape)}."
         )
-    worker = ClientWorker(
-        method, federation, network(config, federation), config.training, config.seed
-    )
-    with saved(run) as (start, _):
-        server, number = start.server, start.round + 1
-    assert server is not None
-    server = widened(server, method, k).replace(round=number)
+    checkpoint, _ = last_checkpoint(run)
+    assert checkpoint.server is not None
+    number = checkpoint.round + 1
+    server = widened(checkpoint.server, method, k).replace(round=number)
     server = method.join(server, {k: method.hello(ClientContext(worker, k, number))})
     down = method.download(server, k)
     x, y = federation.samples(k, "test")
@@ -163,36 +164,23 @@ def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
 # -- files -----------------------------------------------------------------------------------------------------------
 def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, ClientWorker, Run]:
     """The common model of a run or, with a number, a client's own."""
-    run = Run.load(folder)
-    config, method = run.config, make(run.config.method, run.config.hyper)
-    if config.partition == "given" or config.model == "given":
-        raise FedloomError(
-            f"{run.folder} was made from Python with its own data or model; export it there."
-        )
-    federation = encoded(config, deal(config))
-    worker = ClientWorker(
-        method, federation, network(config, federation), config.training, config.seed
-    )
-    with saved(run) as (start, store):
-        assert start.server is not None
-        worker.load()
-        if client is None:
-            predict = method.common(start.server, worker)
-            if predict is None:
-                raise FedloomError(
-                    f"{method.name} has no common model: say which client's with --client."
-                )
-            return predict, worker, run
-        if not 0 <= client < worker.clients:
+    trained = Trained.from_folder(folder)
+    method, worker = trained.setup.method, trained.setup.worker
+    if client is None:
+        predict = method.common(trained.server, worker)
+        if predict is None:
             raise FedloomError(
-                f"there is no client {client}; they are numbered from 0 to {worker.clients - 1}."
+                f"{method.name} has no common model: name a client, whose own model is exported, "
+                "with --client."
             )
-        local = ClientContext(worker, client, start.round)
-        return (
-            method.personal(method.download(start.server, client), store.get(client), local),
-            worker,
-            run,
+        return predict, worker, trained.run
+    if not 0 <= client < worker.clients:
+        raise FedloomError(
+            f"there is no client {client}; they are numbered from 0 to {worker.clients - 1}."
         )
+    local = ClientContext(worker, client, trained.round)
+    down = method.download(trained.server, client)
+    return method.personal(down, trained.store.get(client), local), worker, trained.run
 
 
 def export(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedloom.core import files as core_files
 from fedloom.core.errors import CheckpointError
 from fedloom.core.files import sha256, write_atomic
 from fedloom.core.payload import Payload
@@ -341,14 +342,17 @@ def test_identical_histories_give_identical_folders(tmp_path: Path) -> None:
     assert files(tmp_path / "a") != files(tmp_path / "e")
 
 
-def test_what_a_killed_writer_left_is_cleaned_on_load(fresh: Callable[[], Path]) -> None:
+def test_loading_changes_nothing_and_tidying_removes_what_a_killed_writer_left(fresh: Callable[[], Path]) -> None:
     folder = fresh()
     before = files(folder)
     (folder / ".x.tmp").write_bytes(b"half")
     (folder / ".round-000004.json.123.tmp").write_bytes(b"{")
     (folder / f"{'0' * 64}.safetensors").write_bytes(b"written, but the manifest was not")
+    littered = files(folder)
     store = Store(folder)
     assert_is(quietly(store), store, 3)
+    assert files(folder) == littered
+    store.tidy()
     assert files(folder) == before
 
 
@@ -376,8 +380,9 @@ def newest(folder: Path, kind: str) -> Path:
 
 
 def assert_goes_back(folder: Path) -> None:
-    """Loading gives round 2, with one warning that names round 3; the next time all is quiet and clean."""
+    """Loading gives round 2 with one warning that names round 3; after tidying all is quiet."""
     store = Store(folder)
+    before = files(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = store.load()
@@ -388,6 +393,8 @@ def assert_goes_back(folder: Path) -> None:
         and "Going on from round-000002.json instead." in text
     )
     assert_is(found, store, 2)
+    assert files(folder) == before, "loading only reads"
+    store.tidy()
     assert set(files(folder)) == named(folder)
     assert manifests(folder) == ["round-000002.json"]
     again = Store(folder)
@@ -594,6 +601,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     )
     other = Store(folder)
     assert_is(quietly(other), other, 2)
+    other.tidy()
     assert files(folder) == before
     store.save(checkpoint(3))
     assert files(folder) == files(whole)

@@ -19,7 +19,7 @@ RUN = ["run", "scaffold", "--clients", "8", "--rounds", "16", "--set", "width=4"
 PARENT = """
 import os, sys, torch, torch._dynamo
 torch.set_num_threads(1)
-import fedloom.engine.run, fedloom.cli.main, fedloom.cli.progress, fedloom.methods.scaffold
+import fedloom.engine.run, fedloom.report.callback, fedloom.cli.main, fedloom.cli.progress, fedloom.methods.scaffold
 from fedloom.data.catalogue import load
 load("digits4")
 print("ready", flush=True)

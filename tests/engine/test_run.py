@@ -167,7 +167,7 @@ def test_where_a_checkpoint_takes_long_not_every_round_has_one(
     assert saved[0] == 1 and saved[-2:] == [5, 6] and len(saved) < 6
     assert seldom.metrics == always.metrics
     assert names(tmp_path / "A") == names(tmp_path / "B")
-    monkeypatch.setattr("fedloom.engine.run.ROOM", 1)
+    monkeypatch.setattr("fedloom.engine.record.ROOM", 1)
     saved.clear()
     fedloom.run("fedper", rounds=6, out=tmp_path / "C", **QUICK)
     assert saved == [1, 2, 3, 4, 5, 6]

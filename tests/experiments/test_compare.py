@@ -14,13 +14,15 @@ import pytest
 from rich.console import Console
 
 import fedloom.cli.main
+from fedloom import run
 from fedloom.cli.progress import Watch
 from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import CheckpointError, FedloomError
 from fedloom.core.lookup import make
 from fedloom.engine.config import build, parse_set
-from fedloom.engine.run import Run, deal, network, run
+from fedloom.engine.folder import Run
 from fedloom.engine.run import execute as run_config
+from fedloom.engine.setup import deal, network
 from fedloom.executors.base import Task, execute
 from fedloom.experiments.compare import compare, figures, leaderboard, markdown, with_references
 from fedloom.experiments.flops import flops_per_round

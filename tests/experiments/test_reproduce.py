@@ -17,7 +17,7 @@ import fedloom.cli.main
 from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
 from fedloom.engine.checkpoint import Store
-from fedloom.engine.run import Run
+from fedloom.engine.folder import Run
 from fedloom.experiments import recipe as recipes
 from fedloom.experiments.recipe import overview, recipe, tables
 from fedloom.experiments.reproduce import _changed, reproduce

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
 from fedloom.engine.config import build
-from fedloom.engine.run import Run
+from fedloom.engine.folder import Run
 from fedloom.experiments.plan import Cell
 from fedloom.experiments.sweep import heat_map, markdown, parse_grid, plan, points, sweep, tabulate
 

@@ -17,7 +17,7 @@ from fedloom.core.lookup import PLUGINS, find, make, names, parsed, plug, plugin
 from fedloom.core.method import Method, Plugin
 from fedloom.core.payload import Payload
 from fedloom.engine.config import build
-from fedloom.engine.run import Run
+from fedloom.engine.folder import Run
 from fedloom.engine.settings import markdown, method_rows, owners
 from fedloom.experiments.plan import folder_of, name_of
 from fedloom.testing.checks import check_pool, check_resume
@@ -123,7 +123,7 @@ def test_runs_resume_under_their_name(tmp_path: Path) -> None:
     assert again.config.hyper == {"mu": 0.1, **make("fedprox+daa", {"by_gap": 0.2}).params()} | {
         "mu": 0.1
     }
-    longer = fedloom.engine.run.resume(tmp_path / "run", rounds=2)
+    longer = fedloom.resume(tmp_path / "run", rounds=2)
     straight = fedloom.run("fedprox+daa", mu=0.1, **(options | {"rounds": 2}))
     assert longer.metrics == straight.metrics
 

@@ -14,7 +14,7 @@ import pytest
 
 import fedloom
 from fedloom.core.errors import FedloomError
-from fedloom.engine.run import Run
+from fedloom.engine.folder import Run
 from fedloom.report.dash import Dash, stamp
 from fedloom.report.export import escape
 from fedloom.report.folders import load

@@ -16,7 +16,7 @@ from torch import nn
 
 import fedloom
 from fedloom.core.errors import FedloomError
-from fedloom.engine.run import Run
+from fedloom.engine.folder import Run
 from fedloom.models import split
 from fedloom.parts.decoupling import corrections, with_corrections
 from fedloom.report.figures import Chart, Heat
@@ -198,7 +198,7 @@ def test_what_cannot_be_looked_at_is_said(runs: list[Run], tmp_path: Path) -> No
 
 
 def _federation(run: Run):
-    from fedloom.engine.run import deal
+    from fedloom.engine.setup import deal
 
     return deal(run.config)
 

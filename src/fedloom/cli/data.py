@@ -177,7 +177,7 @@ def _deal(
 ) -> Federation:
     """The data set dealt out (at random if no partition is named), as a run would have it."""
     from ..engine.config import build, parse_set
-    from ..engine.run import deal
+    from ..engine.setup import deal
 
     given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
     config = build(

@@ -19,6 +19,7 @@ from .options import (
     Executor,
     Log,
     Model,
+    NoReport,
     Partition,
     Precision,
     Quiet,
@@ -97,6 +98,7 @@ def compare(
     workers: Workers = None,
     data_root: Root = None,
     log: Log = None,
+    no_report: NoReport = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -126,7 +128,7 @@ def compare(
     title = f"{', '.join(names)} on {configs[0].data}, {configs[0].partition}"
     share = None if target is None else target / 100
     with watching(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
-        board = carry_out(configs, out, watch, title, share, _loggers(log))
+        board = carry_out(configs, out, watch, title, share, _loggers(log), report=not no_report)
     if as_json:
         print_json(board)
     elif not quiet:

@@ -110,6 +110,9 @@ Log = Annotated[
     str | None,
     typer.Option(help="Log to tensorboard, mlflow or wandb (extras), comma-separated."),
 ]
+NoReport = Annotated[
+    bool, typer.Option("--no-report", help="Write no report.html and no partition.png for a run.")
+]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print only errors and, with --json, the result."),

@@ -55,6 +55,7 @@ def report(
     from ..core.files import write_atomic
     from ..report.export import export, formats
     from ..report.folders import load, title
+    from ..report.gather import RunData
     from ..report.page import Page
 
     wanted = formats(format)
@@ -68,7 +69,7 @@ def report(
         from ..report.views import look
 
         seen = look(runs, console)
-    data = [run.data() for run in runs]
+    data = [RunData.of(run) for run in runs]
     page = Page(data, title(runs, board), board, interactive=True, views=seen)
     target = out or _default_page(folders)
     if "html" in wanted:

@@ -17,6 +17,7 @@ from .options import (
     Executor,
     Log,
     Model,
+    NoReport,
     Partition,
     Precision,
     Quiet,
@@ -36,7 +37,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..deploy import Personal
     from ..engine.config import Config
-    from ..engine.run import Run
+    from ..engine.folder import Run
 
 What = Annotated[
     str,
@@ -77,6 +78,7 @@ def run(
     on_bad_file: BadFile = None,
     log: Log = None,
     fresh: Fresh = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,7 +112,7 @@ def run(
     )
     config = configured(what, start, changes)
     folder = out or Path("runs") / _folder_name(config)
-    finished = _execute(config, folder, log, fresh, quiet or as_json)
+    finished = _execute(config, folder, log, fresh, not no_report, quiet or as_json)
     _print_run(finished, quiet, as_json)
 
 
@@ -130,7 +132,9 @@ def _folder_name(config: Config) -> str:
     return f"{method}-{data}-{config.partition}-s{config.seed}-{config.hash()[:6]}"
 
 
-def _execute(config: Config, folder: Path, log: str | None, fresh: bool, quiet: bool) -> Run:
+def _execute(
+    config: Config, folder: Path, log: str | None, fresh: bool, report: bool, quiet: bool
+) -> Run:
     from ..engine.run import execute
     from ..loggers import logging_to
 
@@ -140,7 +144,12 @@ def _execute(config: Config, folder: Path, log: str | None, fresh: bool, quiet: 
         logging_to(names, config, folder) as loggers,
     ):
         watch.begin(config.method)
-        return execute(config, out=folder, callbacks=[watch, *loggers], fresh=fresh)
+        callbacks = [watch, *loggers]
+        if report:
+            from ..report.callback import Report
+
+            callbacks.append(Report())
+        return execute(config, out=folder, callbacks=callbacks, fresh=fresh)
 
 
 def resume(
@@ -150,12 +159,13 @@ def resume(
     ] = None,
     executor: Executor = None,
     workers: Workers = None,
+    no_report: NoReport = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
-    from ..engine.run import Run
-    from ..engine.run import resume as resume_run
+    from .. import resume as resume_run
+    from ..engine.folder import Run
 
     earlier = Run.load(folder)
     method = earlier.config.method
@@ -166,7 +176,9 @@ def resume(
     total = rounds or earlier.config.schedule.rounds
     with watching(total, silent, f"fedloom resume {folder}") as watch:
         watch.begin(method)
-        finished = resume_run(folder, rounds=rounds, callbacks=[watch], **options)
+        finished = resume_run(
+            folder, rounds=rounds, callbacks=[watch], report=not no_report, **options
+        )
     _print_run(finished, quiet, as_json)
 
 

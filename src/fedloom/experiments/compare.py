@@ -20,7 +20,7 @@ from ..client.training import Training
 from ..core.files import write_atomic
 from ..core.version import __version__
 from ..engine.config import Config
-from ..engine.run import Run
+from ..engine.folder import Run
 from ..metrics.accuracy import compared, worst_share
 from ..metrics.summary import summarise_run
 from ..report import render_comparison
@@ -50,14 +50,15 @@ def compare(
     title: str,
     target: float | None = None,
     logs: Logs | None = None,
+    report: bool = True,
 ) -> dict[str, Any]:
     """Carry out what is missing of a plan, then write `leaderboard.json`, `leaderboard.md` and `report.html`.
 
     Each run lives in a folder named after its method, seed and config hash, so a finished one is found again and an
-    interrupted one goes on. `target` is an accuracy; None takes what clients reach alone.
+    interrupted one goes on. Without `report`, only the comparison gets a page, not each run. `target` is an accuracy; None takes what clients reach alone.
     """
     dealer = Dealer()
-    cells = carry_out(configs, out, watch, dealer, logs)
+    cells = carry_out(configs, out, watch, dealer, logs, report=report)
     board = leaderboard(cells, title, target, _flops(cells, out, dealer))
     write_atomic(out / "leaderboard.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "leaderboard.md", markdown(board).encode())

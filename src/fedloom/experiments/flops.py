@@ -8,11 +8,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..client.context import ClientContext
-from ..client.worker import ClientWorker
-from ..core.lookup import make
 from ..data.federation import Federation
-from ..engine.checkpoint import Store
-from ..engine.run import Run, network
+from ..engine.folder import Run, begun
+from ..engine.setup import Trained
 
 
 def flops_per_round(run: Run, federation: Federation) -> float | None:
@@ -22,7 +20,7 @@ def flops_per_round(run: Run, federation: Federation) -> float | None:
     counts matrix products and convolutions; the figure is scaled to all samples. What the server computes and
     evaluation are not in it.
     """
-    if run.folder is None:
+    if run.folder is None or not begun(run.folder):
         return None
     config, sizes = run.config, [len(c.train) for c in federation.clients]
     k = sizes.index(max(sizes))
@@ -31,17 +29,13 @@ def flops_per_round(run: Run, federation: Federation) -> float | None:
     small = replace(
         federation, clients=(*federation.clients[:k], owner, *federation.clients[k + 1 :])
     )
-    store = Store(run.folder / "checkpoint")
-    start = store.load()
-    if start.server is None:
-        return None
-    method, round = make(config.method, config.hyper), start.round + 1
-    worker = ClientWorker(method, small, network(config, federation), config.training, config.seed)
-    down = method.download(start.server.replace(round=round), k)
+    trained = Trained.from_folder(run, images=small)
+    method, round = trained.setup.method, trained.round + 1
+    down = method.download(trained.server.replace(round=round), k)
     # Steps of linear layers are products that are added in place, which the counter does not know by itself.
     steps = {torch.ops.aten.addmm_: lambda w, g, x, **_: 2 * g[0] * g[1] * x[1]}
     with FlopCounterMode(display=False, custom_mapping=steps) as counter:
-        method.client(down, store.get(k), ClientContext(worker, k, round))
+        method.client(down, trained.store.get(k), ClientContext(trained.setup.worker, k, round))
     share = (config.schedule.ratio + (config.schedule.ratio_max or config.schedule.ratio)) / 2
     # With a fixed number of steps a client's work does not grow with its data.
     clients = sum(1 for n in sizes if n) if config.training.steps else sum(sizes) / batch

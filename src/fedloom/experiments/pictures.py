@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..engine.run import Run
+from ..engine.folder import Run
 from ..report.figures import Axis, Chart, Heat, Mark
 from ..report.gather import COLUMNS
 

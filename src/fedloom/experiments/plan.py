@@ -19,9 +19,12 @@ from ..data.federation import Federation
 from ..engine import config as settings
 from ..engine.config import SECTIONS, Config, build
 from ..engine.engine import Callback
-from ..engine.run import Run, deal, execute
+from ..engine.folder import Run
+from ..engine.run import execute
+from ..engine.setup import deal
 from ..executors import EXECUTORS
 from ..metrics.cost import forget_peak
+from ..report.callback import Report
 
 # The parts of a config that do not change the federation; all others decide who has which samples.
 NOT_DATA = {"method", "hyper", "training", "schedule", "execution", "model", "network", "format"}
@@ -180,14 +183,17 @@ def carry_out(
     dealer: Dealer | None = None,
     logs: Logs | None = None,
     labels: Sequence[str] = (),
+    report: bool = True,
 ) -> list[Cell]:
     """Run what is missing.
 
     A run that fails is noted with its error (and `error.txt` in its folder), and the others go on.
     Trouble with the data or with an existing folder is raised: it is not a method's fault. `labels`
-    name the runs on the display; by default they are called by their methods.
+    name the runs on the display; by default they are called by their methods. With `report`, each
+    run gets a page of its own.
     """
     dealer = dealer or Dealer()
+    reports: list[Callback] = [Report()] if report else []
     cells = [Cell(config, folder_of(out, config)) for config in configs]
     _check(cells, watch)
     rounds_before = 0
@@ -196,7 +202,7 @@ def carry_out(
         label = f"[{i + 1}/{len(cells)}] {label} seed {cell.config.seed}"
         watch.begin(label, before=rounds_before)
         rounds_before += cell.config.schedule.rounds
-        _carry_out(cell, watch, dealer, logs)
+        _carry_out(cell, [watch, *reports], dealer, logs)
     return cells
 
 
@@ -213,7 +219,9 @@ def _check(cells: Sequence[Cell], watch: Display) -> None:
         watch.note(f"{finished} of {len(cells)} runs are there already")
 
 
-def _carry_out(cell: Cell, watch: Display, dealer: Dealer, logs: Logs | None) -> None:
+def _carry_out(
+    cell: Cell, callbacks: Sequence[Callback], dealer: Dealer, logs: Logs | None
+) -> None:
     finished = (cell.folder / "summary.json").exists()
     federation = None if finished else dealer(cell.config)
     logging: AbstractContextManager[Sequence[Callback]] = nullcontext(())
@@ -223,7 +231,7 @@ def _carry_out(cell: Cell, watch: Display, dealer: Dealer, logs: Logs | None) ->
     try:
         with logging as loggers:
             cell.run = execute(
-                cell.config, out=cell.folder, callbacks=[watch, *loggers], federation=federation
+                cell.config, out=cell.folder, callbacks=[*callbacks, *loggers], federation=federation
             )
         (cell.folder / "error.txt").unlink(missing_ok=True)
     except Exception as error:  # whatever a method may raise

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..core.errors import FedloomError
 from .folders import found, load, title
+from .gather import RunData
 from .page import Page
 
 HOST = "127.0.0.1"
@@ -26,7 +27,9 @@ def stamp(folder: Path) -> str:
 def page(folder: Path) -> Page:
     """The page as things stand."""
     runs, board = load([folder])
-    return Page([r.data() for r in runs], title(runs, board), board, interactive=True, live=True)
+    return Page(
+        [RunData.of(r) for r in runs], title(runs, board), board, interactive=True, live=True
+    )
 
 
 class Dash(ThreadingHTTPServer):

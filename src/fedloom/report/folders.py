@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import CheckpointError, FedloomError
-from ..engine.run import Run
+from ..engine.folder import Run
 
 
 def found(folders: Sequence[Path]) -> list[Path]:

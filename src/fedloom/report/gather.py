@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..engine.folder import Run
 from .figures import ABSENT, Value
 
 MINUS, SIGMA = "\u2212", "\u03c3"
@@ -39,6 +40,15 @@ class RunData:
     federation: dict[str, Any]
     picture: bytes | None = None  # a PNG of the samples and of who has what
     timing: list[dict[str, Any]] = field(default_factory=list)
+
+    @staticmethod
+    def of(run: Run, name: str | None = None) -> RunData:
+        """The run as the page wants it."""
+        config = {**run.config.model_dump(mode="json"), "toml": run.config.toml()}
+        file = run.folder / "partition.png" if run.folder else None
+        picture = file.read_bytes() if file and file.exists() else None
+        name = name or run.config.method
+        return RunData(name, config, run.metrics, run.summary, run.federation, picture, run.timing)
 
     @cached_property
     def method(self) -> str:

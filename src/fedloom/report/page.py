@@ -18,7 +18,7 @@ from .gather import COLUMNS, TUNED, Column, Entry, RunData, cell, gather, percen
 from .panels import NOTES, Panel
 
 if TYPE_CHECKING:
-    from ..engine.run import Run
+    from ..engine.folder import Run
 
 EMPTY = "no evaluated round yet"
 SIGNIFICANT = 0.05
@@ -33,7 +33,7 @@ def render(
 
 def render_comparison(runs: Sequence[Run], board: Mapping[str, Any], title: str) -> str:
     """The page of a comparison, interactive if Plotly is installed. `board` is what `leaderboard.json` holds."""
-    return render([r.data() for r in runs], title, board, interactive=True)
+    return render([RunData.of(r) for r in runs], title, board, interactive=True)
 
 
 def plotly_library() -> str | None:

@@ -11,8 +11,7 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,17 +26,17 @@ from ..client.context import ClientContext
 from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.local import Predictor
-from ..core.lookup import make
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng
 from ..data.federation import Federation
 from ..engine.checkpoint import Store
-from ..engine.run import Run, deal, encoded, network, saved
+from ..engine.folder import Run
+from ..engine.setup import Trained
 from ..parts.customising import Customised
 from ..parts.decoupling import Correction, Use, corrections
 from .drawing import SYMBOLS, colour
 from .figures import Axis, Chart, Heat, Mark
-from .gather import Entry, gather
+from .gather import Entry, RunData, gather
 from .panels import Panel, domain_order
 
 POINTS = 800  # in a t-SNE: beyond that it takes minutes and dots cover each other
@@ -100,7 +99,7 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
     """Panels about the features of one finished run of each method, of the seed that most of them have."""
     found: dict[str, list[Panel]] = {}
     opened: list[tuple[Entry, Run]] = []
-    data = {id(r): r.data() for r in runs}
+    data = {id(r): RunData.of(r) for r in runs}
     back = {id(d): r for r, d in ((r, data[id(r)]) for r in runs)}
     entries = gather(list(data.values()))
     seeds = [r.seed for e in entries for r in e.runs if r.finished]
@@ -120,15 +119,15 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
         for entry, run in opened:
             bar.update(task, description=f"features of {entry.name}")
             try:
-                with _opened(entry, run, known) as one:
-                    for heading, panel in _features(one).items():
-                        found.setdefault(heading, []).append(panel)
-                    if (tiles := grad_cam(one)) is not None:
-                        looks.append((entry, tiles))
-                        if tiles.parts:
-                            found.setdefault("Grad-CAM of decoupled features", []).append(
-                                _decoupled(one, tiles)
-                            )
+                one = _opened(entry, run, known)
+                for heading, panel in _features(one).items():
+                    found.setdefault(heading, []).append(panel)
+                if (tiles := grad_cam(one)) is not None:
+                    looks.append((entry, tiles))
+                    if tiles.parts:
+                        found.setdefault("Grad-CAM of decoupled features", []).append(
+                            _decoupled(one, tiles)
+                        )
             except FedloomError as error:
                 warnings.warn(f"no feature views of {entry.name}: {error}", stacklevel=2)
             bar.advance(task)
@@ -145,29 +144,15 @@ def look(runs: Sequence[Run], console: Console) -> dict[str, list[Panel]]:
     return found
 
 
-@contextmanager
-def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Iterator[Opened]:
-    config = run.config
-    for part in ("partition", "model"):
-        if getattr(config, part) == "given":
-            raise FedloomError(
-                f"the run was made with its own {'federation' if part == 'partition' else 'model'}."
-            )
+def _opened(entry: Entry, run: Run, known: dict[str, Federation]) -> Opened:
     # Methods of a comparison differ in these sections only, and these do not change the data.
-    dealt = config.model_dump(
+    dealt = run.config.model_dump(
         mode="json", exclude={"method", "hyper", "model", "network", "schedule", "execution"}
     )
     name = json.dumps(dealt, sort_keys=True)
-    if name not in known:
-        known[name] = encoded(config, deal(config))
-    method = make(config.method, config.hyper)
-    worker = ClientWorker(
-        method, known[name], network(config, known[name]), config.training, config.seed
-    )
-    with saved(run) as (start, store):
-        assert start.server is not None
-        worker.load()
-        yield Opened(entry, run, worker, start.server, start.round, store)
+    trained = Trained.from_folder(run, federation=known.get(name))
+    known[name] = trained.setup.federation
+    return Opened(entry, run, trained.setup.worker, trained.server, trained.round, trained.store)
 
 
 def _features(one: Opened) -> dict[str, Panel]:

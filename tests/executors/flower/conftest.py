@@ -35,7 +35,7 @@ from fedloom.core.payload import Payload
 from fedloom.engine.checkpoint import Checkpoint, Store
 from fedloom.engine.config import build
 from fedloom.engine.engine import Engine
-from fedloom.engine.run import Run
+from fedloom.engine.folder import Run
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.flower.app import write_certificates
 from fedloom.executors.flower.book import Book

@@ -18,6 +18,7 @@ from fedloom.executors.flower import client, server
 from fedloom.executors.flower.app import write_app
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.settings import Settings, flat, parse
+from fedloom.report.callback import Report
 
 SMALL = {"width": 4, "features": 16, "limit_train": 4, "limit_test": 4, "rounds": 2}
 
@@ -48,7 +49,7 @@ def test_every_key_is_in_the_app(tmp_path: Path) -> None:
         client.app, object
     )
     assert (
-        components["serverapp"] == "fedloom.executors.flower.server:app" and server.app is not None
+        components["serverapp"] == "fedloom.cli.serverapp:app" and server.app is not None
     )
     given = body["tool"]["flwr"]["app"]["config"]
     found = {f"{s}.{k}" if isinstance(v, dict) else s: x for s, v in given.items()
@@ -158,7 +159,7 @@ def federation(tmp_path: Path, config, nodes, **settings) -> tuple[InProcessGrid
 def test_a_dealt_data_set_as_in_one_process(tmp_path: Path) -> None:
     config = build({"method": "fedpcl", "clients": 4, "partition": "domains"}, SMALL)
     grid, settings = federation(tmp_path, config, {k: {"partition-id": k} for k in range(4)})
-    made = server.serve(grid, config, settings)
+    made = server.serve(grid, config, settings, callbacks=[Report()])
     alone = fedloom.run("fedpcl", partition="domains", clients=4, **SMALL)
     assert [m["personal"] for m in made.metrics] == [m["personal"] for m in alone.metrics]
     assert made.finished and fedloom.Run.load(tmp_path / "run").finished

@@ -1,5 +1,6 @@
 """Clients elsewhere: any method on a Flower federation, simulated or real. Needs the extra `flower`.
 
-`fedloom.executors.flower.client:app` and `fedloom.executors.flower.server:app` are what a Flower app points to;
-`fedloom flower init` writes one. See docs/flower.md.
+A Flower app points to `fedloom.executors.flower.client:app` and `fedloom.cli.serverapp:app`, or to
+`fedloom.executors.flower.server:app`, which writes no report. `fedloom flower init` writes such an
+app. See docs/flower.md.
 """

@@ -29,7 +29,7 @@ dependencies = ["fedloom[flower]"]
 publisher = "fedloom"
 
 [tool.flwr.app.components]
-serverapp = "fedloom.executors.flower.server:app"
+serverapp = "fedloom.cli.serverapp:app"
 clientapp = "fedloom.executors.flower.client:app"
 
 # Every setting of the run (docs/settings.md) and of the federation (docs/flower.md). Any of them can be changed for one

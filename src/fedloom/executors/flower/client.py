@@ -16,12 +16,11 @@ from flwr.clientapp import ClientApp
 
 from ...client.worker import ClientWorker
 from ...core.errors import FedloomError, unknown
-from ...core.lookup import make
 from ...core.memory import keep_freed_memory
 from ...data.catalogue import load
 from ...data.federation import Client, Dataset, Federation, federate
 from ...engine.config import Config
-from ...engine.run import deal, encoded, network
+from ...engine.setup import Setup
 from ..base import execute
 from . import store
 from .settings import Settings, parse
@@ -126,13 +125,9 @@ def _workplace(
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the server's log is no place for a site's notes
-        federation = _own(config, settings, own, domain) if own else deal(config)
-        federation = encoded(config, federation)
-        method = make(config.method, config.hyper)
-        site = ClientWorker(
-            method, federation, network(config, federation), config.training, config.seed
-        )
-    return config, settings, site, federation
+        images = _own(config, settings, own, domain) if own else None
+        setup = Setup.from_config(config, images=images)
+    return config, settings, setup.worker, setup.federation
 
 
 def _own(config: Config, settings: Settings, path: str, domain: str) -> Federation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from flwr.serverapp import Grid, ServerApp
 from ...client.worker import ClientWorker
 from ...core.errors import FedloomError
 from ...core.files import write_atomic
-from ...core.lookup import make
 from ...core.memory import keep_freed_memory
 from ...engine.config import Config
-from ...engine.engine import Engine
-from ...engine.run import Run, carry_out, network
+from ...engine.engine import Callback, Engine
+from ...engine.folder import Run
+from ...engine.run import carry_out
+from ...engine.setup import Setup
 from ..base import Result, Results, Task
 from .book import Book
 from .roster import Roster, gather
@@ -219,6 +220,7 @@ def serve(
     config: Config,
     settings: Settings,
     place: Callable[[Config, Any], ClientWorker] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run a config over a grid: wait for the sites, then round after round; go on where an earlier start stopped."""
     folder = Path(settings.out).expanduser()
@@ -234,7 +236,7 @@ def serve(
                 made,
                 site,
                 lambda site=site, roster=roster: Flower(site, roster, settings),  # type: ignore[misc]
-                callbacks=[Arrivals(roster, made, site)],
+                callbacks=[Arrivals(roster, made, site), *callbacks],
             )
         except TooFew as error:
             if not left:
@@ -246,10 +248,7 @@ def serve(
 
 
 def _place(config: Config, federation: Any) -> ClientWorker:
-    method = make(config.method, config.hyper)
-    return ClientWorker(
-        method, federation, network(config, federation), config.training, config.seed
-    )
+    return Setup.from_config(config, federation=federation).worker
 
 
 app = ServerApp()
@@ -257,9 +256,14 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Where Flower starts the server."""
+    """Where Flower starts the server, if the run needs no report."""
+    serve_app(grid, context)
+
+
+def serve_app(grid: Grid, context: Context, callbacks: Sequence[Callback] = ()) -> None:
+    """Run what Flower's run config describes."""
     config, settings = parse(context.run_config)
-    made = serve(grid, config, settings)
+    made = serve(grid, config, settings, callbacks=callbacks)
     record = made.metrics[-1] if made.metrics else {}
     log.info(
         "finished: %s",

@@ -1,0 +1,235 @@
+"""A `Run` is a folder: config, metrics, timing, summary, federation and checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import CheckpointError, FedloomError
+from ..core.files import sha256, write_atomic
+from . import config as configs
+from .checkpoint import Checkpoint, Store
+from .config import Config
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: run folders are not guarded there
+    fcntl = None  # type: ignore[assignment]
+
+# What a run and its report leave in the folder, beside config.toml and checkpoint/.
+FILES = (
+    "metrics.jsonl",
+    "timing.jsonl",
+    "summary.json",
+    "federation.json",
+    "partition.png",
+    "report.html",
+)
+
+
+@dataclass
+class Run:
+    """What a run has computed, in memory and (if it has a folder) on disk."""
+
+    config: Config
+    folder: Path | None = None
+    federation: dict[str, Any] = field(default_factory=dict)
+    # One entry per evaluated round, the same on every machine and with every executor.
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    # One entry per round: seconds and memory, which are never the same.
+    timing: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    reused: bool = False  # the folder held the finished run: nothing was computed
+
+    @staticmethod
+    def load(folder: str | Path) -> Run:
+        """Read the run in a folder, finished or not."""
+        folder = Path(folder)
+        if not (folder / "config.toml").is_file():
+            raise CheckpointError(f"{folder} is no run: it has no config.toml.")
+        given = configs.read(folder / "config.toml")
+        _refuse_other_format(folder, given.get("format", 0))
+        return Run(
+            config=configs.build(given),
+            folder=folder,
+            federation=_read_json(folder / "federation.json"),
+            metrics=_read_lines(folder / "metrics.jsonl"),
+            timing=_read_lines(folder / "timing.jsonl"),
+            summary=_read_json(folder / "summary.json"),
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has reached its end."""
+        return bool(self.summary.get("finished"))
+
+    @property
+    def clients(self) -> list[float | None]:
+        """Each client's last headline accuracy."""
+        if not self.metrics:
+            return []
+        return self.metrics[-1]["clients"][self.summary.get("stage", "before")]
+
+    def open(self, fresh: bool) -> Store:
+        """Write what stays the same during the run, and return the store for checkpoints.
+
+        `fresh` removes an earlier run first.
+        """
+        if self.folder is None:
+            return Store()
+        if fresh:
+            shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+            for name in FILES:
+                (self.folder / name).unlink(missing_ok=True)
+        elif begun(self.folder):
+            same_run(self.folder, self.config)  # another process may have been here since we looked
+        write_atomic(self.folder / "config.toml", self.config.toml().encode())
+        write_atomic(self.folder / "federation.json", json.dumps(self.federation).encode())
+        (self.folder / "checkpoint").mkdir(exist_ok=True)
+        return Store(self.folder / "checkpoint")
+
+    def rewind(self, checkpoint: Checkpoint) -> None:
+        """Cut metrics and timing back to a checkpoint.
+
+        A kill may have come between writing a line and writing its checkpoint.
+        """
+        if self.folder is None:
+            return
+        path = self.folder / "metrics.jsonl"
+        written = path.read_bytes() if path.exists() else b""
+        expected = checkpoint.extra.get("metrics", {"length": 0, "sha256": sha256(b"")})
+        kept = written[: expected["length"]]
+        if sha256(kept) != expected["sha256"]:
+            raise CheckpointError(
+                f"{path} is damaged: it does not fit the checkpoint of round {checkpoint.round}."
+            )
+        if kept != written:
+            write_atomic(path, kept)
+        self.metrics = [json.loads(line) for line in kept.splitlines()]
+        timing = _read_lines(self.folder / "timing.jsonl")
+        self.timing = [entry for entry in timing if entry["round"] <= checkpoint.round]
+        text = "".join(json.dumps(entry) + "\n" for entry in self.timing)
+        write_atomic(self.folder / "timing.jsonl", text.encode())
+
+    def lengthen(self, config: Config, rounds: int) -> Config:
+        """Write and return the config with more rounds, which makes a finished run unfinished."""
+        assert self.folder is not None
+        done = self.metrics[-1]["round"] if self.metrics else 0
+        if rounds < done:
+            raise FedloomError(
+                f"{self.folder} has {done} rounds already; it can be made longer, not shorter."
+            )
+        schedule = config.schedule.model_copy(update={"rounds": rounds})
+        longer = config.model_copy(update={"schedule": schedule})
+        write_atomic(self.folder / "config.toml", longer.toml().encode())
+        (self.folder / "summary.json").unlink(missing_ok=True)
+        return longer
+
+
+def begun(folder: Path) -> bool:
+    """Whether a folder holds a run with at least one checkpoint; one without is no obstacle."""
+    return (folder / "config.toml").exists() and any((folder / "checkpoint").glob("*.json"))
+
+
+def same_run(folder: Path, config: Config) -> Run:
+    """Read the run in a folder and refuse it if it is not the one that `config` describes."""
+    run = Run.load(folder)
+    difference = _differences(run.config.what(), config.what())
+    if difference:
+        raise FedloomError(
+            f"{folder} holds another run ({difference}); choose another folder with --out, "
+            "or start anew with --fresh."
+        )
+    run.config = config
+    return run
+
+
+def refuse_changes(folder: Path, checkpoint: Checkpoint, config: Config) -> None:
+    """Refuse settings that the checkpoint was not made with; only the number of rounds may change."""
+    if not checkpoint.round:
+        return
+    before = dict(checkpoint.extra["config"])
+    now = config.what()
+    for settings in (before, now):
+        settings["schedule"] = {**settings["schedule"], "rounds": 0}
+    difference = _differences(before, now)
+    if difference:
+        raise FedloomError(
+            f"{folder / 'config.toml'} is not what this run was started with ({difference}); "
+            "put it back, or start anew with --fresh."
+        )
+
+
+@contextlib.contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
+    """Keep other processes out of a run folder. The lock ends with this process, however that ends."""
+    if folder is None or fcntl is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedloomError(
+                f"another process is working in {folder}; wait for it, or choose another folder."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_other_format(folder: Path, number: object) -> None:
+    if number == configs.FORMAT:
+        return
+    version = "another"
+    if isinstance(number, int) and number < configs.FORMAT:
+        version = "an older"
+    raise CheckpointError(
+        f"{folder} was written by {version} version of fedloom (format {number}, this one has "
+        f"format {configs.FORMAT}): run it anew in another folder, or with --fresh."
+    )
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Which settings differ, and how, in words; empty if none do."""
+    parts = []
+    for name in sorted({*there, *here}):
+        old, new = there.get(name), here.get(name)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            parts.append(_differences(old, new))
+        else:
+            parts.append(f"{name} is {json.dumps(old)} there, {json.dumps(new)} here")
+    return ", ".join(parts)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError:
+        raise CheckpointError(f"{path} is damaged: it is not valid JSON.") from None
+    return content
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file; a kill may have cut the last one."""
+    if not path.exists():
+        return []
+    lines: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines

@@ -1,0 +1,169 @@
+"""From a config, or from the folder of a run, to everything that a run works with.
+
+This is the only place that puts data, network, method and worker together. Training, resuming,
+exported models, views of features, both sides of a Flower federation and the FLOP count all start
+here, so they all see the same federation and the same first weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .. import executors
+from ..client.worker import ClientWorker
+from ..core.errors import FedloomError
+from ..core.lookup import make
+from ..core.method import Method
+from ..core.payload import Payload
+from ..core.rng import key
+from ..data.catalogue import Progress
+from ..data.catalogue import load as load_data
+from ..data.federation import Federation, federate
+from ..executors.base import Executor
+from ..models import Task, build
+from .checkpoint import Checkpoint, Store
+from .config import Config
+from .folder import Run
+
+
+@dataclass
+class Setup:
+    """What a config describes, ready to work."""
+
+    config: Config
+    method: Method
+    images: Federation  # samples as they are dealt out
+    federation: Federation  # samples as the network takes them: features if there is an encoder
+    worker: ClientWorker
+
+    @staticmethod
+    def from_config(
+        config: Config,
+        *,
+        images: Federation | None = None,
+        federation: Federation | None = None,
+        method: Method | None = None,
+        model: nn.Module | None = None,
+        progress: Progress | None = None,
+    ) -> Setup:
+        """Make everything that the config describes; what is given is used instead.
+
+        `images` still go through the config's encoder, a `federation` is used as it stands.
+        `progress` hears how far the encoder has got.
+        """
+        if config.partition == "given" and images is None and federation is None:
+            raise _made_in_python("federation")
+        if config.model == "given" and model is None:
+            raise _made_in_python("model")
+        if federation is None:
+            images = images or deal(config)
+            federation = encoded(config, images, progress)
+        method = method or make(config.method, config.hyper)
+        model = model or network(config, federation)
+        worker = ClientWorker(method, federation, model, config.training, config.seed)
+        return Setup(config, method, images or federation, federation, worker)
+
+    def executor(self) -> Executor:
+        """Start the executor that the config names."""
+        execution = self.config.execution
+        return executors.make(execution.executor, self.worker, execution.workers)
+
+
+@dataclass
+class Trained:
+    """A run that has been opened again: its set-up, what the server knows and what clients remember.
+
+    Nothing in the run's folder is changed.
+    """
+
+    run: Run
+    setup: Setup
+    server: Payload
+    round: int
+    store: Store
+
+    @staticmethod
+    def from_folder(
+        folder: str | Path | Run,
+        *,
+        images: Federation | None = None,
+        federation: Federation | None = None,
+        progress: Progress | None = None,
+    ) -> Trained:
+        """Open the run in a folder at its last checkpoint; the rest is as for `Setup.from_config`."""
+        run = folder if isinstance(folder, Run) else Run.load(folder)
+        setup = Setup.from_config(
+            run.config, images=images, federation=federation, progress=progress
+        )
+        checkpoint, store = last_checkpoint(run)
+        assert checkpoint.server is not None
+        setup.worker.load()
+        return Trained(run, setup, checkpoint.server, checkpoint.round, store)
+
+
+def last_checkpoint(run: Run) -> tuple[Checkpoint, Store]:
+    """A run's last checkpoint and the store that has its clients' states; an error without one."""
+    if run.folder is None:
+        raise FedloomError("this run has no folder, so it has no checkpoint.")
+    store = Store(run.folder / "checkpoint")
+    checkpoint = store.load()
+    if checkpoint.server is None:
+        raise FedloomError(f"{run.folder} has no checkpoint.")
+    return checkpoint, store
+
+
+def deal(config: Config, progress: Progress | None = None) -> Federation:
+    """Load the data set that a config names and deal its samples out to clients."""
+    data = load_data(
+        config.data,
+        config.source,
+        root=config.execution.data_root,
+        seed=config.seed,
+        progress=progress,
+    )
+    return federate(
+        data,
+        config.partition,
+        clients=config.clients,
+        seed=config.seed,
+        validation=config.validation,
+        split=config.split,
+        merged_share=config.merged_share,
+        **config.partitioning,
+    )
+
+
+def encoded(config: Config, images: Federation, progress: Progress | None = None) -> Federation:
+    """The federation with features in place of images, if the config names an encoder."""
+    if config.encoder:
+        return images.encode(
+            config.encoder,
+            views=config.views,
+            augment=config.training.augment,
+            pixels=config.pixels,
+            progress=progress,
+        )
+    if config.views > 1 or config.pixels:
+        raise FedloomError("views and pixels need a frozen encoder: name one with --encoder.")
+    return images
+
+
+def network(config: Config, federation: Federation) -> nn.Module:
+    """The model that a config describes. Its first weights depend on the seed only."""
+    data = federation.data
+    shape = tuple(data.x.shape[1:])
+    task = Task(shape, len(data.classes), data.vocabulary, data.encoder, data.mean, data.std)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(config.seed, "init"))
+        return build(config.model, task, **config.network)
+
+
+def _made_in_python(what: str) -> FedloomError:
+    return FedloomError(
+        f"this run was made with its own {what}, which only the Python script that started it has: "
+        "continue or open it from there."
+    )

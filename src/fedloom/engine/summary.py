@@ -1,0 +1,73 @@
+"""What `summary.json` says about a run that has come to its end."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..client.worker import ClientWorker
+from ..core.version import __version__
+from ..metrics.accuracy import compared
+from ..metrics.summary import summarise_run
+from ..parts.privacy import account
+from .folder import Run
+from .schedule import Schedule
+
+
+def summary(run: Run, worker: ClientWorker) -> dict[str, Any]:
+    """Sum up a run."""
+    config = run.config
+    return {
+        "method": config.method,
+        "data": config.data,
+        "partition": config.partition,
+        "seed": config.seed,
+        "rounds": run.metrics[-1]["round"] if run.metrics else 0,
+        "clients": len(run.federation["clients"]),
+        "stage": worker.method.traits.stage,
+        **summarise_run(run.metrics, run.timing),
+        "better_than_local": None,
+        "versions": versions(),
+        "hash": config.hash(),
+        "finished": True,
+        "privacy": privacy(worker, config.schedule, run.metrics),
+    }
+
+
+def privacy(
+    worker: ClientWorker, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """How much privacy the method's promise leaves each client, given the prototypes it has sent.
+
+    None for a method that promises nothing.
+    """
+    promise = worker.method.promise()
+    if promise is None:
+        return None
+    sent = [0] * worker.clients
+    rounds = metrics[-1]["round"] if metrics else 0
+    for round in range(1, rounds + 1):
+        cohort, lost, _ = schedule.cohort(round, worker)
+        for k in set(cohort) - lost:
+            sent[k] += int((worker.federation.counts(k) > 0).sum())
+    return account(promise, sent)
+
+
+def versions() -> dict[str, str]:
+    """What the run was computed with."""
+    return {
+        "fedloom": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def better_than_local(run: Run, alone: Run) -> Mapping[str, float] | None:
+    """How many clients are better off than alone, by their last headline accuracy."""
+    return compared(run.clients, alone.clients)

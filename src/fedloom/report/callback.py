@@ -1,0 +1,39 @@
+"""The report as a callback of a run: a picture of the samples before it, the page after it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from ..core.files import write_atomic
+from ..data.federation import Federation
+from ..engine.engine import Engine
+from ..engine.folder import Run
+from .gather import RunData
+from .page import render
+from .pictures import picture
+
+
+class Report:
+    """Writes `partition.png` and `report.html` into the folder of a run."""
+
+    def before_run(self, run: Run, images: Federation | None) -> None:
+        """Draw who has what, unless the samples are elsewhere."""
+        if run.folder and images is not None:
+            write_atomic(run.folder / "partition.png", png(images))
+
+    def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
+        """Nothing: the page is written once, at the end."""
+
+    def after_run(self, run: Run) -> None:
+        """Write the page."""
+        if run.folder:
+            title = f"{run.config.method} on {run.config.data}"
+            write_atomic(run.folder / "report.html", render([RunData.of(run)], title).encode())
+
+
+def png(images: Federation) -> bytes:
+    """The picture of a federation as the bytes of a PNG file."""
+    file = io.BytesIO()
+    picture(images).save(file, format="PNG")
+    return file.getvalue()
