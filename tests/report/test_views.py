@@ -20,7 +20,7 @@ from fedloom.engine.folder import Run
 from fedloom.models import split
 from fedloom.parts.decoupling import corrections, with_corrections
 from fedloom.report.figures import Chart, Heat
-from fedloom.report.gather import gather
+from fedloom.report.gather import RunData, gather
 from fedloom.report.page import render
 from fedloom.report.views import _opened, class_maps, effective_rank, look, part_maps, singular
 
@@ -130,19 +130,19 @@ def test_prompts_by_domain_have_a_panel(tmp_path: Path) -> None:
 
 
 def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:
-    alone = gather([runs[0].data()])[0]
-    with _opened(alone, runs[0], {}) as one:
-        x, _ = one.federation.samples(1, "test")
-        features, labels = one.features(1, "test", 10_000)
-        scores = one.predictor(1)(x)
-        assert torch.allclose(one.worker.model.head(features), scores, atol=1e-5)
-        accuracy = float((scores.argmax(1) == labels).float().mean())
-        assert accuracy == pytest.approx(
-            runs[0].clients[1], abs=1e-6
-        )  # the very model that was evaluated
-        mine, theirs = (one.features(k, "test", 10_000)[0] for k in (1, 2))
-        assert mine.shape == theirs.shape and not torch.allclose(mine, theirs)
-        assert len(one.features(1, "train", 7)[0]) == 7
+    alone = gather([RunData.of(runs[0])])[0]
+    one = _opened(alone, runs[0], {})
+    x, _ = one.federation.samples(1, "test")
+    features, labels = one.features(1, "test", 10_000)
+    scores = one.predictor(1)(x)
+    assert torch.allclose(one.worker.model.head(features), scores, atol=1e-5)
+    accuracy = float((scores.argmax(1) == labels).float().mean())
+    assert accuracy == pytest.approx(
+        runs[0].clients[1], abs=1e-6
+    )  # the very model that was evaluated
+    mine, theirs = (one.features(k, "test", 10_000)[0] for k in (1, 2))
+    assert mine.shape == theirs.shape and not torch.allclose(mine, theirs)
+    assert len(one.features(1, "train", 7)[0]) == 7
 
 
 def test_look_gives_panels_for_every_method_and_changes_nothing(
@@ -175,7 +175,7 @@ def test_look_gives_panels_for_every_method_and_changes_nothing(
     )
     assert isinstance(cam.figure, bytes)
     assert Image.open(io.BytesIO(cam.figure)).width > 12 * 80
-    text = render([r.data() for r in runs], "t", views=views)
+    text = render([RunData.of(r) for r in runs], "t", views=views)
     assert "t-SNE" in text and "What the models look at" in text
     again = look(runs[:1], QUIET)
     assert isinstance(again["Grad-CAM"][0].figure, bytes)

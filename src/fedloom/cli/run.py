@@ -37,6 +37,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..deploy import Personal
     from ..engine.config import Config
+    from ..engine.engine import Callback
     from ..engine.folder import Run
 
 What = Annotated[
@@ -144,12 +145,16 @@ def _execute(
         logging_to(names, config, folder) as loggers,
     ):
         watch.begin(config.method)
-        callbacks = [watch, *loggers]
-        if report:
-            from ..report.callback import Report
-
-            callbacks.append(Report())
+        callbacks = [watch, *loggers, *_reports(report)]
         return execute(config, out=folder, callbacks=callbacks, fresh=fresh)
+
+
+def _reports(wanted: bool) -> list[Callback]:
+    if not wanted:
+        return []
+    from ..report.callback import Report
+
+    return [Report()]
 
 
 def resume(
@@ -164,8 +169,8 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
-    from .. import resume as resume_run
     from ..engine.folder import Run
+    from ..engine.run import resume as resume_run
 
     earlier = Run.load(folder)
     method = earlier.config.method
@@ -176,9 +181,8 @@ def resume(
     total = rounds or earlier.config.schedule.rounds
     with watching(total, silent, f"fedloom resume {folder}") as watch:
         watch.begin(method)
-        finished = resume_run(
-            folder, rounds=rounds, callbacks=[watch], report=not no_report, **options
-        )
+        callbacks = [watch, *_reports(not no_report)]
+        finished = resume_run(folder, rounds=rounds, callbacks=callbacks, **options)
     _print_run(finished, quiet, as_json)
 
 
