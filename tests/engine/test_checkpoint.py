@@ -20,7 +20,6 @@ from fedloom.core.errors import CheckpointError
 from fedloom.core.files import sha256, write_atomic
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
-from fedloom.core import files as core_files
 from fedloom.engine import checkpoint as state
 from fedloom.engine.checkpoint import FORMAT, Checkpoint, Store
 
