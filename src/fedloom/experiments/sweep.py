@@ -1,4 +1,4 @@
-"""A grid of hyper-parameters for one method: a table, heat maps, and a choice made on validation data only."""
+"""A grid of settings for one method: a table, heat maps, a choice on validation data only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.errors import FedloomError
 from ..core.files import write_atomic
 from ..engine.config import Config, build, parse_set
 from .plan import Cell, Display, Logs, carry_out
-from .values import mean_and_std
+from .values import mean_and_std, value_at
 
 Grid = dict[str, list[Any]]
 
@@ -54,14 +54,14 @@ def plan(
     changes: Mapping[str, Any],
 ) -> list[Config]:
     """One config per point and seed."""
-    if both := [key for key in grid if key in changes]:
-        raise FedloomError(f"{both[0]!r} is in the grid and has a fixed value as well.")
-    seeds = list(dict.fromkeys(seeds))
-    configs = [
-        build({**given, "method": method, "seed": seed}, {**changes, **point})
-        for point in points(grid)
-        for seed in seeds
-    ]
+    for key in grid:
+        if key in changes:
+            raise FedloomError(f"{key!r} is in the grid and has a fixed value as well.")
+    configs = []
+    for point in points(grid):
+        for seed in dict.fromkeys(seeds):
+            start = {**given, "method": method, "seed": seed}
+            configs.append(build(start, {**changes, **point}))
     if not configs[0].validation:
         raise FedloomError("sweep chooses on validation data, and validation = 0 leaves none.")
     return configs
@@ -75,7 +75,7 @@ def sweep(
     title: str,
     logs: Logs | None = None,
 ) -> dict[str, Any]:
-    """Carry out what is missing, then write `sweep.json`, `sweep.md` and a heat map for every two keys."""
+    """Run what is missing; write `sweep.json`, `sweep.md` and a heat map for every two keys."""
     board = tabulate(grid, carry_out(configs, out, watch, logs=logs), title)
     write_atomic(out / "sweep.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "sweep.md", markdown(board).encode())
@@ -85,32 +85,21 @@ def sweep(
 
 
 def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
-    """One row per point. The chosen one has the highest validation accuracy, the mean over seeds; ties go to the first.
+    """One row per point, and the chosen one.
 
-    In every run the round is chosen on validation data too; the test accuracy shown is the one of that round.
+    That has the highest validation accuracy, as the mean over seeds; of equals, the first. In
+    every run the round is chosen on validation data too, and the test accuracy is that round's.
     """
-    rows, each = [], len(cells) // len(points(grid))
-    for i, point in enumerate(points(grid)):
-        own = cells[i * each : (i + 1) * each]
-        runs = [c.run for c in own if c.run]
-        held = [
-            max(
-                (v for m in r.metrics if (v := m["validation"]["personal"]) is not None),
-                default=None,
-            )
-            for r in runs
-        ]
-        tested = [
-            r.summary["personal"].get("accuracy_mean", {}).get("best_by_validation") for r in runs
-        ]
-        row: dict[str, Any] = {"values": point}
-        row["validation"], row["validation_std"] = mean_and_std(held)
-        row["test"], row["test_std"] = mean_and_std(tested)
-        row["failed"] = [{"seed": c.config.seed, "error": c.error} for c in own if c.error]
-        rows.append(row)
-    # A point that fails for some seed is not chosen: its mean is over kinder seeds than the others'.
-    able = [r for r in rows if r["validation"] is not None and not r["failed"]]
-    chosen = max(able, key=lambda r: r["validation"]) if able else None
+    values = points(grid)
+    seeds = len(cells) // len(values)
+    rows = []
+    runs = []
+    for i, point in enumerate(values):
+        cells_here = cells[i * seeds : (i + 1) * seeds]
+        rows.append({"values": point, **_figures(cells_here)})
+        for cell in cells_here:
+            run = {"seed": cell.config.seed, "folder": cell.folder.name, "status": cell.status}
+            runs.append({"values": point, **run})
     config = cells[0].config
     return {
         "title": title,
@@ -119,14 +108,42 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
             "data": config.data,
             "partition": config.partition,
             "rounds": config.schedule.rounds,
-            "seeds": sorted({c.config.seed for c in cells}),
+            "seeds": sorted({cell.config.seed for cell in cells}),
         },
         "grid": grid,
         "rows": rows,
-        "chosen": chosen["values"] if chosen else None,
-        "runs": [{"values": p, "seed": c.config.seed, "folder": c.folder.name, "status": c.status}
-                 for p, c in zip((p for p in points(grid) for _ in range(each)), cells, strict=True)],
-    }  # fmt: skip
+        "chosen": _chosen(rows),
+        "runs": runs,
+    }
+
+
+def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The accuracies of one point over its seeds, and the runs that failed."""
+    validation = []
+    test = []
+    failed = []
+    for cell in cells:
+        if cell.error:
+            failed.append({"seed": cell.config.seed, "error": cell.error})
+        if cell.run is None:
+            continue
+        scores = [record["validation"]["personal"] for record in cell.run.metrics]
+        validation.append(max((v for v in scores if v is not None), default=None))
+        test.append(value_at(cell.run.summary, "personal.accuracy_mean.best_by_validation"))
+    row: dict[str, Any] = {}
+    row["validation"], row["validation_std"] = mean_and_std(validation)
+    row["test"], row["test_std"] = mean_and_std(test)
+    row["failed"] = failed
+    return row
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    # A point that fails for some seed is out: its mean is over kinder seeds than the others'.
+    able = [row for row in rows if row["validation"] is not None and not row["failed"]]
+    if not able:
+        return None
+    values: dict[str, Any] = max(able, key=lambda row: row["validation"])["values"]
+    return values
 
 
 def markdown(board: Mapping[str, Any]) -> str:
@@ -135,29 +152,37 @@ def markdown(board: Mapping[str, Any]) -> str:
     lines = [f"# {board['title']}", "", f"| {' | '.join(keys)} | validation % | test % | |"]
     lines.append("|" + " ---: |" * (len(keys) + 2) + " --- |")
     for row in board["rows"]:
-        values = [str(row["values"][k]) for k in keys]
-        lines.append(
-            f"| {' | '.join(values)} | {shown(row, 'validation')} | {shown(row, 'test')} | {remark(board, row)} |"
-        )
-    said = "± is the std over seeds (ddof 1). " if len(board["settings"]["seeds"]) > 1 else ""
-    lines += ["", f"{said}The point and, in every run, the round are chosen on validation data; test accuracy decides "
-              "nothing. Both are means over clients of their own models."]  # fmt: skip
-    return "\n".join(lines) + "\n"
+        cells = [str(row["values"][key]) for key in keys]
+        cells += [shown(row, "validation"), shown(row, "test"), remark(board, row)]
+        lines.append(f"| {' | '.join(cells)} |")
+    legend = (
+        "The point and, in every run, the round are chosen on validation data; test accuracy "
+        "decides nothing. Both are means over clients of their own models."
+    )
+    if len(board["settings"]["seeds"]) > 1:
+        legend = f"± is the std over seeds (ddof 1). {legend}"
+    return "\n".join([*lines, "", legend]) + "\n"
 
 
 def shown(row: Mapping[str, Any], name: str) -> str:
     """A figure in percent with its spread."""
     if row[name] is None:
         return "-"
+    text = f"{100 * row[name]:.1f}"
     std = row[f"{name}_std"]
-    return f"{100 * row[name]:.1f}" + (f" ± {100 * std:.1f}" if std is not None else "")
+    if std is not None:
+        text += f" ± {100 * std:.1f}"
+    return text
 
 
 def remark(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """What is to be said of a row."""
+    """Whether a point failed or was chosen."""
     if row["failed"]:
-        return "failed for " + "; ".join(f"seed {f['seed']}: {f['error']}" for f in row["failed"])
-    return "chosen" if row["values"] == board["chosen"] else ""
+        failures = [f"seed {failed['seed']}: {failed['error']}" for failed in row["failed"]]
+        return "failed for " + "; ".join(failures)
+    if row["values"] == board["chosen"]:
+        return "chosen"
+    return ""
 
 
 def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
