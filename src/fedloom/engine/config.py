@@ -21,6 +21,7 @@ from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
 from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
+from ..metrics.registry import DEFAULT
 from .schedule import Schedule
 
 FORMAT = 1  # of run folders; raised when a folder written before can no longer be read
@@ -87,6 +88,8 @@ class Config(BaseModel):
     def what(self) -> dict[str, Any]:
         """The settings that decide results, as plain values: not where the run goes on, nor how often it is saved."""
         left_out: Any = {"execution": True, "format": True, "schedule": {"checkpoint_every"}}
+        if self.schedule.metric == DEFAULT:  # so that runs made before the setting keep their hash
+            left_out["schedule"].add("metric")
         body = self.model_dump(mode="json", exclude=left_out)
         return cast(dict[str, Any], json.loads(json.dumps(body, sort_keys=True)))
 

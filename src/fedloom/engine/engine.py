@@ -71,7 +71,7 @@ class Engine:
             clock = time.monotonic()
             if not begun:
                 self._welcome(turn)
-            arrived = _Arrivals(TrainedScores(worker))
+            arrived = _Arrivals(TrainedScores(worker, self.schedule.metric))
             self.spent = {"clients": time.monotonic() - clock}
             clock = time.monotonic()
             self.server = method.aggregate(self.server, self._timed(self._work(turn, arrived)))
@@ -154,6 +154,7 @@ class Engine:
                     self.store.get(k),
                     splits,
                     turn.work.get(k, 1.0),
+                    self.schedule.metric,
                 )
 
     def _work(self, turn: _Turn, arrived: _Arrivals) -> Iterator[tuple[int, Payload]]:
@@ -201,7 +202,9 @@ class Engine:
 
     def _evaluate(self, turn: _Turn, arrived: _Arrivals, begun: _Turn | None) -> dict[str, Any]:
         """One line of metrics."""
-        evaluation = Evaluation(self.worker, self.executor, self.store, self.server, self.round)
+        evaluation = Evaluation(
+            self.worker, self.executor, self.store, self.server, self.round, self.schedule.metric
+        )
         figures = evaluation.run(arrived.scores, self._tasks(begun) if begun else None)
         if begun:
             begun.results = evaluation.ahead

@@ -8,6 +8,7 @@ method has one. Nothing that a client or the server remembers changes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -16,9 +17,19 @@ import numpy as np
 from ..client.worker import ClientWorker
 from ..core.payload import Payload
 from ..executors.base import Executor, Result, Results, Task
-from ..metrics.accuracy import accuracies, summarise
+from ..metrics.accuracy import COUNTS, accuracies
 from ..metrics.clustering import clustering_accuracy
-from ..metrics.segmentation import overlap
+from ..metrics.registry import (
+    DEFAULT,
+    METRICS,
+    Domains,
+    Sheet,
+    applying,
+    kind_of,
+    mean,
+    plain,
+    sheet,
+)
 from .checkpoint import Store
 
 SCORED = ("validation", "test")
@@ -31,8 +42,8 @@ Scores = dict[str, np.ndarray]  # split -> a row per client, see `Result.scores`
 class TrainedScores:
     """The scores that clients report right after training."""
 
-    def __init__(self, worker: ClientWorker) -> None:
-        self.rows = _empty(worker)
+    def __init__(self, worker: ClientWorker, metric: str = DEFAULT) -> None:
+        self.rows = _empty(worker, metric)
         self.trained = np.zeros(worker.clients, dtype=bool)
         # Whose model does not depend on downloads: its scores hold until the client trains again.
         self.settled = np.zeros(worker.clients, dtype=bool)
@@ -50,16 +61,26 @@ class TrainedScores:
 
 
 class Evaluation:
-    """The evaluation of one round: `server` is what the round has ended with."""
+    """The evaluation of one round: `server` is what the round has ended with.
+
+    `metric` is the headline, by which validation samples are judged.
+    """
 
     def __init__(
-        self, worker: ClientWorker, executor: Executor, store: Store, server: Payload, round: int
+        self,
+        worker: ClientWorker,
+        executor: Executor,
+        store: Store,
+        server: Payload,
+        round: int,
+        metric: str = DEFAULT,
     ) -> None:
         self.worker = worker
         self.executor = executor
         self.store = store
         self.server = server
         self.round = round
+        self.metric = metric
         # What comes of the tasks of the next round, if `run` was given any.
         self.ahead: Results | None = None
 
@@ -79,24 +100,43 @@ class Evaluation:
         record: dict[str, Any] = {}
         if (groups := method.groups(self.server)) is not None:
             record["clustering"] = clustering_accuracy(groups, domains)
-        figures = {stage: summarise(s["test"][:, :2], domains) for stage, s in scores.items()}
-        held = {
-            stage: summarise(s["validation"][:, :2], domains).get("accuracy_mean")
-            for stage, s in scores.items()
-        }
-        if worker.federation.data.kind == "segmentation":
-            for stage, s in scores.items():
-                figures[stage] |= overlap(
-                    s["test"][:, 2:].reshape(-1, worker.classes, worker.classes)
-                )
+        figures = {stage: self._summary(rows["test"], domains) for stage, rows in scores.items()}
+        held = {stage: self._held_out(rows["validation"]) for stage, rows in scores.items()}
         record["personal"] = figures[method.traits.stage]
         record |= {stage: figures.get(stage) for stage in ("before", "after", "common")}
         record["validation"] = {"personal": held[method.traits.stage], "common": held.get("common")}
-        record["clients"] = {stage: accuracies(s["test"][:, :2]) for stage, s in scores.items()}
+        counts = self._sheet("test").places[COUNTS.name]
+        record["clients"] = {
+            stage: accuracies(rows["test"][:, counts]) for stage, rows in scores.items()
+        }
         # A method's figures may look at test samples, which a server of real sites does not have.
         if not self.executor.remote and (own := method.figures(self.server, worker)):
             record["figures"] = {name: float(value) for name, value in own.items()}
         return record
+
+    def _sheet(self, split: str) -> Sheet:
+        return _sheet(self.worker, split, self.metric)
+
+    def _summary(self, rows: np.ndarray, domains: Domains) -> dict[str, Any]:
+        """Every metric's figures for one model per client; nothing if nobody has test samples."""
+        layout = self._sheet("test")
+        figures: dict[str, Any] = {}
+        for metric in applying(kind_of(self.worker.federation.data.kind)):
+            added = metric.summary(layout.part(rows, metric.tally), domains)
+            if metric.name == DEFAULT and not added:
+                return {}
+            remarks = figures.get("remarks", []) + added.pop("remarks", [])
+            figures |= added
+            if remarks:
+                figures["remarks"] = remarks
+        return figures
+
+    def _held_out(self, rows: np.ndarray) -> float | None:
+        """The headline on validation samples, as a mean over clients."""
+        metric = METRICS.find(self.metric)
+        value = metric.values(self._sheet("validation").part(rows, metric.tally))
+        found: float | None = plain(mean(value))
+        return found
 
     def _scores(self, trained: TrainedScores, ahead: Iterable[Task] | None) -> dict[str, Scores]:
         """The scores of the common model, if there is one, and of every client's own model now."""
@@ -127,7 +167,7 @@ class Evaluation:
 
     def _before_task(self, k: int) -> Task:
         down = self.worker.method.download(self.server, k)
-        return Task("before", self.round, (k,), down, self.store.get(k), SCORED)
+        return Task("before", self.round, (k,), down, self.store.get(k), SCORED, metric=self.metric)
 
     def _common_tasks(self) -> tuple[list[Task], dict[str, list[int]]]:
         """Tasks that score the common model, and for each client whose row holds its score.
@@ -149,20 +189,22 @@ class Evaluation:
             blocks = (np.cumsum(sizes) - sizes) // BLOCK
             for group in np.split(chosen, np.flatnonzero(np.diff(blocks)) + 1):
                 who = tuple(group.tolist())
-                tasks.append(Task("common", self.round, who, self.server, splits=(split,)))
+                task = Task("common", self.round, who, self.server, splits=(split,))
+                tasks.append(replace(task, metric=self.metric))
         return tasks, same
 
     def _collect(self, results: Iterable[Result]) -> Scores:
-        scores = _empty(self.worker)
+        scores = _empty(self.worker, self.metric)
         for result in results:
             for split, rows in result.scores.items():
                 scores[split][list(result.clients)] = rows.numpy()
         return scores
 
 
-def _empty(worker: ClientWorker) -> Scores:
-    """Room for every client's scores; see `Result.scores`."""
-    width = 2
-    if worker.federation.data.kind == "segmentation":
-        width += worker.classes**2
-    return {s: np.zeros((worker.clients, width), dtype=np.int64) for s in SCORED}
+def _sheet(worker: ClientWorker, split: str, metric: str) -> Sheet:
+    return sheet(kind_of(worker.federation.data.kind), worker.classes, split, metric)
+
+
+def _empty(worker: ClientWorker, metric: str) -> Scores:
+    """Room for every client's scores; see `client.scoring.score`."""
+    return {s: np.zeros((worker.clients, _sheet(worker, s, metric).width)) for s in SCORED}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
 from ..core.settings import Count, Share, part_of, setting
+from ..metrics.registry import DEFAULT, headline
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 ByRound = dict[int, list[int]]  # round -> clients
@@ -35,11 +36,21 @@ class Schedule(BaseModel):
     straggler_work: Ratio = setting(0.5, "Share of its steps a slow client manages.")
     eval_every: Count = setting(1, "Evaluate after every so many rounds, and after the last.")
     patience: Count | None = setting(
-        None, "Stop after this many evaluations without a better validation accuracy."
+        None, "Stop after this many evaluations without a better value of `metric` on validation."
+    )
+    metric: str = setting(
+        DEFAULT,
+        "The metric that comes first in progress, summary and leaderboard, and that validation "
+        "data is judged by.",
     )
     checkpoint_every: Count = setting(
         1, "Save after every so many rounds, more seldom where that takes long; changes no result."
     )
+
+    @field_validator("metric")
+    @classmethod
+    def _spelling(cls, name: str) -> str:
+        return headline(name).name
 
     @model_validator(mode="after")
     def _ordered(self) -> Schedule:
@@ -88,10 +99,12 @@ class Schedule(BaseModel):
         return round % self.eval_every == 0 or round == self.rounds
 
     def exhausted(self, metrics: list[dict[str, Any]]) -> bool:
-        """Whether validation accuracy has not improved for `patience` evaluations."""
-        held = [
-            m["validation"]["personal"] for m in metrics if m["validation"]["personal"] is not None
-        ]
-        return bool(self.patience and held) and len(held) - 1 - int(np.argmax(held)) >= (
-            self.patience or 0
-        )
+        """Whether the metric has not improved on validation data for `patience` evaluations."""
+        if not self.patience:
+            return False
+        held = [m["validation"]["personal"] for m in metrics]
+        held = [value for value in held if value is not None]
+        if not held:
+            return False
+        best = np.argmax(held) if headline(self.metric).higher else np.argmin(held)
+        return len(held) - 1 - int(best) >= self.patience

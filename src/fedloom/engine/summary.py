@@ -11,7 +11,7 @@ import torch
 
 from ..client.worker import ClientWorker
 from ..core.version import __version__
-from ..metrics.accuracy import compared
+from ..metrics.fairness import compared
 from ..metrics.summary import summarise_run
 from ..parts.privacy import account
 from .folder import Run

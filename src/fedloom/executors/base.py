@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..client.context import ClientContext, Trainer
 from ..client.fit import fit
-from ..client.worker import ClientWorker, Network, eval_batch
+from ..client.scoring import score
+from ..client.worker import ClientWorker
 from ..core.errors import ClientError
 from ..core.local import Predictor
 from ..core.payload import Bytes, Payload
 from ..core.rng import key
-from ..metrics.segmentation import confusion
+from ..metrics.registry import DEFAULT
 
 T = TypeVar("T")
 Kind = Literal["hello", "client", "before", "common"]
@@ -39,6 +39,7 @@ class Task:
     state: Payload = field(default_factory=Payload)
     splits: tuple[str, ...] = ()  # which samples to score (after training, for `client`)
     work: float = 1.0
+    metric: str = DEFAULT  # the headline, which validation samples are scored by
 
     def encode(self, down: bytes | None = None, repeats: bool = False) -> list[Bytes]:
         """The task as bytes, in parts. `down` is the download as bytes, if they are known already; it is left out if it
@@ -49,6 +50,7 @@ class Task:
             clients=torch.tensor(self.clients),
             splits=" ".join(self.splits),
             work=self.work,
+            metric=self.metric,
             repeats=repeats,
         )
         download = [] if repeats else self.down.parts() if down is None else [down]
@@ -69,13 +71,14 @@ class Task:
             state,
             tuple(p["splits"].split()),
             p["work"],
+            p["metric"],
         )
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task. `scores` maps a split to a row per client of the task: correct, total and, where targets are
-    maps, the confusion matrix. `settled` says that nothing which a client may receive has a part in them: they hold
+    """What came of a task. `scores` maps a split to a row per client of the task, see
+    `client.scoring.score`. `settled` says that nothing which a client may receive has a part in them: they hold
     until it trains again."""
 
     clients: tuple[int, ...]
@@ -203,48 +206,15 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
         fresh = ClientContext(worker, local.id, task.round)
         trained = Payload.sealed(update.trained)
         predict = method.personal(trained, update.state, fresh) if task.splits else None
-        scores = score(worker, predict, task)
+        scores = _scores(worker, predict, task)
         # What a method trains before it predicts meets other noise in the task `before`.
         settled = bool(scores) and not trained.opened and not fresh.trained
         return Result(task.clients, update.upload, update.state, scores, local.losses(), settled)
     if task.kind == "before":
-        return Result(
-            task.clients, scores=score(worker, method.personal(task.down, task.state, local), task)
-        )
-    return Result(task.clients, scores=score(worker, method.common(task.down, worker), task))
+        predict = method.personal(task.down, task.state, local)
+        return Result(task.clients, scores=_scores(worker, predict, task))
+    return Result(task.clients, scores=_scores(worker, method.common(task.down, worker), task))
 
 
-def score(worker: ClientWorker, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
-    """A row of `Result.scores` for each client, by split; none of a split of which these clients have nothing."""
-    scores = {}
-    for split in task.splits if predict else ():
-        if not any(len(getattr(worker.federation.clients[k], split)) for k in task.clients):
-            continue
-        rows = []
-        for said, y in _answers(worker, predict, task.clients, split):
-            table = confusion(said, y, worker.classes).flatten().tolist() if y.ndim > 1 else []
-            rows.append([int((said == y).sum()), y.numel(), *table])
-        scores[split] = torch.tensor(rows)
-    return scores
-
-
-def _answers(
-    worker: ClientWorker, predict: Predictor | None, clients: Sequence[int], split: str
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """What is said of each client's samples, and their labels. A network is shown those of several clients at once;
-    another predictor may look at all it is given."""
-    data = worker.federation.data
-    few = eval_batch(data.x.shape) if isinstance(predict, Network) else 1
-    waiting: list[np.ndarray] = []
-    number = 0
-    for i, k in enumerate(clients):
-        waiting.append(getattr(worker.federation.clients[k], split))
-        number += len(waiting[-1])
-        if number < few and i + 1 < len(clients):
-            continue
-        lengths = [len(rows) for rows in waiting]
-        chosen = torch.from_numpy(waiting[0] if len(waiting) == 1 else np.concatenate(waiting))
-        y = data.y.index_select(0, chosen)
-        said = predict(data.take(chosen)).argmax(1) if number and predict else y
-        yield from zip(said.split(lengths), y.split(lengths), strict=True)
-        waiting, number = [], 0
+def _scores(worker: ClientWorker, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
+    return score(worker, predict, task.clients, task.splits, task.metric)

@@ -21,7 +21,7 @@ from ..core.files import write_atomic
 from ..core.version import __version__
 from ..engine.config import Config
 from ..engine.folder import Run
-from ..metrics.accuracy import compared, worst_share
+from ..metrics.fairness import compared, worst_share
 from ..metrics.summary import summarise_run
 from ..report import render_comparison
 from .flops import flops_per_round

@@ -1,14 +1,44 @@
-"""Accuracy per client, per domain and over all, with the spreads that the papers report."""
+"""Metrics made from predicted classes: accuracy, what it hides when classes are of unequal size,
+and the accuracy that needs no model at all."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-Domains = Sequence[str | None]
+from .fairness import spreads
+from .registry import METRICS, Answers, Domains, Metric, Tally, metric
+
+
+def _count_right(answers: Answers) -> np.ndarray:
+    right = answers.count(np.zeros_like(answers.labels), 1, answers.right)
+    return np.column_stack([right, answers.sizes])
+
+
+def _count_by_class(answers: Answers) -> np.ndarray:
+    classes = answers.classes
+    actual = answers.count(answers.labels, classes)
+    predicted = answers.count(answers.predicted, classes)
+    right = answers.count(answers.labels, classes, answers.right)
+    return np.concatenate([right, actual, predicted], axis=1)
+
+
+# How many samples are right, and how many there are.
+COUNTS = Tally("counts", "predictions", lambda classes: 2, _count_right)
+# For each class: how many of its samples are right, how many there are, how often it is predicted.
+BY_CLASS = Tally("by_class", "predictions", lambda classes: 3 * classes, _count_by_class)
+
+
+def _by_class(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Right, actual and predicted counts, each ... x C."""
+    table = rows.reshape(*rows.shape[:-1], 3, -1)
+    return table[..., 0, :], table[..., 1, :], table[..., 2, :]
+
+
+def _mean_where(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """The mean over the classes that count; NaN where none does."""
+    return np.where(counted, values, 0.0).sum(-1) / counted.sum(-1)
 
 
 def accuracies(scores: np.ndarray) -> list[float | None]:
@@ -17,48 +47,114 @@ def accuracies(scores: np.ndarray) -> list[float | None]:
 
 
 def summarise(scores: np.ndarray, domains: Domains) -> dict[str, Any]:
-    """All the figures for one predictor per client.
+    """All figures of accuracy for one predictor per client.
 
-    `scores` is K x 2, (correct, total). `accuracy_mean`, `accuracy_std` (ddof 0) and `worst_client` weigh clients
-    equally, `accuracy_weighted` weighs them by test samples. A domain's accuracy pools its clients' samples;
-    `domain_avg` and `domain_std` (ddof 1) are over domains; `sigma_type` (over domains) and `sigma_client` (over
-    clients, each with its domain's accuracy where it has one) are population spreads (ddof 0).
+    `scores` is K x 2, (correct, total). `accuracy_mean`, `accuracy_std` (ddof 0) and `worst_client`
+    weigh clients equally, `accuracy_weighted` weighs them by test samples. For the figures by
+    domain see `spreads`.
     """
-    known = [(a, d) for a, d in zip(accuracies(scores), domains, strict=True) if a is not None]
-    if not known:
+    each = accuracies(scores)
+    if all(accuracy is None for accuracy in each):
         return {}
-    per_client = np.array([a for a, _ in known])
-    names = sorted({d for _, d in known if d is not None})
-    owner = np.array([d or "" for d in domains])
-    by_domain = {}
-    for name in names:
-        correct, total = scores[owner == name].sum(axis=0)
-        by_domain[name] = float(correct / total)
-    per_domain = np.array(list(by_domain.values()))
-    typed = np.array([by_domain.get(d, a) if d else a for a, d in known])
+    per_client = np.array([a for a in each if a is not None])
     return {
         "accuracy_mean": float(per_client.mean()),
         "accuracy_weighted": float(scores[:, 0].sum() / scores[:, 1].sum()),
         "accuracy_std": float(per_client.std()),
         "worst_client": float(per_client.min()),
-        "domains": by_domain,
-        "domain_avg": float(per_domain.mean()) if names else None,
-        "domain_std": float(per_domain.std(ddof=1)) if len(names) > 1 else None,
-        "sigma_type": float(per_domain.std()) if len(names) > 1 else None,
-        "sigma_client": float(typed.std()),
+        **spreads(scores, each, domains),
     }
 
 
-def compared(own: Sequence[float | None], alone: Sequence[float | None]) -> dict[str, float] | None:
-    """Share of clients better off than with Local, and the mean gain of all; None if nothing can be compared."""
-    gains = [a - b for a, b in zip(own, alone, strict=True) if a is not None and b is not None]
-    if not gains:
+@metric(
+    "accuracy",
+    "Accuracy",
+    COUNTS,
+    "Share of the samples, or of a map's pixels, whose class is right.",
+    applies=("classification", "segmentation"),
+    figures=summarise,
+)
+def accuracy(rows: np.ndarray) -> np.ndarray:
+    """Right over all."""
+    return rows[..., 0] / rows[..., 1]
+
+
+@metric(
+    "balanced_accuracy",
+    "Balanced accuracy",
+    BY_CLASS,
+    "Mean recall over the classes a client has, so that small classes count as much as large ones.",
+)
+def balanced_accuracy(rows: np.ndarray) -> np.ndarray:
+    """The mean of the recalls of the classes that are there."""
+    right, actual, _ = _by_class(rows)
+    return _mean_where(right / actual, actual > 0)
+
+
+@metric(
+    "macro_f1",
+    "Macro F1",
+    BY_CLASS,
+    "Mean over classes of the harmonic mean of precision and recall; a class counts if it is there "
+    "or is predicted.",
+)
+def macro_f1(rows: np.ndarray) -> np.ndarray:
+    """Twice the right over the sum of actual and predicted, as a mean over classes."""
+    right, actual, predicted = _by_class(rows)
+    both = actual + predicted
+    return _mean_where(2 * right / both, both > 0)
+
+
+def recall(rows: np.ndarray) -> np.ndarray:
+    """For each class, the share of its samples that is right; NaN for a class that is not there."""
+    right, actual, _ = _by_class(rows)
+    return right / actual
+
+
+METRICS.add(
+    "recall",
+    Metric(
+        "recall",
+        "Recall by class",
+        BY_CLASS,
+        "For each class, the share of all clients' samples of it that is predicted right.",
+        per_class=recall,
+    ),
+)
+
+
+@metric(
+    "majority",
+    "Majority class",
+    BY_CLASS,
+    "Accuracy of always naming the most frequent class of a client's test samples; a model that "
+    "stays below it is worse than no model.",
+    reference=True,
+)
+def majority(rows: np.ndarray) -> np.ndarray:
+    """The share of the most frequent class."""
+    _, actual, _ = _by_class(rows)
+    return actual.max(-1) / actual.sum(-1)
+
+
+def _one_class_sentence(flags: np.ndarray) -> str | None:
+    judged = int((~np.isnan(flags)).sum())
+    stuck = int(np.nansum(flags))
+    if not stuck:
         return None
-    return {"share": sum(g > 0 for g in gains) / len(gains), "mean_gain": sum(gains) / len(gains)}
+    return f"predicts one class at {stuck} of {judged} clients"
 
 
-def worst_share(own: Sequence[float | None], share: float = 0.1) -> float | None:
-    """The mean accuracy of the worst `share` of the clients, at least one of them."""
-    known = sorted(a for a in own if a is not None)
-    worst = known[: max(1, math.ceil(len(known) * share - 1e-9))]
-    return sum(worst) / len(worst) if worst else None
+@metric(
+    "one_class",
+    "One class",
+    BY_CLASS,
+    "Whether a client whose samples have several classes is always given the same one.",
+    higher=False,
+    remark=_one_class_sentence,
+)
+def one_class(rows: np.ndarray) -> np.ndarray:
+    """1 where one class alone is predicted, 0 elsewhere, NaN for clients of one class or none."""
+    _, actual, predicted = _by_class(rows)
+    flags = ((predicted > 0).sum(-1) == 1).astype(float)
+    return np.where((actual > 0).sum(-1) > 1, flags, np.nan)

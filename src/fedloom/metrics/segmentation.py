@@ -1,11 +1,14 @@
-"""Segmentation figures from confusion matrices: rows are the true classes, columns the predicted ones.
+"""Metrics of maps, from confusion matrices: rows are true classes, columns predicted ones.
 
-Every function takes ... x C x C, one matrix per client, say. Class 0 is the background and left out of means over
-classes. A class that is neither there nor predicted has no Dice and no IoU: its figure is NaN and no mean counts it.
+The functions take ... x C x C, one matrix per client, say. Class 0 is the background and left out
+of means over classes. A class that is neither there nor predicted has no Dice and no IoU: its
+figure is NaN, and no mean counts it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,15 @@ import torch
 from torch import Tensor
 
 from ..core.errors import FedloomError
+from .registry import Answers, Tally, metric, plain
 
 
 def confusion(pred: Tensor, target: Tensor, classes: int) -> Tensor:
-    """How often each true class (row) was predicted as each class (column): C x C counts over all pixels."""
+    """How often each true class (row) is predicted as each class (column): C x C, over all pixels."""
     if pred.shape != target.shape:
         raise FedloomError(
-            f"predictions of shape {tuple(pred.shape)} do not fit targets of shape {tuple(target.shape)}."
+            f"predictions of shape {tuple(pred.shape)} do not fit targets of shape "
+            f"{tuple(target.shape)}."
         )
     if any(m.numel() and not 0 <= int(m.min()) <= int(m.max()) < classes for m in (pred, target)):
         raise FedloomError(f"predicted and true classes must lie between 0 and {classes - 1}.")
@@ -44,34 +49,92 @@ def iou(matrix: Tensor) -> Tensor:
 
 
 def foreground(figures: Tensor) -> Tensor:
-    """The mean of a figure per class (... x C) over the classes but 0 that have it (...); NaN if none has."""
+    """The mean (...) of a figure per class (... x C) over the classes but 0; NaN if none has it."""
     return figures[..., 1:].nanmean(-1)
 
 
 def overlap(matrices: Tensor | np.ndarray) -> dict[str, Any]:
     """The figures of K clients (K x C x C) as plain values, None where there is nothing to tell.
 
-    `pixel_accuracy`, `dice` and `iou` are means over the clients that have the figure, each weighing the same;
-    `dice_clients` and `iou_clients` have the entry of each client, its mean over foreground classes. `dice_pooled` and
-    `iou_pooled` take all clients' pixels together, `dice_classes` and `iou_classes` do so for every class, 0 included.
+    `pixel_accuracy`, `dice` and `iou` are means over the clients that have the figure, each
+    weighing the same; `dice_clients` and `iou_clients` have the entry of each client, its mean over
+    foreground classes. `dice_pooled` and `iou_pooled` take all clients' pixels together,
+    `dice_classes` and `iou_classes` do so for every class, 0 included.
     """
     each = torch.as_tensor(matrices)
     if each.ndim != 3 or each.shape[1] != each.shape[2]:
         raise FedloomError(f"one square matrix per client is needed, not {tuple(each.shape)}.")
-    found: dict[str, Tensor] = {"pixel_accuracy": pixel_accuracy(each).nanmean()}
+    figures = {"pixel_accuracy": plain(pixel_accuracy(each).nanmean())}
     for name, figure in (("dice", dice), ("iou", iou)):
-        clients, classes = foreground(figure(each)), figure(each.sum(0))
-        found |= {name: clients.nanmean(), f"{name}_pooled": foreground(classes)}
-        found |= {f"{name}_clients": clients, f"{name}_classes": classes}
-    return {name: _plain(value.tolist()) for name, value in found.items()}
+        figures |= _figures(name, figure, each)
+    return figures
+
+
+def _figures(name: str, figure: Callable[[Tensor], Tensor], each: Tensor) -> dict[str, Any]:
+    clients = foreground(figure(each))
+    classes = figure(each.sum(0))
+    return {
+        name: plain(clients.nanmean()),
+        f"{name}_pooled": plain(foreground(classes)),
+        f"{name}_clients": plain(clients.tolist()),
+        f"{name}_classes": plain(classes.tolist()),
+    }
+
+
+def _count_pairs(answers: Answers) -> np.ndarray:
+    classes = answers.classes
+    return answers.count(answers.labels * classes + answers.predicted, classes**2)
+
+
+# How often each true class is predicted as each class, over all pixels.
+CONFUSION = Tally("confusion", "predictions", lambda classes: classes**2, _count_pairs)
+
+
+def _matrices(rows: np.ndarray) -> Tensor:
+    classes = math.isqrt(rows.shape[-1])
+    return torch.from_numpy(rows.reshape(*rows.shape[:-1], classes, classes))
+
+
+@metric(
+    "pixel_accuracy",
+    "Pixel accuracy",
+    CONFUSION,
+    "Share of the pixels whose class is right.",
+    applies=("segmentation",),
+    key="pixel_accuracy",
+    figures=lambda rows, _: {"pixel_accuracy": plain(pixel_accuracy(_matrices(rows)).nanmean())},
+)
+def _pixel_accuracy(rows: np.ndarray) -> np.ndarray:
+    return pixel_accuracy(_matrices(rows)).numpy()
+
+
+@metric(
+    "dice",
+    "Dice",
+    CONFUSION,
+    "Twice the overlap of predicted and true areas over the sum of both, as a mean over the "
+    "classes but the background.",
+    applies=("segmentation",),
+    key="dice",
+    figures=lambda rows, _: _figures("dice", dice, _matrices(rows)),
+)
+def _dice(rows: np.ndarray) -> np.ndarray:
+    return foreground(dice(_matrices(rows))).numpy()
+
+
+@metric(
+    "iou",
+    "IoU",
+    CONFUSION,
+    "Overlap of predicted and true areas over their union, as a mean over the classes but the "
+    "background.",
+    applies=("segmentation",),
+    key="iou",
+    figures=lambda rows, _: _figures("iou", iou, _matrices(rows)),
+)
+def _iou(rows: np.ndarray) -> np.ndarray:
+    return foreground(iou(_matrices(rows))).numpy()
 
 
 def _right(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1).to(torch.float64)
-
-
-def _plain(value: Any) -> Any:
-    """The same with None in place of NaN."""
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value if value == value else None

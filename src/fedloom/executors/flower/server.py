@@ -23,6 +23,8 @@ from ...engine.engine import Callback, Engine
 from ...engine.folder import Run
 from ...engine.run import carry_out
 from ...engine.setup import Setup
+from ...metrics.accuracy import COUNTS
+from ...metrics.registry import kind_of, sheet
 from ..base import Result, Results, Task
 from .book import Book
 from .roster import Roster, gather
@@ -167,17 +169,20 @@ class Flower:
             rows = result.scores.get(split)
             if rows is None and not len(getattr(own, split)):
                 continue
-            maps = self.site.federation.data.y.ndim > 1
-            width = 2 + (self.site.classes**2 if maps else 0)
-            if (
-                rows is None
-                or rows.shape != (1, width)
-                or rows.is_floating_point()
-                or bool((rows < 0).any())
-            ):
+            data = self.site.federation.data
+            layout = sheet(kind_of(data.kind), self.site.classes, split, task.metric)
+            if rows is None or not len(rows[0]):
                 raise FedloomError(f"the reply has no scores on its {split} samples")
-            correct, total = rows[0, :2].tolist()
-            if correct > total or (not maps and total != len(getattr(own, split))):
+            if rows.shape != (1, layout.width):
+                raise FedloomError(
+                    f"the reply has {rows.shape[1]} scores on its {split} samples, not "
+                    f"{layout.width}: site and server do not have the same metrics"
+                )
+            if not bool(torch.isfinite(rows).all()):
+                raise FedloomError(f"the reply's scores on its {split} samples are no numbers")
+            correct, total = (int(n) for n in rows[0, layout.places[COUNTS.name]])
+            maps = data.y.ndim > 1
+            if not 0 <= correct <= total or (not maps and total != len(getattr(own, split))):
                 raise FedloomError(f"{correct} of {total} {split} samples right is impossible")
 
     @property

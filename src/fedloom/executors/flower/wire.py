@@ -39,6 +39,7 @@ class Order:
     round: int
     splits: str
     work: float
+    metric: str  # what validation samples are scored by
     state_attempt: int  # the version of the state to use
     state_round: int
     limit: int  # bytes of tensors that an upload may have
@@ -70,6 +71,7 @@ def ordered(task: Task, experiment: str, attempt: int, limit: int) -> Order:
         task.round,
         splits,
         task.work,
+        task.metric,
         *since,
         limit,
     )
@@ -101,9 +103,8 @@ def read_task(content: RecordDict, order: Order, state: Payload) -> Task:
     """The task in a message, with the state that the client adds."""
     down = _payload(content)
     kind: Any = order.kind
-    return Task(
-        kind, order.round, (order.client,), down, state, tuple(order.splits.split()), order.work
-    )
+    splits = tuple(order.splits.split())
+    return Task(kind, order.round, (order.client,), down, state, splits, order.work, order.metric)
 
 
 def write_result(order: Order, result: Result) -> RecordDict:
@@ -155,7 +156,7 @@ def read_result(content: RecordDict, order: Order) -> Result:
     for name, value in (content.metric_records.get("metrics") or MetricRecord()).items():
         kind, _, what = name.partition("/")
         if kind == "score" and what in order.splits.split() and isinstance(value, list):
-            scores[what] = torch.tensor([value])
+            scores[what] = torch.tensor([value], dtype=torch.float64)
         elif kind == "loss" and isinstance(value, float):
             if not math.isfinite(value):
                 raise FedloomError(f"the reply says that its {what} is {value}")

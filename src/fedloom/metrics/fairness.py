@@ -1,0 +1,69 @@
+"""How evenly a figure falls on clients and domains, and who gains over training alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .registry import Domains
+
+
+def spreads(
+    scores: np.ndarray, per_client: Sequence[float | None], domains: Domains
+) -> dict[str, Any]:
+    """Accuracy by domain and its spreads, from (correct, total) of every client.
+
+    A domain's accuracy pools its clients' samples. `domain_avg` and `domain_std` (ddof 1) are over
+    domains. `sigma_type` (over domains) and `sigma_client` (over clients, each with its domain's
+    accuracy where it has one) are population spreads (ddof 0).
+    """
+    judged = []
+    for accuracy, domain in zip(per_client, domains, strict=True):
+        if accuracy is not None:
+            judged.append((accuracy, domain))
+    owner = np.array([domain or "" for domain in domains])
+    by_domain: dict[str, float] = {}
+    for name in sorted({domain for _, domain in judged if domain is not None}):
+        correct, total = scores[owner == name].sum(axis=0)
+        by_domain[name] = float(correct / total)
+    per_domain = np.array(list(by_domain.values()))
+    typed = []
+    for accuracy, domain in judged:
+        typed.append(by_domain.get(domain, accuracy) if domain else accuracy)
+    several = len(by_domain) > 1
+    return {
+        "domains": by_domain,
+        "domain_avg": float(per_domain.mean()) if by_domain else None,
+        "domain_std": float(per_domain.std(ddof=1)) if several else None,
+        "sigma_type": float(per_domain.std()) if several else None,
+        "sigma_client": float(np.array(typed).std()),
+    }
+
+
+def compared(
+    with_method: Sequence[float | None], alone: Sequence[float | None]
+) -> dict[str, float] | None:
+    """The share of clients better off than with Local, and the mean gain of all.
+
+    None if no client has a value under both.
+    """
+    gains = []
+    for ours, theirs in zip(with_method, alone, strict=True):
+        if ours is not None and theirs is not None:
+            gains.append(ours - theirs)
+    if not gains:
+        return None
+    winners = sum(gain > 0 for gain in gains)
+    return {"share": winners / len(gains), "mean_gain": sum(gains) / len(gains)}
+
+
+def worst_share(per_client: Sequence[float | None], share: float = 0.1) -> float | None:
+    """The mean accuracy of the worst `share` of the clients, at least one of them."""
+    judged = sorted(accuracy for accuracy in per_client if accuracy is not None)
+    if not judged:
+        return None
+    worst = judged[: max(1, math.ceil(len(judged) * share - 1e-9))]
+    return sum(worst) / len(worst)
