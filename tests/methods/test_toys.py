@@ -170,7 +170,10 @@ def test_fedbn_without_batchnorm_says_that_it_is_fedavg() -> None:
 
 
 def test_method_files_are_short() -> None:
-    """FedProx at most 30 lines of code, SCAFFOLD at most 50; no method holds a batch loop."""
+    """FedProx at most 30 lines of code, SCAFFOLD at most 50; no method holds a batch loop.
+
+    A setting and the traits count as one line each, however long their sentences and lists are.
+    """
     import ast
     from pathlib import Path
 
@@ -181,17 +184,21 @@ def test_method_files_are_short() -> None:
     assert len(files) >= 6
     for file in files:
         tree = ast.parse(file.read_text())
-        docs = set()
+        skipped = set()
         for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-                node
-            ):
-                docs |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+            if isinstance(
+                node, (ast.Module, ast.ClassDef, ast.FunctionDef)
+            ) and ast.get_docstring(node):
+                skipped |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+            if isinstance(node, ast.ClassDef):
+                for statement in node.body:
+                    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                        skipped |= set(range(statement.lineno + 1, statement.end_lineno + 1))
         lines = file.read_text().splitlines()
         code = [
             s
             for i, s in enumerate(lines, 1)
-            if i not in docs and s.strip() and not s.strip().startswith("#")
+            if i not in skipped and s.strip() and not s.strip().startswith("#")
         ]
         assert len(code) <= {"fedprox.py": 30, "scaffold.py": 50}.get(file.name, 100), (
             file.name,

@@ -1,7 +1,7 @@
-"""What a method sees of a client: the values it works with, and what it may ask of `local` and of a worker.
+"""What a method sees of a client: values, and what it may ask of `local` and of a worker.
 
-`Local` and `Worker` are protocols. The room `client` implements them; methods, parts and plug-ins are
-written against this page alone.
+`Local` and `Worker` are protocols. The room `client` implements them; methods, parts and plug-ins
+are written against this page alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from .roles import Role, Roles
 from .tree import Tree
 
-Predictor = Callable[
-    [Tensor], Tensor
-]  # all stored samples of a split at once -> one row of scores each
-Inputs = Callable[[Tensor], Tensor]  # samples as the model wants them -> what it is shown instead
+# All stored samples of a split at once -> one row of scores each.
+Predictor = Callable[[Tensor], Tensor]
+# Samples as the model wants them -> what it is shown instead.
+Inputs = Callable[[Tensor], Tensor]
 
 
 @dataclass(slots=True)
@@ -43,8 +43,8 @@ class Seen:
 class Batch(Outputs):
     """A mini-batch as a loss sees it.
 
-    Beside inputs, targets and the model's outputs it has those of reference models, by name, and what
-    the watched modules saw, in the order of `watch`.
+    Beside inputs, targets and the model's outputs it has those of reference models, by name, and
+    what the watched modules saw, in the order of `watch`.
     """
 
     x: Tensor
@@ -191,7 +191,9 @@ class Worker(Protocol):
         ...
 
     def load(self, *trees: Tree) -> None:
-        """Set every tensor of the resident model: from the last tree that names it, else to its first value."""
+        """Set every tensor of the resident model, from the last tree that names it or else at
+        first.
+        """
         ...
 
     def tree(self, role: Role = "shared") -> Tree:
@@ -286,7 +288,7 @@ class Local(Protocol):
         ...
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
-        """The client's samples as the model wants them, and their labels, in order, many at a time."""
+        """The client's samples as the model wants them, and labels, in order, many at a time."""
         ...
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
@@ -294,11 +296,11 @@ class Local(Protocol):
         ...
 
     def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
-        """The mean loss of the resident model on all the client's samples, by part of the loss."""
+        """The mean loss of the resident model on all the client's samples, by part."""
         ...
 
     def renormalise(self) -> None:
-        """Estimate the statistics of BatchNorm anew, on all training samples, for the resident weights."""
+        """Estimate BatchNorm's statistics for the resident weights, on all training samples."""
         ...
 
     def fit(

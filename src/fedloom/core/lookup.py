@@ -1,9 +1,10 @@
 """Finding and making methods and plug-ins: `fedavg`, `FedALA`, `fpl+dfdc`, `path/to/mine.py`.
 
-A method of this library is a module of `fedloom.methods`, a plug-in one of `fedloom.methods.plugins`;
-other packages add theirs by the entry points `fedloom.methods` and `fedloom.plugins`. A method that a
-user defines in a notebook or keeps in a file of his own is found by its name or its path; it is in no
-list, may be defined again, and comes before a registered one of the same name.
+A method of this library is a module of `fedloom.methods`, a plug-in one of
+`fedloom.methods.plugins`; other packages add theirs by the entry points `fedloom.methods` and
+`fedloom.plugins`. A method that a user defines in a notebook or keeps in a file of his own is found
+by its name or its path; it is in no list, may be defined again, and comes before a registered one
+of the same name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _combined: dict[tuple[type[Method], str], type[Method]] = {}  # one class for ea
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def method(name: str) -> Callable[[type[T]], type[T]]:
-    """Register a class as the method `name` and make it a frozen dataclass whose fields are checked."""
+    """Register a class as the method `name`, as a frozen dataclass whose fields are checked."""
 
     def register(cls: type[T]) -> type[T]:
         finished = _finished(cls, name)
@@ -69,10 +70,7 @@ base.__doc__ = "Make a class with settings that several methods inherit; it has 
 def find(spec: str) -> type[Method]:
     """The class of a method by its name or its file, with the plug-ins that the spec adds."""
     name, plugins_added = parsed(spec)
-    if name.endswith(".py"):
-        cls = _from_file(Path(name))
-    else:
-        cls = _by_name(name)
+    cls = _from_file(Path(name)) if name.endswith(".py") else _by_name(name)
     for added in plugins_added:
         cls = plug(cls, added)
     return cls

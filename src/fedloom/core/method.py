@@ -1,7 +1,7 @@
 """`Method`: the contract between an algorithm and everything that runs it.
 
-A method is a pure function of what arrives, what the client remembers and what data it has. It keeps
-nothing on itself: a client's memory is `state`, the server's memory is `server`, and both are
+A method is a pure function of what arrives, what the client remembers and what data it has. It
+keeps nothing on itself: a client's memory is `state`, the server's memory is `server`, and both are
 payloads (names -> tensors and scalars). Any hook may be called twice with the same arguments.
 
 `core/lookup.py` registers methods and finds them by name.
@@ -40,7 +40,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What is true of a method whatever its settings; the engine, the checks and the report read it.
+    """What is true of a method whatever its settings; engine, checks and report read it.
 
     A method that inherits states what differs: `traits = FedAvg.traits.but(personalised=True)`.
     """
@@ -56,13 +56,13 @@ class Traits:
     weighting: Literal["size", "alike"] = "size"
     # Where the paper's local training differs from the defaults of `Training`.
     training: Mapping[str, Any] = field(default_factory=dict)
-    # Named sets of settings, the method's own or of training: {"official": {"mu": 0.1}}. The defaults
-    # are the preset `paper`.
+    # Named sets of settings, the method's own or of training: {"official": {"mu": 0.1}}. The
+    # defaults are the preset `paper`.
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's.
     neutral: tuple[Mapping[str, Any], str] | None = None
-    # Settings that, with the neutral ones, turn a single client into plain training. None: there are
-    # no such settings.
+    # Settings that, with the neutral ones, turn a single client into plain training. None: there
+    # are no such settings.
     alone: Mapping[str, Any] | None = field(default_factory=dict)
     # What samples must be: anything the model takes, or features of a dual encoder.
     world: Literal["any", "dual"] = "any"
@@ -76,7 +76,7 @@ class Traits:
 
 
 class Method:
-    """One algorithm. A subclass is registered with `@method(name)`; its fields are hyper-parameters.
+    """One algorithm. A subclass registers with `@method(name)`; its fields are hyper-parameters.
 
     The hooks below are the whole contract; `methods/fedavg.py` fills them in.
     """
@@ -91,8 +91,8 @@ class Method:
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         """The network with what the method adds to it (a second head, a projection); here nothing.
 
-        The network keeps its `body` and `head`. New modules become attributes of it, and their first
-        weights depend on the seed.
+        The network keeps its `body` and `head`. New modules become attributes of it, and their
+        first weights depend on the seed.
         """
         return model
 
@@ -132,7 +132,9 @@ class Method:
         raise NotImplementedError
 
     def weight(self, server: Payload, k: int) -> float:
-        """How much client k's upload counts in an average; by default as the trait `weighting` says."""
+        """How much client k's upload counts in an average; by default the trait `weighting`
+        decides.
+        """
         if self.traits.weighting == "alike":
             return 1.0
         return float(server.tensor("sizes")[k])
@@ -187,11 +189,11 @@ class Method:
 class Plugin(Method):
     """Something that can be put round any method whose clients share weights: `fedavg+dfdc`.
 
-    A plug-in is a mixin, registered with `@plugin(name)`: its hooks come before the method's own and
-    reach them with `super()`. `extend` and `roles` change the network, `watched` and `terms` add to
-    the loss, `client` and `download` add to what travels, `init`, `join` and `aggregate` add to what
-    the server knows, and `weight` (see `Reweighting` in methods/_bases.py) changes how much a client
-    counts. Its fields are settings of the whole, beside the method's.
+    A plug-in is a mixin, registered with `@plugin(name)`: its hooks come before the method's own
+    and reach them with `super()`. `extend` and `roles` change the network, `watched` and `terms`
+    add to the loss, `client` and `download` add to what travels, `init`, `join` and `aggregate` add
+    to what the server knows, and `weight` (see `Reweighting` in methods/_bases.py) changes how much
+    a client counts. Its fields are settings of the whole, beside the method's.
     """
 
     @classmethod

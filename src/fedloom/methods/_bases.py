@@ -21,7 +21,7 @@ from .fedavg import FedAvg
 
 
 class Silent(Method):
-    """A method whose clients send nothing when they first appear, and whose server notes nothing."""
+    """A method whose clients send nothing when they first appear."""
 
     def hello(self, local: Local) -> Payload:
         return Payload()
@@ -122,8 +122,9 @@ class Perturbed:
 class Reweighting(Plugin):
     """A plug-in that sets the weights of a round's clients once it has seen all their uploads.
 
-    `reweigh` notes them on the server, in the vector `shares` (an entry per client), beside whatever
-    else it learns. All uploads of a round are in memory at once, as weights may depend on all of them.
+    `reweigh` notes them on the server, in the vector `shares` (an entry per client), beside
+    whatever else it learns. All uploads of a round are in memory at once, as weights may depend on
+    all of them.
     """
 
     @classmethod

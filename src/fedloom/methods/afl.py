@@ -2,12 +2,14 @@
 
 Mohri, Sivek, Suresh, "Agnostic federated learning", ICML 2019.
 
-Travels: as FedAvg, and one number up: the client's mean loss at the received model (with `average`, the mean of the
-models so far comes down too). Symbols: lambda -> `lam`, the step of its ascent gamma_lambda -> `gamma`.
-The server averages with lambda (normalised over those who answered), then moves it: lambda + gamma * losses, projected
-on the simplex of all clients. It is kept from round to round; an absent client's entry moves by the projection only.
-Deviations: clients take several local steps, as in every federated use of AFL (the paper takes one gradient). The last
-model is used; `average=true` uses the mean of the models of all rounds, as the paper does for convex losses.
+Travels: as FedAvg, and one number up: the client's mean loss at the received model (with `average`,
+the mean of the models so far comes down too). Symbols: lambda -> `lam`, the step of its ascent
+gamma_lambda -> `gamma`. The server averages with lambda (normalised over those who answered), then
+moves it: lambda + gamma * losses, projected on the simplex of all clients. It is kept from round to
+round; an absent client's entry moves by the projection only.
+Deviations: clients take several local steps, as in every federated use of AFL (the paper takes one
+gradient). The last model is used; `average=true` uses the mean of the models of all rounds, as the
+paper does for convex losses.
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ class AFL(Reporting):
         averages=False,  # its weights are learned
         neutral=({"gamma": 0.0, "start": "size"}, "fedavg"),
     )
-    gamma: NotNegative = setting(0.01, "Step of the weights' ascent.")
-    start: Literal["uniform", "size"] = setting(
-        "uniform", "Lambda before the first ascent: 1/N, or a client's share of samples."
+    gamma: NotNegative = setting(
+        0.01, "Step size of the ascent of the clients' weights.", symbol="gamma_lambda"
     )
-    average: bool = setting(False, "What is used is the mean of all rounds' models.")
+    start: Literal["uniform", "size"] = setting(
+        "uniform", "The weights before the first ascent: all equal, or by the clients' sizes."
+    )
+    average: bool = setting(
+        False, "Predict with the mean of all rounds' models instead of the last model."
+    )
 
     def init(self, worker: Worker) -> Payload:
         even = torch.full((worker.clients,), 1 / worker.clients, dtype=torch.float64)

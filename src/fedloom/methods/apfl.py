@@ -3,14 +3,15 @@
 Deng et al., "Adaptive personalized federated learning", 2020.
 
 Travels: as FedAvg. Kept by the client: its own weights v_k and the share alpha_k.
-Symbols: alpha -> `alpha` in the state (at first `mix`), v_i -> `v`, w_i -> the resident weights, vbar = alpha v + (1 -
-alpha) w. Each step, all at the old values: w - eta grad f(w); v - eta alpha grad f(vbar); alpha - eta <v - w, grad
-f(vbar)>, kept in [0, 1] (fixed with `adaptive = False`). Weights are mixed, not logits. v and alpha take plain gradient
-steps.
-Prediction: alpha v + (1 - alpha) w with the newest w. Nobody has trained at these weights, so the statistics of
-BatchNorm (which the paper's networks lack) are estimated for them on the client's training data.
-Deviations: alpha is learned in every step (the authors' code: once a round, with a decay). v starts as the first w that
-the client receives. Clients count alike, as in the paper.
+Symbols: alpha -> `alpha` in the state (at first `mix`), v_i -> `v`, w_i -> the resident weights,
+vbar = alpha v + (1 - alpha) w. Each step, all at the old values: w - eta grad f(w); v - eta alpha
+grad f(vbar); alpha - eta <v - w, grad f(vbar)>, kept in [0, 1] (fixed with `adaptive = False`).
+Weights are mixed, not logits. v and alpha take plain gradient steps.
+Prediction: alpha v + (1 - alpha) w with the newest w. Nobody has trained at these weights, so the
+statistics of BatchNorm (which the paper's networks lack) are estimated for them on the client's
+training data.
+Deviations: alpha is learned in every step (the authors' code: once a round, with a decay). v starts
+as the first w that the client receives. Clients count alike, as in the paper.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ class APFL(FedAvg):
         alone=None,
     )
     mix: Annotated[float, Field(ge=0, le=1)] = setting(
-        0.5, "Share of the client's own weights in the mixture, at first."
+        0.5,
+        "Share of the client's own weights in the mixture before it is learned.",
+        symbol="alpha",
     )
-    adaptive: bool = setting(True, "The share is learnt; false: it stays.")
+    adaptive: bool = setting(
+        True, "Whether the share of the client's own weights is learned; false: it stays as it is."
+    )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))

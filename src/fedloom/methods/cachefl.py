@@ -1,13 +1,16 @@
 """CacheFL: one cache for all, trained by clients and averaged.
 
-Yi et al., "CacheFL: privacy-preserving and efficient federated cache model fine-tuning for vision-language models",
-2025.
+Yi et al., "CacheFL: privacy-preserving and efficient federated cache model fine-tuning for
+vision-language models", 2025.
 
-Travels: the keys down and up, one per class; the text rows down, once. Kept by the client: the text rows.
-Symbols: F -> `keys` of the head, alpha, beta -> `alpha`, `beta`. Prediction: the common cache beside the text logits.
-Deviations: the paper's first keys are features of images that a text-to-image model draws. There is none here: keys
-start at the text rows, one per class (copies of a key would stay copies). No code and no settings were at hand: those
-of Tip-Adapter-F are used, with epochs and batches as FedPACT has them.
+Travels: the keys down and up, one per class; the text rows down, once. Kept by the client: the text
+rows.
+Symbols: F -> `keys` of the head, alpha, beta -> `alpha`, `beta`. Prediction: the common cache
+beside the text logits.
+Deviations: the paper's first keys are features of images that a text-to-image model draws. There is
+none here: keys start at the text rows, one per class (copies of a key would stay copies). No code
+and no settings were at hand: those of Tip-Adapter-F are used, with epochs and batches as FedPACT
+has them.
 """
 
 from __future__ import annotations
@@ -35,10 +38,14 @@ class CacheFL(AveragedHead):
             "weight_decay": 0.01,
             "batch": 16,
             "epochs": 20,
-        },  # fmt: skip
+        },
     )
-    alpha: NotNegative = setting(1.17, "Weight of the cache.")
-    beta: Positive = setting(1.0, "Its sharpness.")
+    alpha: NotNegative = setting(
+        1.17, "Weight of the cache's logits beside the text logits.", symbol="alpha"
+    )
+    beta: Positive = setting(
+        1.0, "Sharpness of the cache: how fast a key's vote falls with its distance.", symbol="beta"
+    )
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
         text = texts.tensor("text")

@@ -1,14 +1,15 @@
-"""ECALP: labels flow over a graph of class texts, a client's few images and its test images in their order.
+"""ECALP: labels flow between class texts, a client's few images and its test images.
 
-Li et al., "Efficient and context-aware label propagation for zero-/few-shot training-free adaptation of
-vision-language model", ICLR 2025.
+Li et al., "Efficient and context-aware label propagation for zero-/few-shot training-free
+adaptation of vision-language model", ICLR 2025.
 
 Travels: the text rows down, once; nothing up. Kept by the client: the text rows.
-Symbols: k_t, k_i, k_f -> `nearest_texts`, `nearest_images`, `nearest_shots`, gamma -> `gamma`, alpha -> `share`.
-Prediction is transductive: it depends on the client's other test images and on their order, and so its accuracy is not
-quite comparable with that of methods that see one image at a time.
-Deviations: federated here means "by every client for itself". A test image enters the graph once (released: twice), and
-a negative cosine counts as 0.
+Symbols: k_t, k_i, k_f -> `nearest_texts`, `nearest_images`, `nearest_shots`, gamma -> `gamma`,
+alpha -> `share`.
+Prediction is transductive: it depends on the client's other test images and on their order, and so
+its accuracy is not quite comparable with that of methods that see one image at a time.
+Deviations: federated here means "by every client for itself". A test image enters the graph once
+(released: twice), and a negative cosine counts as 0.
 """
 
 from __future__ import annotations
@@ -31,12 +32,26 @@ from ._textual import Textual, read
 class ECALP(Textual):
     """Context-aware label propagation."""
 
-    nearest_texts: Count = setting(3, "Edges from an image to class texts.")
-    nearest_images: Count = setting(8, "Edges from an image to other test images.")
-    nearest_shots: Count = setting(8, "Edges from an image to the client's shots.")
-    gamma: Positive = setting(10.0, "Power of the similarities.")
-    share: Positive = setting(1.0, "Of what flows in, against an image's first label.")
-    flows: Count = setting(3, "How often labels move on.")
+    nearest_texts: Count = setting(
+        3, "Number of class texts that each image is linked to.", symbol="k_t"
+    )
+    nearest_images: Count = setting(
+        8, "Number of other test images that each image is linked to.", symbol="k_i"
+    )
+    nearest_shots: Count = setting(
+        8, "Number of the client's own training images that each image is linked to.", symbol="k_f"
+    )
+    gamma: Positive = setting(
+        10.0,
+        "Power to which similarities are raised to become the weights of links.",
+        symbol="gamma",
+    )
+    share: Positive = setting(
+        1.0,
+        "Weight of the labels that flow in from neighbours against an image's first label.",
+        symbol="alpha",
+    )
+    flows: Count = setting(3, "How many times labels flow along the links.")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         return Update(Payload(), read(down, state))
@@ -49,8 +64,16 @@ class ECALP(Textual):
         def predict(x: Tensor) -> Tensor:
             tests = F.normalize(local.worker.outputs(x).features, dim=1)
             return propagate(
-                tests, text, shots, y, nearest_texts=self.nearest_texts, nearest_images=self.nearest_images,
-                nearest_shots=self.nearest_shots, gamma=self.gamma, share=self.share, steps=self.flows,
-            )  # fmt: skip
+                tests,
+                text,
+                shots,
+                y,
+                nearest_texts=self.nearest_texts,
+                nearest_images=self.nearest_images,
+                nearest_shots=self.nearest_shots,
+                gamma=self.gamma,
+                share=self.share,
+                steps=self.flows,
+            )
 
         return predict

@@ -1,11 +1,12 @@
-"""F2DC: decouple and correct features that depend on the domain, and weigh clients by an even share of domains.
+"""F2DC: features that depend on the domain are decoupled and corrected; weights are domain-aware.
 
 Wang et al., "Domain-skewed federated learning with feature decoupling and calibration".
 
-FedAvg with two plug-ins: `plugins/dfdc.py` (the modules and their losses) and `plugins/daa.py` (the weights); symbols,
-what travels and deviations are told there. `fedavg+dfdc+daa` is the same but for the paper's settings of training.
-The preset `official` is what the authors' code does: weights by size, modules of three layers of 50, a random mask in
-evaluation, SGD with lr 0.1 and neither momentum nor decay.
+FedAvg with two plug-ins: `plugins/dfdc.py` (the modules and their losses) and `plugins/daa.py` (the
+weights); symbols, what travels and deviations are told there. `fedavg+dfdc+daa` is the same but for
+the paper's settings of training. The preset `official` is what the authors' code does: weights by
+size, modules of three layers of 50, a random mask in evaluation, SGD with lr 0.1 and neither
+momentum nor decay.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class F2DC(DFDC, DAA, FedAvg):
 
     traits = FedAvg.traits.but(
         alone=None,
-        training={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64},  # fmt: skip
+        training={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64},
         presets={
             "official": {
                 "weights": "size",
@@ -37,10 +38,10 @@ class F2DC(DFDC, DAA, FedAvg):
                 "training.momentum": 0.0,
                 "training.weight_decay": 0.0,
             }
-        },  # fmt: skip
+        },
     )
     weights: Literal["domain", "size"] = setting(
-        "domain", "How clients count: domain-aware, or by their size."
+        "domain", "How much a client counts: by the domain-aware weights or by its size."
     )
 
     def weight(self, server: Payload, k: int) -> float:

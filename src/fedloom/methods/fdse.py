@@ -2,17 +2,19 @@
 
 Wang et al., "Federated learning with domain shift eraser", CVPR 2025.
 
-Travels: the whole model but the erasers' BatchNorm statistics, which stay with the client. For each client the server
-keeps its eraser. Symbols: lambda -> `lam`, tau -> `tau`, beta -> `beta`; DFE -> `extract`, `bias` and BatchNorm behind
-it, DSE -> `affine` and `erase` of `parts/erasers.py`, 1/`reduction` of a layer's channels being extracted.
-Server, for every shared tensor: the updates' directions u_k = Delta_k / |Delta_k| are summed with the weights on the
-simplex that make the sum shortest, and scaled by the mean |Delta_k|. For every eraser tensor client i gets the mean of
-all with weights softmax_j cos(v_i, v_j) / tau. BatchNorm's shared statistics are averaged plainly.
-Client: CE + lam R once there are received statistics; R is the KL divergence from the received statistics behind each
-extractor to the batch's, averaged over channels, layers weighted by exp(beta l).
-Deviations: R is rederived, the released one has a difference of squares in place of a squared difference. A client
-whose update of a tensor is 0 has no direction and is left out there. Absent clients keep their eraser. `reduction=1`
-leaves the network whole. Batches of one sample feel no R.
+Travels: the whole model but the erasers' BatchNorm statistics, which stay with the client. For each
+client the server keeps its eraser. Symbols: lambda -> `lam`, tau -> `tau`, beta -> `beta`; DFE ->
+`extract`, `bias` and BatchNorm behind it, DSE -> `affine` and `erase` of `parts/erasers.py`,
+1/`reduction` of a layer's channels being extracted. Server, for every shared tensor: the updates'
+directions u_k = Delta_k / |Delta_k| are summed with the weights on the simplex that make the sum
+shortest, and scaled by the mean |Delta_k|. For every eraser tensor client i gets the mean of all
+with weights softmax_j cos(v_i, v_j) / tau. BatchNorm's shared statistics are averaged plainly.
+Client: CE + lam R once there are received statistics; R is the KL divergence from the received
+statistics behind each extractor to the batch's, averaged over channels, layers weighted by exp(beta
+l).
+Deviations: R is rederived, the released one has a difference of squares in place of a squared
+difference. A client whose update of a tensor is 0 has no direction and is left out there. Absent
+clients keep their eraser. `reduction=1` leaves the network whole. Batches of one sample feel no R.
 """
 
 from __future__ import annotations
@@ -47,11 +49,19 @@ class FDSE(FedAvg):
         averages=False,  # its weights are its own
         alone={"reduction": 1, "lam": 0.0},
     )
-    lam: NotNegative = setting(0.01, "Weight of the consistency loss.")
-    tau: Positive = setting(0.5, "Temperature of the similarity between clients' erasers.")
-    beta: float = setting(0.1, "Weight of deeper layers in the consistency loss.")
+    lam: NotNegative = setting(
+        0.01, "Weight of the consistency loss beside the cross-entropy.", symbol="lambda"
+    )
+    tau: Positive = setting(
+        0.5, "Temperature of the similarity between clients' erasers.", symbol="tau"
+    )
+    beta: float = setting(
+        0.1, "How much more deeper layers count in the consistency loss.", symbol="beta"
+    )
     reduction: Count = setting(
-        2, "A layer's channels divided by this are extracted, the rest is made of them."
+        2,
+        "Divides a layer's channels into those that are extracted and those made from them; "
+        "with 1 the network stays whole.",
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
@@ -124,7 +134,7 @@ class FDSE(FedAvg):
 
 
 def consensus(deltas: list[Tensor]) -> Tensor:
-    """The step along the shortest convex combination of the updates' directions, as long as updates are on average."""
+    """The step along the shortest convex combination of directions, as long as the mean update."""
     norms = torch.stack([d.norm() for d in deltas])
     if not norms.any():
         return torch.zeros_like(deltas[0])
@@ -134,7 +144,7 @@ def consensus(deltas: list[Tensor]) -> Tensor:
 
 
 def mixtures(rows: Tensor, tau: float) -> Tensor:
-    """For each client's tensor the mean of all, weighted by softmax of the cosine to it, over tau."""
+    """For each client's tensor the mean of all, weighted by softmax of cosines over tau."""
     flat = F.normalize(rows.flatten(1), dim=1)
     weights = torch.softmax(flat @ flat.T / tau, 1)
     return (weights @ rows.flatten(1)).view_as(rows)

@@ -1,15 +1,17 @@
-"""FedALA: clients start from an element-wise mixture of their own old model and the common one, learned on their data.
+"""FedALA: clients start from a learned, element-wise mixture of their own and the common model.
 
 Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023.
 
 Travels: as FedAvg. Kept by the client: its last model and the mixing weights W of the top layers.
-Symbols: Theta_i -> `model` in the state, W_i -> `W`, eta -> `ala_lr`, s -> `data_share`, p -> `layers`.
-On arrival lower layers take the common weights w; the top ones w_k + (w - w_k) W, where W follows
-clip(W - eta grad (w - w_k), 0, 1) on a random share of the client's data: the first time until the loss of the last ten
-epochs has a std below 0.1 (`most` epochs at the latest), later for one epoch. Then training as usual.
-Before there is an own model, and where it equals the common one, there is nothing to mix.
-Deviations: the share is of shuffled batches, drawn anew in each epoch. Only sampled clients learn W. The body stays in
-evaluation mode meanwhile. `before` is the mixture, `after` the trained model, which the paper reports.
+Symbols: Theta_i -> `model` in the state, W_i -> `W`, eta -> `ala_lr`, s -> `data_share`, p ->
+`layers`. On arrival lower layers take the common weights w; the top ones w_k + (w - w_k) W, where W
+follows clip(W - eta grad (w - w_k), 0, 1) on a random share of the client's data: the first time
+until the loss of the last ten epochs has a std below 0.1 (`most` epochs at the latest), later for
+one epoch. Then training as usual. Before there is an own model, and where it equals the common one,
+there is nothing to mix.
+Deviations: the share is of shuffled batches, drawn anew in each epoch. Only sampled clients learn
+W. The body stays in evaluation mode meanwhile. `before` is the mixture, `after` the trained model,
+which the paper reports.
 """
 
 from __future__ import annotations
@@ -40,12 +42,18 @@ class FedALA(FedAvg):
         stage="after",
         neutral=({"ala_lr": 0.0}, "fedavg"),
     )
-    ala_lr: NotNegative = setting(1.0, "Step size of the element-wise weights.")
-    data_share: Annotated[float, Field(gt=0, le=1)] = setting(
-        0.8, "Share of the client's samples they are learnt on."
+    ala_lr: NotNegative = setting(
+        1.0, "Step size at which the element-wise mixing weights are learned.", symbol="eta"
     )
-    layers: Count = setting(1, "How many of the top layers are mixed.")
-    most: Count = setting(50, "Passes at most when they are learnt for the first time.")
+    data_share: Annotated[float, Field(gt=0, le=1)] = setting(
+        0.8, "Share of the client's samples on which the mixing weights are learned.", symbol="s"
+    )
+    layers: Count = setting(
+        1, "Number of layers, counted from the top, whose weights are mixed.", symbol="p"
+    )
+    most: Count = setting(
+        50, "Largest number of epochs when the mixing weights are learned for the first time."
+    )
 
     def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
         """The model to start from, and W."""

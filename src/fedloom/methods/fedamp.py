@@ -1,16 +1,19 @@
-"""FedAMP: the server sends each client a mixture of all clients' models, in which similar ones count more.
+"""FedAMP: each client is sent a mixture of all models, in which similar ones count more.
 
 Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021.
 
-Travels: the client's own mixture u_k down, w_k up. Kept by the client: w_k; by the server: everybody's last w_k.
-Symbols: u_k -> the downloaded `model`, xi -> `shares`, sigma -> `sigma`, alpha_k -> `server_lr`, a tenth of it every
-`decay_every` rounds, lambda -> `lam`, xi_kk -> `self_share` (None: one over the number of clients).
-The client minimises CE + lambda / (2 alpha) |w - u_k|^2 from w = u_k and predicts with w_k.
-`shares` "cosine" is the paper's HeurFedAMP: xi_kj in proportion to exp(sigma cos(w_k, w_j)), 1 - xi_kk in all.
-"attention" is FedAMP: xi_kj = alpha exp(-|w_k - w_j|^2 / sigma) / sigma, the rest to w_k itself; a negative rest is
-refused, as alpha and sigma then do not fit the distances at hand.
-Deviations: similarity is of parameters, not of BatchNorm statistics. With partial participation the last known w_j
-count and clients not heard of do not (the paper has all in every round). Defaults are those of a public port.
+Travels: the client's own mixture u_k down, w_k up. Kept by the client: w_k; by the server:
+everybody's last w_k.
+Symbols: u_k -> the downloaded `model`, xi -> `shares`, sigma -> `sigma`, alpha_k -> `server_lr`, a
+tenth of it every `decay_every` rounds, lambda -> `lam`, xi_kk -> `self_share` (None: one over the
+number of clients). The client minimises CE + lambda / (2 alpha) |w - u_k|^2 from w = u_k and
+predicts with w_k. `shares` "cosine" is the paper's HeurFedAMP: xi_kj in proportion to exp(sigma
+cos(w_k, w_j)), 1 - xi_kk in all. "attention" is FedAMP: xi_kj = alpha exp(-|w_k - w_j|^2 / sigma) /
+sigma, the rest to w_k itself; a negative rest is refused, as alpha and sigma then do not fit the
+distances at hand.
+Deviations: similarity is of parameters, not of BatchNorm statistics. With partial participation the
+last known w_j count and clients not heard of do not (the paper has all in every round). Defaults
+are those of a public port.
 """
 
 from __future__ import annotations
@@ -38,13 +41,26 @@ class FedAMP(Silent):
         by_client=None,
         neutral=({"lam": 0.0, "self_share": 1.0}, "local"),
     )
-    shares: Literal["cosine", "attention"] = setting("cosine", "How similarity becomes weights.")
-    sigma: Positive = setting(25.0, "Width of the similarity.")
-    server_lr: Positive = setting(1e4, "The server's step.")
-    decay_every: Count = setting(30, "Rounds after which that step is a tenth.")
-    lam: NotNegative = setting(1.0, "Pull to the received model.")
+    shares: Literal["cosine", "attention"] = setting(
+        "cosine",
+        "How similarity becomes a share: by the cosine (HeurFedAMP) or by attention (FedAMP).",
+    )
+    sigma: Positive = setting(
+        25.0, "Scale of the similarity between two clients' models.", symbol="sigma"
+    )
+    server_lr: Positive = setting(
+        1e4, "Step size of the server, which also weakens the clients' pull.", symbol="alpha_k"
+    )
+    decay_every: Count = setting(
+        30, "Number of rounds after which the server's step size falls to a tenth."
+    )
+    lam: NotNegative = setting(
+        1.0, "Strength of the pull towards the received model.", symbol="lambda"
+    )
     self_share: Annotated[float, Field(ge=0, le=1)] | None = setting(
-        None, "Weight of the client's own model; by default one over the number of clients."
+        None,
+        "Share of a client's own model in its mixture; by default one over the number of clients.",
+        symbol="xi_kk",
     )
 
     def init(self, worker: Worker) -> Payload:
@@ -81,7 +97,8 @@ class FedAMP(Silent):
             )
         if xi.sum() > 1 + 1e-6:
             raise FedloomError(
-                f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1: lower server_lr."
+                f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1; lower "
+                "server_lr."
             )
         xi[k] = 1 - xi.sum()
         return xi

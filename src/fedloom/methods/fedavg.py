@@ -1,14 +1,17 @@
 """FedAvg: local SGD from a common model, then a mean weighted by sample counts.
 
-McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS
+2017.
 
 Travels: all shared tensors down and up; the sample count once, when a client first appears.
 Symbols: w -> `model`, n_k -> `sizes[k]`, E and B -> `epochs` and `batch`, eta -> `lr`.
-Buffers: shared like everything else (BatchNorm statistics are averaged, the integer counter takes the largest).
+Buffers: shared like everything else (BatchNorm statistics are averaged, the integer counter takes
+the largest).
 Deviations: none. Weights are normalised over the clients that answered.
 
-Methods that keep part of a model private inherit from this one and change `roles` only: local tensors are kept in the
-client's state under `model` and put back before training and before prediction.
+Methods that keep part of a model private inherit from this one and change `roles` only: local
+tensors are kept in the client's state under `model` and put back before training and before
+prediction.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """FedAvg-FT: FedAvg whose common model every client fine-tunes on its own data before it predicts.
 
-The simplest personalisation; a baseline in many papers (for instance Collins et al., ICML 2021), without one of its
-own.
+The simplest personalisation; a baseline in many papers (for instance Collins et al., ICML 2021),
+without one of its own.
 
-Travels: as FedAvg. Kept by the client: nothing; the fine-tuned model is made anew for every prediction.
-Symbols: fine-tuning epochs -> `finetune`. Step size, batch size and optimiser are those of local training.
+Travels: as FedAvg. Kept by the client: nothing; the fine-tuned model is made anew for every
+prediction.
+Symbols: fine-tuning epochs -> `finetune`. Step size, batch size and optimiser are those of local
+training.
 Deviations: papers fine-tune for 1 to 10 epochs; 1 is our default.
 """
 
@@ -29,7 +31,9 @@ class FedAvgFT(FedAvg):
         personalised=True,
         neutral=({"finetune": 0}, "fedavg"),
     )
-    finetune: Annotated[int, Field(ge=0)] = setting(1, "Epochs of fine-tuning before a prediction.")
+    finetune: Annotated[int, Field(ge=0)] = setting(
+        1, "Number of epochs of fine-tuning before each prediction."
+    )
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"))

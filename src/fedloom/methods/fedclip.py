@@ -1,13 +1,14 @@
 """FedCLIP: a small attention adapter on frozen features, trained by clients and averaged.
 
-Lu, Hu, Wang, Xie, "FedCLIP: fast generalization and personalization for CLIP in federated learning", IEEE Data Eng.
-Bull. 2023.
+Lu, Hu, Wang, Xie, "FedCLIP: fast generalization and personalization for CLIP in federated
+learning", IEEE Data Eng. Bull. 2023.
 
 Travels: the adapter down and up; the text rows down, once. Kept by the client: the text rows.
 Symbols: A -> `layers` of the head; the adapted feature is A(v) * v, scaled to length one.
-The loss is symmetric contrast within a batch, every image with its own class's text; all clients weigh the same.
-Deviations: images of one class in a batch are negatives of each other, as in the released code; `loss=ce`, ours, is
-cross-entropy over the class texts instead.
+The loss is symmetric contrast within a batch, every image with its own class's text; all clients
+weigh the same.
+Deviations: images of one class in a batch are negatives of each other, as in the released code;
+`loss=ce`, ours, is cross-entropy over the class texts instead.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class FedCLIP(AveragedHead):
             "eps": 1e-6,
             "weight_decay": 0.2,
             "batch": 32,
-        },  # fmt: skip
+        },
     )
     loss: Literal["contrast", "ce"] = setting(
-        "contrast", "Within the batch as released, or over all class texts."
+        "contrast",
+        "What is minimised: the contrast within a batch, or the cross-entropy over all class "
+        "texts.",
     )
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
@@ -53,6 +56,6 @@ class FedCLIP(AveragedHead):
 
 
 def contrast(batch: Batch) -> dict[str, Tensor]:
-    """The mean of both directions' cross-entropy in the square of a batch's images and their own classes' texts."""
+    """The cross-entropy of images against their batch's texts and of texts against its images."""
     square, own = batch.logits[:, batch.y], torch.arange(len(batch.y))
     return {"contrast": (F.cross_entropy(square, own) + F.cross_entropy(square.T, own)) / 2}

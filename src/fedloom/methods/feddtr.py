@@ -1,15 +1,18 @@
-"""FedDTR: class texts as common anchors, a private head beside a frozen global one, an intra-domain prior.
+"""FedDTR: class texts are common anchors, a private head stands beside a frozen global one.
 
-Zhang et al., "FedDTR: Leveraging intra-domain global priors via domain-invariant text representation for personalized
-federated learning".
+Zhang et al., "FedDTR: Leveraging intra-domain global priors via domain-invariant text
+representation for personalized federated learning".
 
-Travels: body, text side and head up; body, text side and the averaged head down. Kept by the client: its own head.
-Symbols: omega -> `body`, theta -> `text`, h_i -> `head`, h_f -> `head` of the download, T -> `text()`, P_i -> `prior`,
-q_i -> `local.counts`, s -> `scale`.
-L_img pulls features to the received anchors, L_txt moves the anchors to the features, L_ce trains the private head on
-feature + prior with the frozen head's logits added. No gradient crosses: theta sees L_txt only, h_f moves nothing.
-Deviations: the paper names no word embedding; hashed word vectors stand for it. Its exponents in Eq. 3 have the wrong
-sign and its temperature is not printed: cross-entropy at scale 100, as its code has it. Averaged by sample counts.
+Travels: body, text side and head up; body, text side and the averaged head down. Kept by the
+client: its own head.
+Symbols: omega -> `body`, theta -> `text`, h_i -> `head`, h_f -> `head` of the download, T ->
+`text()`, P_i -> `prior`, q_i -> `local.counts`, s -> `scale`.
+L_img pulls features to the received anchors, L_txt moves the anchors to the features, L_ce trains
+the private head on feature + prior with the frozen head's logits added. No gradient crosses: theta
+sees L_txt only, h_f moves nothing.
+Deviations: the paper names no word embedding; hashed word vectors stand for it. Its exponents in
+Eq. 3 have the wrong sign and its temperature is not printed: cross-entropy at scale 100, as its
+code has it. Averaged by sample counts.
 """
 
 from __future__ import annotations
@@ -46,24 +49,35 @@ class FedDTR(FedAvg):
     )
     text: str = setting(
         "hash",
-        "Hash (vectors of words by hash), embedding (free vectors), none, or a text encoder's "
-        "name.",
+        "How class names become vectors: hash (hashed words), embedding (free vectors), none,"
+        " or the name of a text encoder.",
     )
-    text_depth: Count = setting(1, "Linear layers behind the text.")
-    text_layers: Literal["mlp", "transformer"] = setting("mlp", "What they are.")
-    scale: NotNegative = setting(100.0, "Of the cosines, 1 / temperature.")
+    text_depth: Count = setting(1, "Number of layers that the text vectors go through.")
+    text_layers: Literal["mlp", "transformer"] = setting(
+        "mlp", "Kind of the layers that the text vectors go through."
+    )
+    scale: NotNegative = setting(
+        100.0,
+        "Factor of the cosines between features and texts, the inverse of a temperature.",
+        symbol="s",
+    )
     frozen_text: bool = setting(
-        True, "Features are pulled to the received anchors; false: to the moving ones, in one loss."
+        True,
+        "Pull features towards the received anchors; false: towards the anchors in training, "
+        "in one loss.",
     )
     prior: Literal["trained", "frozen", "none"] = setting(
-        "trained", "Whose anchors make the prior."
+        "trained", "Which anchors the intra-domain prior is made from.", symbol="P_i"
     )
     frozen_head: Literal["average", "first", "none"] = setting(
-        "average", "The head that shifts the logits."
+        "average",
+        "Which frozen head's logits are added to those of the private head.",
+        symbol="h_f",
     )
     federated: bool = setting(
         True,
-        "False: nothing travels, each client learns alone with its texts, and no head is frozen.",
+        "Whether anything travels; false: each client learns alone with its texts and without"
+        " a frozen head.",
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

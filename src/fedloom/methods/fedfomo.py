@@ -1,17 +1,19 @@
-"""FedFomo: clients download some other models and mix them by how much each helps on their own validation data.
+"""FedFomo: clients mix other clients' models by how much each helps on their validation data.
 
 Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021.
 
-Travels: up to M other models down; w_k and the usefulness of what came up. Kept by the client: w_k and the model it was
-trained from; by the server: the models of the last round and the affinities P.
-Symbols: M -> `models` (beside the own one), omega -> `omega`, P -> `affinity`, epsilon -> `epsilon`, smaller by
-`epsilon_step` every round; theta^(t-1) -> `ref` in the state.
-omega_n = (L(ref) - L(w_n)) / |w_n - ref| on validation data, for the received models and the own one. What is positive,
-made to sum to 1, gives the start ref + sum omega_n (w_n - ref); if nothing is, the own model stays. The server adds the
-raw omega to P_k and next time sends the M models of largest P_k or, with probability epsilon, M at random.
-Deviations: distances are Euclidean (the released code's default is L1) and of parameters, not of BatchNorm statistics.
-The run's validation share (0.1; the authors use 0.2) is what models are weighed on; a client without any keeps its own.
-`after`, the trained w_k, is what is reported; `before` is the mixture. Ties in P are broken at random.
+Travels: up to M other models down; w_k and the usefulness of what came up. Kept by the client: w_k
+and the model it was trained from; by the server: the models of the last round and the affinities P.
+Symbols: M -> `models` (beside the own one), omega -> `omega`, P -> `affinity`, epsilon ->
+`epsilon`, smaller by `epsilon_step` every round; theta^(t-1) -> `ref` in the state.
+omega_n = (L(ref) - L(w_n)) / |w_n - ref| on validation data, for the received models and the own
+one. What is positive, made to sum to 1, gives the start ref + sum omega_n (w_n - ref); if nothing
+is, the own model stays. The server adds the raw omega to P_k and next time sends the M models of
+largest P_k or, with probability epsilon, M at random.
+Deviations: distances are Euclidean (the released code's default is L1) and of parameters, not of
+BatchNorm statistics. The run's validation share (0.1; the authors use 0.2) is what models are
+weighed on; a client without any keeps its own. `after`, the trained w_k, is what is reported;
+`before` is the mixture. Ties in P are broken at random.
 """
 
 from __future__ import annotations
@@ -47,14 +49,20 @@ class FedFomo(Silent):
         stage="after",
         neutral=({"models": 0}, "local"),
     )
-    models: Annotated[int, Field(ge=0)] = setting(4, "How many others' models a client is sent.")
-    epsilon: Share = setting(0.3, "Chance of a model drawn at random.")
-    epsilon_step: NotNegative = setting(0.05, "By so much less every round.")
+    models: Annotated[int, Field(ge=0)] = setting(
+        4, "Number of other clients' models that a client is sent.", symbol="M"
+    )
+    epsilon: Share = setting(
+        0.3, "Probability that a client is sent random models in the first round.", symbol="epsilon"
+    )
+    epsilon_step: NotNegative = setting(
+        0.05, "How much the probability of random models falls every round."
+    )
 
     def init(self, worker: Worker) -> Payload:
         if not any(worker.sizes("validation")):
             raise FedloomError(
-                "fedfomo weighs models on validation data, of which no client has any: set validation."
+                "fedfomo weighs models on validation data, and no client has any: set validation."
             )
         return Payload(affinity=torch.zeros(worker.clients, worker.clients))
 

@@ -1,10 +1,10 @@
 """FedGC: FedGCR's network and losses, with clients weighted by their sizes.
 
-Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct client types via group
-customization and reweighting", AAAI 2024: the ablation without FedGR.
+Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct
+client types via group customization and reweighting", AAAI 2024: the ablation without FedGR.
 
-Travels, symbols and deviations: as FedGCR. Its clusters serve the group customisation loss only; with q = -1 a client's
-loss and its group's are raised to the power 0.
+Travels, symbols and deviations: as FedGCR. Its clusters serve the group customisation loss only;
+with q = -1 a client's loss and its group's are raised to the power 0.
 """
 
 from __future__ import annotations
@@ -23,4 +23,6 @@ class FedGC(FedGCR):
     """FedAvg with prompts by image and clusters of clients."""
 
     traits = FedGCR.traits.but(neutral=None)
-    group_q: Annotated[float, Field(allow_inf_nan=False)] = setting(-1.0, "Q: -1 is by size.")
+    group_q: Annotated[float, Field(allow_inf_nan=False)] = setting(
+        -1.0, "Power of the losses in the weights; with -1 clients count by size.", symbol="q"
+    )

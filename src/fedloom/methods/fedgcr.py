@@ -1,18 +1,22 @@
-"""FedGCR: a prompt for every image from a small network, clusters of clients, and weights that favour the badly served.
+"""FedGCR: a prompt for every image, clusters of clients, and weights for the badly served.
 
-Cheng, Yeh, Chen, Pastor, Chen, "FedGCR: Achieving performance and fairness for federated learning with distinct client
-types via group customization and reweighting", AAAI 2024.
+Cheng, Yeh, Chen, Pastor, Chen, "FedGCR: Achieving performance and fairness for federated learning
+with distinct client types via group customization and reweighting", AAAI 2024.
 
-FedAvg with `plugins/fedgr.py` (clusters and weights; told there) and FedGC's network (`parts/customising.py`): GC-Net
-turns the features z1 of the image alone into h, the prompts of the second pass are p_j + h. Use `--model vpt`, with
-`--encoder vit-mini --set pixels=true` the first pass comes from the cache.
-Travels: prompts, GC-Net, head; up the mean loss and h~; down the cluster centres and the client's own cluster.
+FedAvg with `plugins/fedgr.py` (clusters and weights; told there) and FedGC's network
+(`parts/customising.py`): GC-Net turns the features z1 of the image alone into h, the prompts of the
+second pass are p_j + h. Use `--model vpt`, with `--encoder vit-mini --set pixels=true` the first
+pass comes from the cache.
+Travels: prompts, GC-Net, head; up the mean loss and h~; down the cluster centres and the client's
+own cluster.
 Kept by the client: its last model, `previous`, and its last h~, `prompt`.
-Symbols: lambda_1, lambda_2 -> `lam_gc`, `lam_ra`, tau -> `tau`, psi, p -> `net`, `prompts` of the body, phi -> `head`,
-h~ -> `type_point`, H_i -> row `type` of `type_centres`, z, z_0, z_prev -> `features` of batch, received, previous.
-Deviations: losses use cosines, as the authors' code does (`similarity=dot`: as printed). A client that is in no cluster
-yet trains on CE alone. Models that take no prompts get h added to their features. `official` is the authors' code
-but for its optimiser (three step sizes, moments kept between rounds) and its z_0, which is a round old.
+Symbols: lambda_1, lambda_2 -> `lam_gc`, `lam_ra`, tau -> `tau`, psi, p -> `net`, `prompts` of the
+body, phi -> `head`, h~ -> `type_point`, H_i -> row `type` of `type_centres`, z, z_0, z_prev ->
+`features` of batch, received, previous.
+Deviations: losses use cosines, as the authors' code does (`similarity=dot`: as printed). A client
+that is in no cluster yet trains on CE alone. Models that take no prompts get h added to their
+features. `official` is the authors' code but for its optimiser (three step sizes, moments kept
+between rounds) and its z_0, which is a round old.
 """
 
 from __future__ import annotations
@@ -64,21 +68,38 @@ class FedGCR(FedGR, FedAvg):
                 "mixed_prompts": True,
                 "first_plain": True,
             }
-        },  # fmt: skip
+        },
     )
-    tau: Positive = setting(0.5, "Temperature of both losses.")
-    tau_ra: Positive | None = setting(None, "That of the alignment, if it is another.")
-    lam_gc: NotNegative = setting(0.5, "Weight of the group customisation loss.")
-    lam_gc_end: NotNegative | None = setting(None, "If given, that weight moves to this one.")
-    lam_gc_rounds: Count = setting(50, "In so many rounds.")
-    lam_ra: NotNegative = setting(0.1, "Weight of the representation alignment loss.")
-    similarity: Similarity = setting("cosine", "Cosine or dot.")
+    tau: Positive = setting(
+        0.5, "Temperature of the group customisation and the alignment loss.", symbol="tau"
+    )
+    tau_ra: Positive | None = setting(
+        None, "Temperature of the alignment loss; by default the same as `tau`."
+    )
+    lam_gc: NotNegative = setting(0.5, "Weight of the group customisation loss.", symbol="lambda_1")
+    lam_gc_end: NotNegative | None = setting(
+        None,
+        "Weight that the group customisation loss reaches in the end; by default it does not "
+        "change.",
+    )
+    lam_gc_rounds: Count = setting(
+        50, "Number of rounds in which the weight moves to `lam_gc_end`."
+    )
+    lam_ra: NotNegative = setting(
+        0.1, "Weight of the representation alignment loss.", symbol="lambda_2"
+    )
+    similarity: Similarity = setting(
+        "cosine", "How vectors are compared in both losses: by their cosine or their dot product."
+    )
     prompt_batches: Count | None = setting(
-        None, "H~ is of so many batches; by default of all samples."
+        None,
+        "Number of batches over which a client's mean prompt is taken; by default all samples.",
     )
-    mixed_prompts: bool = setting(False, "H of other samples of a batch, in training.")
+    mixed_prompts: bool = setting(
+        False, "In training, give each sample the prompt of another sample of its batch."
+    )
     first_plain: bool = setting(
-        False, "Without clusters, CE of a pass with the common prompts alone is added."
+        False, "Before there are clusters, also train on a pass with the common prompts alone."
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

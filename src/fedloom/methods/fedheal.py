@@ -1,18 +1,21 @@
-"""FedHEAL: updates that contradict a client's own history are ignored, clients far from the global model count more.
+"""FedHEAL: inconsistent updates are masked, and clients far from the global model count more.
 
-Chen, Huang, Ye, "Fair federated learning under domain skew with local consistency and domain diversity", CVPR 2024.
+Chen, Huang, Ye, "Fair federated learning under domain skew with local consistency and domain
+diversity", CVPR 2024.
 
-Travels: as FedAvg (the update in place of the model). Kept by the server for each client that has answered: for every
-parameter the share of its rounds in which the update was not negative, its number of rounds, weight and increment.
+Travels: as FedAvg (the update in place of the model). Kept by the server for each client that has
+answered: for every parameter the share of its rounds in which the update was not negative, its
+number of rounds, weight and increment.
 Symbols: tau -> `tau`, beta -> `beta`, Delta_k = w - w_k -> -`delta`.
-An element's consistency is that share if Delta >= 0, else 1 minus it; elements at or below tau are masked (never in a
-client's first round). With d_k the sum over tensors of |masked Delta_k|: increment <- (1 - beta) increment + beta d_k /
-sum d, weight <- weight + increment, from 1/m on. Per element the weights of unmasked clients are normalised; where all
-are masked nothing moves.
-Deviations: masks concern parameters only (the released code also masks BatchNorm's buffers; ours are averaged with the
-clients' weights). Histories count a client's own rounds, so it may first appear in any round; sums run over those who
-answered. Sample counts play no role, and weights grow without bound before they are normalised: both as released.
-The server needs all of a round's updates at once, and remembers one model's size for each client.
+An element's consistency is that share if Delta >= 0, else 1 minus it; elements at or below tau are
+masked (never in a client's first round). With d_k the sum over tensors of |masked Delta_k|:
+increment <- (1 - beta) increment + beta d_k / sum d, weight <- weight + increment, from 1/m on. Per
+element the weights of unmasked clients are normalised; where all are masked nothing moves.
+Deviations: masks concern parameters only (the released code also masks BatchNorm's buffers; ours
+are averaged with the clients' weights). Histories count a client's own rounds, so it may first
+appear in any round; sums run over those who answered. Sample counts play no role, and weights grow
+without bound before they are normalised: both as released. The server needs all of a round's
+updates at once, and remembers one model's size for each client.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ class FedHEAL(FedAvg):
         alone=None,  # a single client's update is masked too
     )
     tau: Share = setting(
-        0.3, "Parameters that agreed on their sign in a smaller share of rounds are masked."
+        0.3,
+        "Smallest consistency with a client's own history that keeps a parameter's update.",
+        symbol="tau",
     )
-    beta: Share = setting(0.4, "How fast distances move the weights of clients.")
+    beta: Share = setting(0.4, "How fast distances change the weights of clients.", symbol="beta")
 
     def init(self, worker: Worker) -> Payload:
         zeros = torch.zeros(worker.clients, dtype=torch.float64)
@@ -68,7 +73,7 @@ class FedHEAL(FedAvg):
             delta = -up.tree("delta")
             rises = delta.map(lambda t: (t >= 0).to(t.dtype))
             history = server.tree(f"history/{k}") or rises
-            # 1 - |rise - share| is the share where the update is not negative, and 1 minus it elsewhere
+            # 1 - |rise - share| is the share where the update is not negative, else 1 minus it.
             masks[k] = (rises - history).map(lambda t: (1 - t.abs() > self.tau).to(t.dtype))
             masked[k] = delta * masks[k]
             histories[f"history/{k}"] = history + (rises - history) / (rounds[k].item() + 1)

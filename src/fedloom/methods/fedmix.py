@@ -1,15 +1,18 @@
 """FedMix: mixup with the means of other clients' samples, to first order.
 
-Yoon, Shin, Hwang, Yang, "FedMix: Approximation of mixup under mean augmented federated learning", ICLR 2021.
+Yoon, Shin, Hwang, Yang, "FedMix: Approximation of mixup under mean augmented federated learning",
+ICLR 2021.
 
-Travels: as FedAvg; means of groups of samples and labels up once, when a client first appears; `draw` of everybody's
-means down each round. Symbols: lambda -> `lam`, M_k -> `group`, (xbar, ybar) -> a row of `means` and `labels`.
-Each batch meets one (xbar, ybar): l1 = (1-lam) CE(f((1-lam) x), y), l2 = lam CE(f((1-lam) x), ybar) and
-l3 = lam sum_i <d l1 / d x_i, xbar>, at what the network is shown; l1 is a batch mean already, so l3 is a sum over i.
-`naive=true` is NaiveMix: plain mixup of the batch with (xbar, ybar).
-Deviations: the paper sends the whole pool once; a fresh draw of it every round gives each batch the same distribution
-and spares every client a copy. A group has at least two samples, or it would be a raw one: a rest joins other groups,
-a client with a single sample sends nothing. Augmentation acts before mixing.
+Travels: as FedAvg; means of groups of samples and labels up once, when a client first appears;
+`draw` of everybody's means down each round. Symbols: lambda -> `lam`, M_k -> `group`, (xbar, ybar)
+-> a row of `means` and `labels`. Each batch meets one (xbar, ybar): l1 = (1-lam) CE(f((1-lam) x),
+y), l2 = lam CE(f((1-lam) x), ybar) and l3 = lam sum_i <d l1 / d x_i, xbar>, at what the network is
+shown; l1 is a batch mean already, so l3 is a sum over i. `naive=true` is NaiveMix: plain mixup of
+the batch with (xbar, ybar).
+Deviations: the paper sends the whole pool once; a fresh draw of it every round gives each batch the
+same distribution and spares every client a copy. A group has at least two samples, or it would be a
+raw one: a rest joins other groups, a client with a single sample sends nothing. Augmentation acts
+before mixing.
 """
 
 from __future__ import annotations
@@ -37,10 +40,14 @@ class FedMix(FedAvg):
     """FedAvg with mixup between clients."""
 
     traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
-    lam: Share = setting(0.05, "Share of the averaged sample in the mixture.")
-    group: Annotated[int, Field(ge=2)] = setting(5, "Samples behind one average.")
-    draw: Count = setting(32, "Averages a client is sent each round.")
-    naive: bool = setting(False, "Plain mixup with averages in place of the expansion.")
+    lam: Share = setting(0.05, "Share of the averaged sample in the mixture.", symbol="lambda")
+    group: Annotated[int, Field(ge=2)] = setting(
+        5, "Number of samples behind one average that is sent.", symbol="M_k"
+    )
+    draw: Count = setting(32, "Number of averages that a client is sent each round.")
+    naive: bool = setting(
+        False, "Use plain mixup with the averages instead of the expansion to first order."
+    )
 
     def hello(self, local: Local) -> Payload:
         data = local.worker.data

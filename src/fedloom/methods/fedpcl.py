@@ -1,20 +1,24 @@
-"""FedPCL: frozen backbones and a private projection; clients share class prototypes and learn by contrast with them.
+"""FedPCL: private projections of frozen features, trained by contrast with shared prototypes.
 
-Tan et al., "Federated learning from pre-trained models: a contrastive learning approach", NeurIPS 2022.
+Tan et al., "Federated learning from pre-trained models: a contrastive learning approach", NeurIPS
+2022.
 
-Travels: the prototypes of the classes a client owns and their counts up; the global prototypes and every client's
-padded set down. Weights never travel. Kept by the client: its whole network, and its prototypes.
-Symbols: Phi -> the encoder (frozen, outside the network), theta_i -> `body`, C_i -> `prototypes`, C-bar -> `common`,
-A(y) -> all classes but y, tau -> `tau`. Use `--encoder ... --model projection`.
-L_g contrasts a feature with the global prototypes, L_p with every client's. Inference: the largest inner product with
-the client's own prototypes, among the classes it owns.
-Deviations: Eq. 6's second division by the number of owners is taken for a misprint (`average=literal` has it); losses
-are means over the batch; before anybody has prototypes there is no loss, so the first round only computes them. Noise
-on what is sent (`perturb`) leaves the prototypes that the client predicts with as they are.
+Travels: the prototypes of the classes a client owns and their counts up; the global prototypes and
+every client's padded set down. Weights never travel. Kept by the client: its whole network, and its
+prototypes.
+Symbols: Phi -> the encoder (frozen, outside the network), theta_i -> `body`, C_i -> `prototypes`,
+C-bar -> `common`, A(y) -> all classes but y, tau -> `tau`. Use `--encoder ... --model projection`.
+L_g contrasts a feature with the global prototypes, L_p with every client's. Inference: the largest
+inner product with the client's own prototypes, among the classes it owns.
+Deviations: Eq. 6's second division by the number of owners is taken for a misprint
+(`average=literal` has it); losses are means over the batch; before anybody has prototypes there is
+no loss, so the first round only computes them. Noise on what is sent (`perturb`) leaves the
+prototypes that the client predicts with as they are.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -57,18 +61,24 @@ class FedPCL(Perturbed, Method):
             }
         },
     )
-    tau: Positive = setting(0.07, "Temperature.")
+    tau: Positive = setting(0.07, "Temperature of the contrast with prototypes.", symbol="tau")
     average: Weights = setting(
-        "weighted", "Of prototypes: by counts, plain mean of owners, or the printed formula."
+        "weighted",
+        "How prototypes are averaged: by sample counts, plainly over owners, or as printed.",
     )
     loss: Literal["both", "global", "local", "official", "supcon", "ce", "ce+distance"] = setting(
-        "both", "What is trained."
+        "both",
+        "Which loss is minimised; `both` contrasts with global and with clients' prototypes.",
     )
-    include_positive: bool = setting(False, "The true class in the denominator too.")
+    include_positive: bool = setting(
+        False, "Count the true class in the denominator of the contrast too."
+    )
     inference: Literal["product", "distance"] = setting(
-        "product", "How a feature is compared with prototypes."
+        "product", "How a feature is compared with prototypes in prediction."
     )
-    candidates: Literal["owned", "padded"] = setting("owned", "Classes to choose from.")
+    candidates: Literal["owned", "padded"] = setting(
+        "owned", "Which classes can be predicted: those the client owns, or all with a prototype."
+    )
 
     def roles(self, model: Any) -> Roles:
         return Roles(model, private=[model])
@@ -102,20 +112,14 @@ class FedPCL(Perturbed, Method):
 
     def parts(self, batch: Batch, down: Payload) -> dict[str, Tensor]:
         """The loss, by part. Prototypes are constants in it."""
-        z, y, known, sets = (
-            F.normalize(batch.features, dim=1),
-            batch.y,
-            down.tensor("known"),
-            down.tensor("sets"),
-        )
-        common = down.tensor("common")
+        z, y = F.normalize(batch.features, dim=1), batch.y
+        common, known, sets = (down.tensor(n) for n in ("common", "known", "sets"))
+        contrast = partial(prototype_loss, tau=self.tau, include=self.include_positive)
         parts = {}
         if self.loss in ("both", "global"):
-            parts["global"] = prototype_loss(
-                z, y, common[None], known, self.tau, self.include_positive
-            )
+            parts["global"] = contrast(z, y, common[None], known)
         if self.loss in ("both", "local"):
-            parts["local"] = prototype_loss(z, y, sets, known, self.tau, self.include_positive)
+            parts["local"] = contrast(z, y, sets, known)
         if self.loss == "official":
             parts["official"] = anchored_supcon(z, y, sets, self.tau)
         if self.loss == "supcon":
@@ -135,25 +139,20 @@ class FedPCL(Perturbed, Method):
         prototypes, counts = server.tensor("every").clone(), server.tensor("owned").clone()
         for k, up in uploads:
             own = up.tensor("classes")
-            prototypes[k, own], counts[k, own] = (
-                up.tensor("prototypes"),
-                up.tensor("counts").float(),
-            )
+            prototypes[k, own] = up.tensor("prototypes")
+            counts[k, own] = up.tensor("counts").float()
         return self.shared(server, prototypes, counts)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(state.tree("model"))
-        means, counts = (
-            (state.tensor("prototypes"), state.tensor("counts"))
-            if state
-            else self.prototypes(local)
-        )
+        if state:
+            means, counts = state.tensor("prototypes"), state.tensor("counts")
+        else:
+            means, counts = self.prototypes(local)
         known = counts > 0
         if self.candidates == "padded" and len(down.tensor("sets")):
-            means, known = (
-                padded(means, counts, down.tensor("common")),
-                known | down.tensor("known"),
-            )
+            means = padded(means, counts, down.tensor("common"))
+            known = known | down.tensor("known")
 
         def predict(x: Tensor) -> Tensor:
             z = F.normalize(local.worker.outputs(x).features, dim=1)

@@ -1,13 +1,14 @@
-"""FedPGA (a reconstruction): a common cache that starts at the clients' pooled class prototypes and stays near them.
+"""FedPGA (a reconstruction): a common cache that starts at pooled prototypes and stays near.
 
 Liu, Huang, "Federated prototype guided adaption for vision-language models", ICASSP 2025.
 
-This is a reconstruction: neither code nor text of the paper was at hand, only that it is a federated cache guided by
-class prototypes and evaluated as one common model. Its figures say nothing certain about the published method.
+This is a reconstruction: neither code nor text of the paper was at hand, only that it is a
+federated cache guided by class prototypes and evaluated as one common model. Its figures say
+nothing certain about the published method.
 
-Travels: first class means and counts up; then the keys down and up, one per class; the text rows down, once.
-Symbols (ours): F -> `keys` of the head, mu -> `mu`: the client's loss is CE + mu/2 |F - received F|^2. Prediction as
-`cachefl`.
+Travels: first class means and counts up; then the keys down and up, one per class; the text rows
+down, once. Symbols (ours): F -> `keys` of the head, mu -> `mu`: the client's loss is CE + mu/2 |F -
+received F|^2. Prediction as `cachefl`.
 Deviations: everything beyond the sentence above; `mu=0` is CacheFL started from prototypes.
 """
 
@@ -31,7 +32,7 @@ from .cachefl import CacheFL
 class FedPGA(CacheFL):
     """A common cache guided by prototypes."""
 
-    mu: NotNegative = setting(0.1, "Pull towards the received keys.")
+    mu: NotNegative = setting(0.1, "Strength of the pull towards the received keys.", symbol="mu")
 
     def init(self, worker: Worker) -> Payload:
         server = super().init(worker)

@@ -1,14 +1,16 @@
-"""FedPHP: each client keeps a running mean of its past models, which teaches the next one and makes the predictions.
+"""FedPHP: a running mean of a client's past models teaches the next one and predicts.
 
 Li et al., "FedPHP: Federated personalization with inherited private models", ECML PKDD 2021.
 
-Travels: as FedAvg. Kept by the client: the inherited private model (HPM) q_k and how often it took part, z_k.
-Symbols: lambda -> `lam`, mu -> `mu`, Q (expected participations, C_ratio T) -> `horizon`, q_k -> `past` in the state.
-The local objective is (1 - lambda) CE + lambda R(w_k, q_k); R is the squared MMD of the two models' features or, with
-`teach = "kd"`, the cross-entropy to q_k's outputs at temperature 4. Afterwards q_k = mu_k q_k + (1 - mu_k) w_k with
-mu_k = mu min(z_k / horizon, 1), so the first time q_k = w_k. Prediction: q_k.
-Deviations: `horizon` is a setting (the authors' code takes it from the planned number of rounds), so that a run that
-goes on for longer does not change its past. At first q_k is the received model.
+Travels: as FedAvg. Kept by the client: the inherited private model (HPM) q_k and how often it took
+part, z_k.
+Symbols: lambda -> `lam`, mu -> `mu`, Q (expected participations, C_ratio T) -> `horizon`, q_k ->
+`past` in the state. The local objective is (1 - lambda) CE + lambda R(w_k, q_k); R is the squared
+MMD of the two models' features or, with `teach = "kd"`, the cross-entropy to q_k's outputs at
+temperature 4. Afterwards q_k = mu_k q_k + (1 - mu_k) w_k with mu_k = mu min(z_k / horizon, 1), so
+the first time q_k = w_k. Prediction: q_k.
+Deviations: `horizon` is a setting (the authors' code takes it from the planned number of rounds),
+so that a run that goes on for longer does not change its past. At first q_k is the received model.
 """
 
 from __future__ import annotations
@@ -36,10 +38,18 @@ class FedPHP(FedAvg):
         stage="after",
         neutral=({"lam": 0.0, "mu": 0.0}, "fedavg"),
     )
-    lam: Share = setting(0.1, "Weight of what the past model teaches.")
-    mu: Share = setting(0.9, "Share of the past model that is kept, in the end.")
-    horizon: Count = setting(100, "Participations after which that share is reached.")
-    teach: Literal["mmd", "kd"] = setting("mmd", "By features (mmd) or by outputs (kd).")
+    lam: Share = setting(
+        0.1, "Weight of the loss by which the past model teaches.", symbol="lambda"
+    )
+    mu: Share = setting(0.9, "Share of the past model that is kept in the end.", symbol="mu")
+    horizon: Count = setting(
+        100,
+        "Number of participations after which that share of the past model is reached.",
+        symbol="Q",
+    )
+    teach: Literal["mmd", "kd"] = setting(
+        "mmd", "What the past model teaches by: its features (mmd) or its outputs (kd).", symbol="R"
+    )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w = down.tree("model")

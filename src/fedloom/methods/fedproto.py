@@ -2,15 +2,16 @@
 
 Tan et al., "FedProto: Federated prototype learning across heterogeneous clients", AAAI 2022.
 
-Travels: one feature vector for each class a client has, and its count, up; all known prototypes down. Kept by the
-client: its whole model.
-Symbols: lambda -> `lam`, C_i^(j) -> `protos/j` in an upload, the global ones -> `protos/j` at the server.
-The local objective is CE + lambda * the mean squared difference (over batch and width) of features and the prototype of
-their class; samples of a class without prototype add nothing. Inference: the nearest global prototype, or
-`predict = "head"`; before there are prototypes, the head.
-Deviations: prototypes are taken in evaluation mode after training (the released code: while training, in the last
-epoch). They are averaged by class counts as in the paper, `average = "uniform"` is the released code's way. A class
-that nobody sends in a round keeps its prototype.
+Travels: one feature vector for each class a client has, and its count, up; all known prototypes
+down. Kept by the client: its whole model.
+Symbols: lambda -> `lam`, C_i^(j) -> `protos/j` in an upload, the global ones -> `protos/j` at the
+server. The local objective is CE + lambda * the mean squared difference (over batch and width) of
+features and the prototype of their class; samples of a class without prototype add nothing.
+Inference: the nearest global prototype, or `predict = "head"`; before there are prototypes, the
+head.
+Deviations: prototypes are taken in evaluation mode after training (the released code: while
+training, in the last epoch). They are averaged by class counts as in the paper, `average =
+"uniform"` is the released code's way. A class that nobody sends in a round keeps its prototype.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
     traits = Alone.traits.but(neutral=({"lam": 0.0, "predict": "head"}, "local"))
-    lam: NotNegative = setting(1.0, "Weight of the distance to prototypes.")
+    lam: NotNegative = setting(
+        1.0, "Weight of the distance between features and prototypes.", symbol="lambda"
+    )
     average: Literal["counts", "uniform"] = setting(
-        "counts", "How prototypes of several clients are averaged."
+        "counts", "How several clients' prototypes are averaged: by sample counts or uniformly."
     )
     predict: Literal["prototype", "head"] = setting(
-        "prototype", "By the nearest prototype or by the head."
+        "prototype", "What predicts: the nearest prototype or the head."
     )
 
     def download(self, server: Payload, k: int) -> Payload:

@@ -3,8 +3,10 @@
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
 
 Travels: as FedAvg. Symbols: mu -> `mu`, w^t -> the downloaded `model`.
-The local objective is CE + mu/2 |w_k - w|^2 over parameters (not buffers); stragglers' partial work is aggregated.
-Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 1}; 0.01 is our default.
+The local objective is CE + mu/2 |w_k - w|^2 over parameters (not buffers); stragglers' partial work
+is aggregated.
+Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 1}; 0.01 is our
+default.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
     traits = FedAvg.traits.but(neutral=({"mu": 0.0}, "fedavg"))
-    mu: NotNegative = setting(0.01, "Pull to the received model.")
+    mu: NotNegative = setting(0.01, "Strength of the pull towards the received model.", symbol="mu")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(pull=(down.tree("model"), self.mu))

@@ -1,13 +1,14 @@
-"""FedRCL: supervised contrast at every level of the network, relaxed so that classes do not collapse.
+"""FedRCL: contrast at every level of the network, relaxed so that classes do not collapse.
 
 Seo et al., "Relaxed contrastive learning for federated learning", CVPR 2024.
 
-Travels: as FedAvg. Symbols: tau -> `tau`, the threshold lambda -> `threshold`, beta -> `beta`; `lam` weighs the whole.
-CE plus, as a mean over levels, a contrast within the batch and a penalty on same-class pairs that are too similar (see
-`parts/contrast.py`). A level is what enters the last ReLU of a stage, averaged over places: for our residual networks
-the stem and the four stages, as in the authors' code. A network without a ReLU has one level, its features.
-Deviations: pairs are mined as in the released code, the hardest of each kind; the paper's sums over all pairs are not
-offered. `lam` is ours (1 is the paper's).
+Travels: as FedAvg. Symbols: tau -> `tau`, the threshold lambda -> `threshold`, beta -> `beta`;
+`lam` weighs the whole. CE plus, as a mean over levels, a contrast within the batch and a penalty on
+same-class pairs that are too similar (see `parts/contrast.py`). A level is what enters the last
+ReLU of a stage, averaged over places: for our residual networks the stem and the four stages, as in
+the authors' code. A network without a ReLU has one level, its features.
+Deviations: pairs are mined as in the released code, the hardest of each kind; the paper's sums over
+all pairs are not offered. `lam` is ours (1 is the paper's).
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ class FedRCL(FedAvg):
     """FedAvg with a relaxed contrast inside each batch."""
 
     traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
-    tau: Positive = setting(0.05, "Temperature of the contrast.")
+    tau: Positive = setting(0.05, "Temperature of the contrast within a batch.", symbol="tau")
     threshold: NotNegative = setting(
-        0.7, "Similarity above which a pair of one class is pushed apart."
+        0.7, "Similarity above which two samples of one class are pushed apart.", symbol="lambda"
     )
-    beta: NotNegative = setting(1.0, "Weight of that penalty.")
-    lam: NotNegative = setting(1.0, "Weight of the whole contrast.")
+    beta: NotNegative = setting(
+        1.0, "Weight of the penalty on pairs of one class that are too similar.", symbol="beta"
+    )
+    lam: NotNegative = setting(1.0, "Weight of the whole contrast beside the cross-entropy.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         def loss(batch: Batch) -> dict[str, Tensor]:

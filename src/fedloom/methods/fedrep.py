@@ -3,10 +3,10 @@
 Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021.
 
 Travels: the body. Kept by the client: the head.
-Symbols: phi -> tensors of role `shared`, h_i -> role `local`, tau (head updates) -> `head_epochs`; the body trains for
-the run's `epochs` (the paper's code: 10 head epochs, then 1 of the body).
-Deviations: none in training. The released code fine-tunes heads once more before the last test: `finetune` epochs of
-that, by default 0.
+Symbols: phi -> tensors of role `shared`, h_i -> role `local`, tau (head updates) -> `head_epochs`;
+the body trains for the run's `epochs` (the paper's code: 10 head epochs, then 1 of the body).
+Deviations: none in training. The released code fine-tunes heads once more before the last test:
+`finetune` epochs of that, by default 0.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ class FedRep(FedPer):
     """FedPer with head and body trained in turn."""
 
     traits = FedPer.traits.but(alone=None)
-    head_epochs: Count = setting(10, "Epochs of the head before the body's.")
-    finetune: Annotated[int, Field(ge=0)] = setting(0, "Epochs of the head before a prediction.")
+    head_epochs: Count = setting(
+        10, "Number of epochs in which the head is trained before the body.", symbol="tau"
+    )
+    finetune: Annotated[int, Field(ge=0)] = setting(
+        0, "Number of epochs in which the head is fine-tuned before each prediction."
+    )
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         local.fit(only=[local.model.head], epochs=self.head_epochs, steps=None, label="head")

@@ -1,14 +1,17 @@
 """FedRoD: one body, a generic head for everybody and a personal head on top of it.
 
-Chen and Chao, "On bridging generic and personalized federated learning for image classification", ICLR 2022.
+Chen and Chao, "On bridging generic and personalized federated learning for image classification",
+ICLR 2022.
 
 Travels: body and generic head. Kept by the client: the personal head.
-Symbols: theta -> the body, psi -> `head` (generic), phi_m -> `personal`, gamma -> `gamma`, N_m,c -> `local.counts`.
-The generic branch trains body and head with a balanced softmax, CE of logits + gamma log n_c; the personal branch
-trains the personal head alone, CE of both heads' summed logits with the body and the generic head held fixed.
+Symbols: theta -> the body, psi -> `head` (generic), phi_m -> `personal`, gamma -> `gamma`, N_m,c ->
+`local.counts`. The generic branch trains body and head with a balanced softmax, CE of logits +
+gamma log n_c; the personal branch trains the personal head alone, CE of both heads' summed logits
+with the body and the generic head held fixed.
 Prediction: the sum of both heads; the common model is the generic head alone.
-Deviations: the personal head starts at zero, so that a newcomer predicts with the generic one (the paper does not say);
-the hypernetwork that would make it from label counts is left out. Heads are linear layers.
+Deviations: the personal head starts at zero, so that a newcomer predicts with the generic one (the
+paper does not say); the hypernetwork that would make it from label counts is left out. Heads are
+linear layers.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from .fedavg import FedAvg
 
 
 def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1.0) -> Tensor:
-    """Cross-entropy after adding gamma log n_c; a class without samples drops out (and is never a label)."""
+    """Cross-entropy after adding gamma log n_c; a class without samples drops out."""
     return F.cross_entropy(logits + counts.to(logits.dtype).pow(gamma).log(), y)
 
 
@@ -42,7 +45,9 @@ class FedRoD(FedAvg):
         personalised=True,
         alone=None,
     )
-    gamma: NotNegative = setting(1.0, "Strength of the balanced softmax.")
+    gamma: NotNegative = setting(
+        1.0, "Strength of the correction by class counts in the balanced softmax.", symbol="gamma"
+    )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         if not isinstance(model.head, nn.Linear):

@@ -1,19 +1,23 @@
 """FedSA: features are drawn to semantic anchors that do not come from biased local models.
 
-Zhou et al., "FedSA: A unified representation learning via semantic anchors for prototype-based federated learning",
-AAAI 2025.
+Zhou et al., "FedSA: A unified representation learning via semantic anchors for prototype-based
+federated learning", AAAI 2025.
 
-Travels: class means and counts up; anchors and global prototypes down. Kept by the client: its model and its last class
-means. Symbols: A -> `anchors`, the regularisation's lambda -> `lam`, the weights of the margin and the classifier term
--> `margin`, `calibration`, the rate of the anchors -> `rate`.
-The client's loss is CE + lam MSE(features, its class's anchor) + margin CE(-(distances to anchors, the true one's with
-the gap added)) + calibration CE(head(anchors), their classes). The gap is the larger of two means of distances to the
-nearest other class: between anchors, and between the client's own last class means.
-Server: G = plain mean of the uploads of a class; anchors of uploaded classes move by `rate` of the way to G.
-Prediction: the nearest global prototype; `predict="head"` for the classifier. Before there are any: the head.
-Deviations: class means are taken in evaluation mode after training (the released code: while training). A class that
-nobody has this round keeps its prototype. `share=true` also averages the models, which comparisons that want one
-common model have to do.
+Travels: class means and counts up; anchors and global prototypes down. Kept by the client: its
+model and its last class means. Symbols: A -> `anchors`, the regularisation's lambda -> `lam`, the
+weights of the margin and the classifier term -> `margin`, `calibration`, the rate of the anchors ->
+`rate`.
+The client's loss is CE + lam MSE(features, its class's anchor) + margin CE(-(distances to anchors,
+the true one's with the gap added)) + calibration CE(head(anchors), their classes). The gap is the
+larger of two means of distances to the nearest other class: between anchors, and between the
+client's own last class means.
+Server: G = plain mean of the uploads of a class; anchors of uploaded classes move by `rate` of the
+way to G.
+Prediction: the nearest global prototype; `predict="head"` for the classifier. Before there are any:
+the head.
+Deviations: class means are taken in evaluation mode after training (the released code: while
+training). A class that nobody has this round keeps its prototype. `share=true` also averages the
+models, which comparisons that want one common model have to do.
 """
 
 from __future__ import annotations
@@ -44,14 +48,20 @@ class FedSA(Prototypical):
         personalised=True,
         neutral=({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local"),
     )
-    lam: NotNegative = setting(1.0, "Pull of features to their class's anchor.")
-    margin: NotNegative = setting(1.0, "Weight of the margin between anchors.")
-    calibration: NotNegative = setting(1.0, "Weight of the classifier on anchors.")
-    rate: Share = setting(1e-4, "How fast anchors follow the clients' means.")
-    predict: Literal["prototype", "head"] = setting(
-        "prototype", "By the head or by the nearest anchor."
+    lam: NotNegative = setting(
+        1.0, "Strength of the pull of features towards their class's anchor.", symbol="lambda"
     )
-    share: bool = setting(False, "The model travels and is averaged too.")
+    margin: NotNegative = setting(1.0, "Weight of the loss that keeps a margin between anchors.")
+    calibration: NotNegative = setting(
+        1.0, "Weight of the loss that trains the classifier on anchors."
+    )
+    rate: Share = setting(
+        1e-4, "Share of the way that anchors move towards the clients' means each round."
+    )
+    predict: Literal["prototype", "head"] = setting(
+        "prototype", "What predicts: the nearest global prototype or the head."
+    )
+    share: bool = setting(False, "Whether the models travel and are averaged too.")
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[] if self.share else [model])

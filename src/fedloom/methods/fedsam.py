@@ -1,13 +1,15 @@
-"""FedSAM: sharpness-aware steps at the clients, so that they meet in flat minima; and its adaptive form, FedASAM.
+"""FedSAM: sharpness-aware local steps, so that clients meet in flat minima; also FedASAM.
 
-Caldarola, Caputo, Ciccone, "Improving generalization in federated learning by seeking flat minima", ECCV 2022; Qu et
-al., "Generalized federated learning via sharpness aware minimization", ICML 2022, has the same local rule.
+Caldarola, Caputo, Ciccone, "Improving generalization in federated learning by seeking flat minima",
+ECCV 2022; Qu et al., "Generalized federated learning via sharpness aware minimization", ICML 2022,
+has the same local rule.
 
 Travels: as FedAvg. Symbols: rho -> `rho`, ASAM's eta -> `eta`.
-Each step: eps = rho g / |g| with the norm over all tensors, g' = gradient at w + eps on the same batch, w - lr g'.
-ASAM: eps = rho T^2 g / |T g|, T = |w| + eta for weights and 1 for all else. The pass at w + eps leaves no trace in
-BatchNorm's statistics. Deviations: the first paper's stochastic weight averaging on the server, and the second one's
-momentum variant, are not offered.
+Each step: eps = rho g / |g| with the norm over all tensors, g' = gradient at w + eps on the same
+batch, w - lr g'.
+ASAM: eps = rho T^2 g / |T g|, T = |w| + eta for weights and 1 for all else. The pass at w + eps
+leaves no trace in BatchNorm's statistics. Deviations: the first paper's stochastic weight averaging
+on the server, and the second one's momentum variant, are not offered.
 """
 
 from __future__ import annotations
@@ -26,9 +28,15 @@ class FedSAM(FedAvg):
     """FedAvg with sharpness-aware local steps."""
 
     traits = FedAvg.traits.but(neutral=({"rho": 0.0}, "fedavg"))
-    rho: NotNegative | None = setting(None, "None: the authors' 0.1, or 0.7 if adaptive.")
-    adaptive: bool = setting(False, "ASAM: the ball is measured relative to the weights.")
-    eta: NotNegative = setting(0.2, "Asam: added to every weight's size.")
+    rho: NotNegative | None = setting(
+        None, "Length of the step uphill; by default 0.1, or 0.7 if adaptive.", symbol="rho"
+    )
+    adaptive: bool = setting(
+        False, "Measure the step uphill relative to the weights, as ASAM does."
+    )
+    eta: NotNegative = setting(
+        0.2, "With ASAM, the number added to the size of every weight.", symbol="eta"
+    )
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         rho = self.rho if self.rho is not None else 0.7 if self.adaptive else 0.1

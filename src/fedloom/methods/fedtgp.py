@@ -1,17 +1,20 @@
-"""FedTGP: prototypes that the server trains, kept apart by an adaptive margin; models stay with their clients.
+"""FedTGP: the server trains prototypes with an adaptive margin; models stay with their clients.
 
-Zhang, Liu, Hua, Cao, "FedTGP: Trainable global prototypes with adaptive-margin-enhanced contrastive learning for data
-and model heterogeneity in federated learning", AAAI 2024.
+Zhang, Liu, Hua, Cao, "FedTGP: Trainable global prototypes with adaptive-margin-enhanced contrastive
+learning for data and model heterogeneity in federated learning", AAAI 2024.
 
 Travels: class means and counts up, the server's prototypes down. Kept by the client: its model.
-Symbols: lambda -> `lam`, tau -> `tau`, S -> `server_epochs`, TGP -> `tgp` (a vector per class through two layers),
-Q^c, delta(t) -> the mean upload of a class, and the margin: the largest gap to a nearest other, at most tau.
-The client's loss is CE + lam MSE(features, its class's prototype); in the first round CE alone. The server minimises
-the cross-entropy of minus distances, the true class's with the margin added.
-Prediction: the nearest prototype, of all classes; `predict="head"` for the classifier. Before there are any: the head.
-Deviations: means are taken in evaluation mode after training, from the model just trained (the released code uploads
-those of the round before). If one class only is uploaded there is no gap, and the margin is 0. `share=true` also
-averages the models, which comparisons that want one common model have to do; the original never does.
+Symbols: lambda -> `lam`, tau -> `tau`, S -> `server_epochs`, TGP -> `tgp` (a vector per class
+through two layers), Q^c, delta(t) -> the mean upload of a class, and the margin: the largest gap to
+a nearest other, at most tau. The client's loss is CE + lam MSE(features, its class's prototype); in
+the first round CE alone. The server minimises the cross-entropy of minus distances, the true
+class's with the margin added.
+Prediction: the nearest prototype, of all classes; `predict="head"` for the classifier. Before there
+are any: the head.
+Deviations: means are taken in evaluation mode after training, from the model just trained (the
+released code uploads those of the round before). If one class only is uploaded there is no gap, and
+the margin is 0. `share=true` also averages the models, which comparisons that want one common model
+have to do; the original never does.
 """
 
 from __future__ import annotations
@@ -42,15 +45,21 @@ class FedTGP(Prototypical):
         personalised=True,
         neutral=({"lam": 0.0, "predict": "head"}, "local"),
     )
-    lam: NotNegative = setting(10.0, "Weight of the distance to prototypes.")
-    tau: Positive = setting(100.0, "Largest margin between classes.")
-    server_epochs: Count = setting(100, "Passes over the prototypes at the server.")
-    server_lr: Positive = setting(0.01, "Step size at the server.")
-    server_batch: Count = setting(10, "Prototypes in a step at the server.")
-    predict: Literal["prototype", "head"] = setting(
-        "prototype", "By the head or by the nearest prototype."
+    lam: NotNegative = setting(
+        10.0, "Weight of the distance between features and prototypes.", symbol="lambda"
     )
-    share: bool = setting(False, "The model travels and is averaged too.")
+    tau: Positive = setting(100.0, "Largest margin between two classes' prototypes.", symbol="tau")
+    server_epochs: Count = setting(
+        100, "Number of epochs in which the server trains the prototypes each round.", symbol="S"
+    )
+    server_lr: Positive = setting(0.01, "Step size of the server's training of the prototypes.")
+    server_batch: Count = setting(
+        10, "Number of uploaded means in a step of the server's training."
+    )
+    predict: Literal["prototype", "head"] = setting(
+        "prototype", "What predicts: the nearest prototype or the head."
+    )
+    share: bool = setting(False, "Whether the models travel and are averaged too.")
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[] if self.share else [model])
@@ -126,6 +135,6 @@ def prototypes(w: Tree) -> Tensor:
 
 
 def margin_of(means: Tensor, y: Tensor, most: float) -> Tensor:
-    """The largest gap between a class's mean upload and the nearest other one, at most `most`; 0 with one class."""
+    """The largest gap between a class and the nearest other, at most `most`; 0 with one class."""
     centres, counts = class_means(means, y, int(y.max()) + 1)
     return torch.cat([nearest_other(centres[counts > 0]), torch.zeros(1)]).max().clamp(max=most)

@@ -1,15 +1,17 @@
-"""FPL: several prototypes per class, one for each cluster of clients, so that no domain is drowned by the majority.
+"""FPL: a prototype for each class and cluster of clients, so that no domain is drowned.
 
-Huang, Ye, Shi, Li, Du, "Rethinking federated learning with domain shift: a prototype view", CVPR 2023.
+Huang, Ye, Shi, Li, Du, "Rethinking federated learning with domain shift: a prototype view", CVPR
+2023.
 
 Travels: as FedAvg; class means and counts up; the cluster prototypes and their classes down.
-Symbols: tau -> `tau`, p^c_m -> `means`, P^c -> rows of `clusters` whose `owners` is c, U^c -> their mean, `unbiased`.
-The server clusters this round's means of each class with FINCH (cosine), in the coarsest partition that still has more
-than one cluster. Clients add to CE the contrast of a sample with all cluster prototypes (its class against all) and
-the mean squared error to its class's unbiased prototype; `lam` weighs both. In the first round CE alone.
-Deviations: means are taken in evaluation mode after training (the released code: while training, in the last epoch).
-Samples of classes without a prototype do not count in a mean (there: they count as 0). A class that nobody has this
-round keeps its prototypes. `lam` is ours (1 is the paper's).
+Symbols: tau -> `tau`, p^c_m -> `means`, P^c -> rows of `clusters` whose `owners` is c, U^c -> their
+mean, `unbiased`. The server clusters this round's means of each class with FINCH (cosine), in the
+coarsest partition that still has more than one cluster. Clients add to CE the contrast of a sample
+with all cluster prototypes (its class against all) and the mean squared error to its class's
+unbiased prototype; `lam` weighs both. In the first round CE alone.
+Deviations: means are taken in evaluation mode after training (the released code: while training, in
+the last epoch). Samples of classes without a prototype do not count in a mean (there: they count as
+0). A class that nobody has this round keeps its prototypes. `lam` is ours (1 is the paper's).
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ class FPL(Prototypical):
     """FedAvg with cluster prototypes and unbiased ones."""
 
     traits = Prototypical.traits.but(neutral=({"lam": 0.0}, "fedavg"))
-    tau: Positive = setting(0.02, "Temperature of the contrast.")
-    lam: NotNegative = setting(1.0, "Weight of both prototype losses.")
+    tau: Positive = setting(
+        0.02, "Temperature of the contrast with cluster prototypes.", symbol="tau"
+    )
+    lam: NotNegative = setting(1.0, "Weight of both prototype losses beside the cross-entropy.")
 
     def download(self, server: Payload, k: int) -> Payload:
         prototypes = {n: server[n] for n in ("clusters", "owners") if n in server}

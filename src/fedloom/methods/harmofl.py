@@ -1,16 +1,18 @@
 """HarmoFL: images brought to a common amplitude spectrum, and flat minima.
 
-Jiang, Wang, Dou, "HarmoFL: Harmonizing local and global drifts in federated learning on heterogeneous medical images",
-AAAI 2022.
+Jiang, Wang, Dou, "HarmoFL: Harmonizing local and global drifts in federated learning on
+heterogeneous medical images", AAAI 2022.
 
-Travels: as FedAvg; the client's mean amplitude up once, when it first appears, the common one down with every model.
+Travels: as FedAvg; the client's mean amplitude up once, when it first appears, the common one down
+with every model.
 Symbols: the perturbation's alpha -> `alpha`, the common amplitude -> `amplitude` on the server.
-Every image keeps its phase and gets the common amplitude, in training and in prediction; the gradient is taken at
-w + alpha g / |g|, as in FedSAM.
-Deviations: a client's amplitude is the exact mean over its training images, sent before its first round (the paper: a
-moving average during the first round, in which each client uses its own). The common one is the mean over the clients
-of the first round and stays as it is; late joiners get it. `amplitude="mean"` is the released code, which changes the
-zero frequency, that is an image's mean, only. Weights are by size (the released script is uniform).
+Every image keeps its phase and gets the common amplitude, in training and in prediction; the
+gradient is taken at w + alpha g / |g|, as in FedSAM.
+Deviations: a client's amplitude is the exact mean over its training images, sent before its first
+round (the paper: a moving average during the first round, in which each client uses its own). The
+common one is the mean over the clients of the first round and stays as it is; late joiners get it.
+`amplitude="mean"` is the released code, which changes the zero frequency, that is an image's mean,
+only. Weights are by size (the released script is uniform).
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ class HarmoFL(FedAvg):
     """FedAvg on images of one spectrum, with sharpness-aware steps."""
 
     traits = FedAvg.traits.but(neutral=({"alpha": 0.0, "amplitude": "none"}, "fedavg"))
-    alpha: NotNegative = setting(0.05, "Length of the perturbation of the weights.")
-    amplitude: Literal["all", "mean", "none"] = setting("all", "Which amplitudes are made common.")
+    alpha: NotNegative = setting(
+        0.05, "Length of the perturbation of the weights before each gradient.", symbol="alpha"
+    )
+    amplitude: Literal["all", "mean", "none"] = setting(
+        "all", "Which amplitudes of an image become the common ones: all, only its mean's, or none."
+    )
 
     def hello(self, local: Local) -> Payload:
         data = local.worker.data
@@ -70,7 +76,7 @@ class HarmoFL(FedAvg):
         )
 
     def _shown(self, source: Payload, data: Samples) -> Inputs | None:
-        """Images with the common amplitude; taken from 0 to 1, for a negative mean would keep its sign as phase."""
+        """Images with the common amplitude, on a scale from 0 to 1: a negative mean is a phase."""
         if "amplitude" not in source:
             return None
         (mean, std), target = data.scale, source.tensor("amplitude")

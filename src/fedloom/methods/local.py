@@ -2,7 +2,8 @@
 
 Travels: nothing. The client keeps its whole model, buffers included, from round to round.
 Symbols: w_k -> `model` in the client's state.
-Deviations: a client trains only in rounds in which it is sampled, so that its work equals that of a federated run.
+Deviations: a client trains only in rounds in which it is sampled, so that its work equals that of a
+federated run.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@ Li, He, Song, "Model-contrastive federated learning", CVPR 2021.
 
 Travels: as FedAvg. Kept by the client: its trained model, `previous`, until it takes part again.
 Symbols: mu -> `mu`, tau -> `tau`, z, z_glob, z_prev -> `features` of the batch and its references.
-The projection, two layers ending in 256 numbers, stands between body and classifier, as in the authors' code; the
-classifier reads it. At a client's first participation the previous model is the received one: the loss is ln 2.
-Deviations: one previous model (the authors' default). References run in evaluation mode. `projection=0` leaves the
-network as it is and contrasts its features, as most other implementations do.
+The projection, two layers ending in 256 numbers, stands between body and classifier, as in the
+authors' code; the classifier reads it. At a client's first participation the previous model is the
+received one: the loss is ln 2.
+Deviations: one previous model (the authors' default). References run in evaluation mode.
+`projection=0` leaves the network as it is and contrasts its features, as most other implementations
+do.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class Moon(FedAvg):
     """FedAvg with a contrast between models."""
 
     traits = FedAvg.traits.but(neutral=({"mu": 0.0, "projection": 0}, "fedavg"))
-    mu: NotNegative = setting(5.0, "Weight of the contrast.")
-    tau: Positive = setting(0.5, "Temperature of the contrast.")
+    mu: NotNegative = setting(5.0, "Weight of the contrast between models.", symbol="mu")
+    tau: Positive = setting(0.5, "Temperature of the contrast between models.", symbol="tau")
     projection: Annotated[int, Field(ge=0)] = setting(
-        256, "Width of the layers added before the classifier; 0: none."
+        256, "Width of the projection before the classifier; 0: the network stays as it is."
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:

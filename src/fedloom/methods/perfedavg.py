@@ -1,14 +1,15 @@
-"""Per-FedAvg: a common model that is good after one gradient step at each client (MAML over clients).
+"""Per-FedAvg: a common model that is good after one gradient step at each client (MAML).
 
 Fallah et al., "Personalized federated learning with theoretical guarantees", NeurIPS 2020.
 
 Travels: as FedAvg. Kept by the client: nothing.
-Symbols: alpha -> `inner_lr`, beta -> `lr`, tau -> `epochs` or `steps`, D, D', D'' -> batches 0, 1 and 2, delta ->
-`delta`. The local step is w - beta v' with v = grad f(w - alpha grad f(w; D); D'). `variant` "fo" takes v' = v; "hf"
-multiplies by I - alpha H, with H v from two more gradients: (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2
-delta). A client predicts after `adapt` plain steps of size alpha on its training data, from the common model each time.
-Deviations: beta is the run's step size (the paper's is 0.001, for 1000 rounds), so that methods can be compared at one.
-Clients count alike, as in the paper.
+Symbols: alpha -> `inner_lr`, beta -> `lr`, tau -> `epochs` or `steps`, D, D', D'' -> batches 0, 1
+and 2, delta -> `delta`. The local step is w - beta v' with v = grad f(w - alpha grad f(w; D); D').
+`variant` "fo" takes v' = v; "hf" multiplies by I - alpha H, with H v from two more gradients: (grad
+f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta). A client predicts after `adapt` plain
+steps of size alpha on its training data, from the common model each time.
+Deviations: beta is the run's step size (the paper's is 0.001, for 1000 rounds), so that methods can
+be compared at one. Clients count alike, as in the paper.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ class PerFedAvg(FedAvg):
         alone=None,
     )
     variant: Literal["fo", "hf"] = setting(
-        "fo", "First order (fo) or with the Hessian by differences (hf)."
+        "fo",
+        "How the meta-gradient is computed: first order (fo), or with the Hessian by "
+        "differences (hf).",
     )
-    inner_lr: Positive = setting(0.01, "Step size of the adaptation.")
-    delta: Positive = setting(0.001, "Hf: length of the difference.")
-    adapt: Count = setting(1, "Steps of adaptation before a prediction.")
+    inner_lr: Positive = setting(0.01, "Step size of the adaptation to a client.", symbol="alpha")
+    delta: Positive = setting(
+        0.001, "With `hf`, the length of the step of the finite difference.", symbol="delta"
+    )
+    adapt: Count = setting(1, "Number of steps of adaptation before each prediction.")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(gradient=self.meta)

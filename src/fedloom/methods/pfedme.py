@@ -1,15 +1,18 @@
-"""pFedMe: each client's model minimises its loss plus a distance to the common model (a Moreau envelope).
+"""pFedMe: each client's model minimises its loss plus a distance to the common model.
 
 Dinh et al., "Personalized federated learning with Moreau envelopes", NeurIPS 2020.
 
-Travels: as FedAvg (w down, w_k up). Kept by the client: the personal weights theta_k, a copy of their own.
-Symbols: lambda -> `lam`, K -> `inner`, eta_p -> `inner_lr`, eta -> `lr`, beta -> `server_lr`, R -> `epochs` or `steps`,
-theta_k -> `theta` in the state.
-Each batch: `inner` gradient steps on f(theta) + lambda/2 |theta - w_k|^2, from theta = w_k; then w_k moves by
--eta lambda (w_k - theta). The last theta is what the client predicts with; BatchNorm statistics are those of w_k.
-Deviations: eta is the run's step size (the released code's is 0.005). eta_p is 0.01 (there 0.09): inner steps converge
-only if eta_p (lambda + curvature) < 2, which a network with BatchNorm breaks at 0.09. Only sampled clients train (there
-all do). No hidden weight decay on theta. A client that never took part predicts with the common model.
+Travels: as FedAvg (w down, w_k up). Kept by the client: the personal weights theta_k, a copy of
+their own.
+Symbols: lambda -> `lam`, K -> `inner`, eta_p -> `inner_lr`, eta -> `lr`, beta -> `server_lr`, R ->
+`epochs` or `steps`, theta_k -> `theta` in the state.
+Each batch: `inner` gradient steps on f(theta) + lambda/2 |theta - w_k|^2, from theta = w_k; then
+w_k moves by -eta lambda (w_k - theta). The last theta is what the client predicts with; BatchNorm
+statistics are those of w_k.
+Deviations: eta is the run's step size (the released code's is 0.005). eta_p is 0.01 (there 0.09):
+inner steps converge only if eta_p (lambda + curvature) < 2, which a network with BatchNorm breaks
+at 0.09. Only sampled clients train (there all do). No hidden weight decay on theta. A client that
+never took part predicts with the common model.
 """
 
 from __future__ import annotations
@@ -32,10 +35,16 @@ class PFedMe(FedAvg):
         weighting="alike",
         alone=None,
     )
-    lam: Positive = setting(15.0, "Pull of the personal model to the local one.")
-    inner: Count = setting(5, "Steps on the personal model per batch.")
-    inner_lr: Positive = setting(0.01, "Their step size.")
-    server_lr: Positive = setting(1.0, "How far the server goes to the clients' mean.")
+    lam: Positive = setting(
+        15.0, "Strength of the pull of the personal model towards the local one.", symbol="lambda"
+    )
+    inner: Count = setting(5, "Number of steps on the personal model for each batch.", symbol="K")
+    inner_lr: Positive = setting(
+        0.01, "Step size of the steps on the personal model.", symbol="eta_p"
+    )
+    server_lr: Positive = setting(
+        1.0, "Share of the way that the server moves towards the clients' mean.", symbol="beta"
+    )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))

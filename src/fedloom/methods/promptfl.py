@@ -1,13 +1,15 @@
 """PromptFL: context vectors in front of the class names, trained by clients and averaged.
 
-Guo, Guo, Wang, Tang, Xu, "PromptFL: let federated participants cooperatively learn prompts instead of models", IEEE
-TMC 2023; the prompts are CoOp's.
+Guo, Guo, Wang, Tang, Xu, "PromptFL: let federated participants cooperatively learn prompts instead
+of models", IEEE TMC 2023; the prompts are CoOp's.
 
-Travels: the context down and up, and nothing else. Kept by the client: nothing; it has the text encoder.
-Symbols: v_1 .. v_M -> `context` of the head, M -> `tokens`. The loss is cross-entropy of s v . t_c; its gradient goes
-through the frozen text encoder. All clients weigh the same. Needs `--encoder clip:PATH`.
-Deviations: the context alone is averaged; the released code averages references to one and the same model. CoOp's
-cosine schedule runs within a round.
+Travels: the context down and up, and nothing else. Kept by the client: nothing; it has the text
+encoder.
+Symbols: v_1 .. v_M -> `context` of the head, M -> `tokens`. The loss is cross-entropy of s v . t_c;
+its gradient goes through the frozen text encoder. All clients weigh the same. Needs `--encoder
+clip:PATH`.
+Deviations: the context alone is averaged; the released code averages references to one and the same
+model. CoOp's cosine schedule runs within a round.
 """
 
 from __future__ import annotations
@@ -35,13 +37,16 @@ class PromptFL(AveragedHead):
         weighting="alike",
         training={"optimizer": "sgd", "lr": 0.001, "cosine": True, "epochs": 5},
     )
-    tokens: Count = setting(16, "Context vectors.")
+    tokens: Count = setting(
+        16, "Number of context vectors in front of each class name.", symbol="M"
+    )
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
         pair = _pair(str(worker.data.encoder))
         if pair.context is None:
             raise FedloomError(
-                f"promptfl trains through the text encoder, and {pair.name}'s takes no trained vectors: use clip:PATH."
+                f"promptfl trains through the text encoder, and {pair.name}'s takes no trained "
+                "vectors: use clip:PATH."
             )
         context = 0.02 * torch.randn(self.tokens, pair.context.width)
         return PromptHead(context, worker.data.classes, pair.context, texts.number("scale"))

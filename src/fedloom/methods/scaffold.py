@@ -3,10 +3,12 @@
 Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020.
 
 Travels: (w, c) down, (w_k - w, c_k+ - c_k) up, so twice FedAvg's bytes. Kept by the client: c_k.
-Symbols: x -> `model`, c -> `c`, c_i -> `c` in the state, y_i - x -> `delta`, eta_g -> `server_lr`, K -> executed steps.
-c_k+ is option II of the paper, c_k - c + (w - w_k) / (K eta), which holds for plain SGD only: any momentum, weight
-decay or clipping is refused. Means over clients are uniform; c moves by 1/N of the sum, with N all clients.
-Buffers have no gradient: they are sent with the difference and averaged like the weights, at rate 1.
+Symbols: x -> `model`, c -> `c`, c_i -> `c` in the state, y_i - x -> `delta`, eta_g -> `server_lr`,
+K -> executed steps. c_k+ is option II of the paper, c_k - c + (w - w_k) / (K eta), which holds for
+plain SGD only: any momentum, weight decay or clipping is refused. Means over clients are uniform; c
+moves by 1/N of the sum, with N all clients.
+Buffers have no gradient: they are sent with the difference and averaged like the weights, at rate
+1.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ class Scaffold(FedAvg):
     """FedAvg with drift correction."""
 
     traits = FedAvg.traits.but(weighting="alike")
-    server_lr: Positive = setting(1.0, "The server's step.")
+    server_lr: Positive = setting(
+        1.0, "Step size of the server along the clients' mean update.", symbol="eta_g"
+    )
 
     def init(self, worker: Worker) -> Payload:
         if not worker.training.plain_sgd:
             raise FedloomError(
-                "scaffold needs plain SGD: set optimizer=sgd, momentum=0, weight_decay=0 and no clip."
+                "scaffold needs plain SGD: optimizer=sgd, momentum=0, weight_decay=0 and no clip."
             )
         return super().init(worker).replace(c=worker.parameters().zeros_like())
 

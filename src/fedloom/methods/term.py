@@ -1,12 +1,14 @@
 """TERM: a mean tilted towards clients with a high loss (t > 0), or away from them (t < 0).
 
-Li, Beirami, Sanjabi, Smith, "Tilted empirical risk minimization", ICLR 2021; tilted between clients.
+Li, Beirami, Sanjabi, Smith, "Tilted empirical risk minimization", ICLR 2021; tilted between
+clients.
 
 Travels: as FedAvg, and one number up: the client's mean loss at the received model.
-Symbols: t -> `t`, F_k(w) -> `loss`. The objective is (1/t) ln sum_k p_k exp(t F_k(w)), so client k counts with
-p_k exp(t F_k), normalised over those who answered; the largest exponent is subtracted first, so nothing overflows.
-Deviations: the released trainer keeps a running normaliser and divides by the number of clients twice; this is the
-closed form.
+Symbols: t -> `t`, F_k(w) -> `loss`. The objective is (1/t) ln sum_k p_k exp(t F_k(w)), so client k
+counts with p_k exp(t F_k), normalised over those who answered; the largest exponent is subtracted
+first, so nothing overflows.
+Deviations: the released trainer keeps a running normaliser and divides by the number of clients
+twice; this is the closed form.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Term(Reporting):
 
     traits = Reporting.traits.but(neutral=({"t": 0.0}, "fedavg"))
     t: Annotated[float, Field(allow_inf_nan=False)] = setting(
-        0.1, "Tilt; larger losses count more."
+        0.1, "Tilt towards clients with a high loss; below 0 away from them.", symbol="t"
     )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:

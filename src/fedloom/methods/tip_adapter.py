@@ -1,11 +1,14 @@
-"""Tip-Adapter: each client's few images as a cache beside the zero-shot classifier; nothing is trained.
+"""Tip-Adapter: a client's few images are a cache beside the zero-shot classifier.
 
 Zhang et al., "Tip-Adapter: training-free adaption of CLIP for few-shot classification", ECCV 2022.
 
-Travels: the text rows down, once; nothing up. Kept by the client: the text rows; the cache is made of its own data.
-Symbols: F_train -> keys, the client's unit features; L_train -> their classes; alpha, beta -> `alpha`, `beta`.
-Deviations: federated here means "by every client for itself", as in the paper of FedPACT. Keys are features of the
-images as they are, not means over ten augmented ones; alpha and beta are not searched for on validation data.
+Travels: the text rows down, once; nothing up. Kept by the client: the text rows; the cache is made
+of its own data.
+Symbols: F_train -> keys, the client's unit features; L_train -> their classes; alpha, beta ->
+`alpha`, `beta`.
+Deviations: federated here means "by every client for itself", as in the paper of FedPACT. Keys are
+features of the images as they are, not means over ten augmented ones; alpha and beta are not
+searched for on validation data.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ class TipAdapter(Textual):
     """A cache of the client's own features."""
 
     traits = Textual.traits.but(neutral=({"alpha": 0.0}, "zeroshot"))
-    alpha: NotNegative = setting(1.17, "Weight of the cache.")
-    beta: Positive = setting(1.0, "Its sharpness.")
+    alpha: NotNegative = setting(
+        1.17, "Weight of the cache's logits beside the text logits.", symbol="alpha"
+    )
+    beta: Positive = setting(
+        1.0, "Sharpness of the cache: how fast a key's vote falls with its distance.", symbol="beta"
+    )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         return Update(Payload(), read(down, state))

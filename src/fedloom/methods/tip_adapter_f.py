@@ -3,10 +3,10 @@
 Zhang et al., "Tip-Adapter: training-free adaption of CLIP for few-shot classification", ECCV 2022.
 
 Travels: the text rows down, once; nothing up. Kept by the client: the text rows and its keys.
-Symbols: as `tip-adapter`. AdamW, step size 0.001 along a cosine, 20 epochs, batches of 256, in the first round a client
-takes part in; later rounds change nothing.
-Deviations: as `tip-adapter`. Keys are not scaled to length one again after training, as in the released code; the last
-epoch counts, while the released code takes the best one on the test set.
+Symbols: as `tip-adapter`. AdamW, step size 0.001 along a cosine, 20 epochs, batches of 256, in the
+first round a client takes part in; later rounds change nothing.
+Deviations: as `tip-adapter`. Keys are not scaled to length one again after training, as in the
+released code; the last epoch counts, while the released code takes the best one on the test set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TipAdapterF(TipAdapter):
             "cosine": True,
             "batch": 256,
             "epochs": 20,
-        },  # fmt: skip
+        },
     )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:

@@ -1,4 +1,4 @@
-"""Prototype-text alignment (FedPACT): the server's loss and its gradient, margins and alignment scores."""
+"""Prototype-text alignment (FedPACT): the server's loss, its gradient, margins and scores."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def alignment_gradient(
     lam: float,
     unit: bool,
 ) -> Tensor:
-    """The gradient of alignment_loss + lam * stability_loss with respect to the residual, in closed form.
+    """The gradient of alignment_loss + lam * stability_loss at the residual, in closed form.
 
-    The head is text + residual; with `unit` its rows h are scaled to length one. `targets` has the classes as rows with
-    a single one, `weights` is a column. Scaled rows are never written out: scores are divided by lengths instead, and
-    the part of the gradient along h, which scaling removes, is summed over scores, which are few.
-    """  # fmt: skip
+    The head is text + residual; with `unit` its rows h are scaled to length one. `targets` has the
+    classes as rows with a single one, `weights` is a column. Scaled rows are never written out:
+    scores are divided by lengths instead, and the part of the gradient along h, which scaling
+    removes, is summed over scores, which are few.
+    """
     head, pull = text + residual, lam / len(text)
     scores = prototypes @ head.T
     if not unit:
@@ -49,15 +50,27 @@ def alignment_gradient(
     return gradient.addmm_(off.mul_(per).T, prototypes)
 
 
+def samples(caches: Tensor, sizes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the server trains on: prototypes of these classes, targets, and weights by size.
+
+    Weights are K pi_k, so that a batch's mean estimates Eq. 6.
+    """
+    points = caches[:, classes].flatten(0, 1)
+    y = classes.repeat(len(caches))
+    share = sizes.double()
+    weights = (share / share.mean()).float().repeat_interleave(len(classes))
+    return points, F.one_hot(y, caches.shape[1]).to(caches.dtype), weights[:, None]
+
+
 def margins(features: Tensor, y: Tensor, head: Tensor) -> Tensor:
-    """f . h_y minus the largest f . h_j of another class; infinite where there is no other class."""
+    """f . h_y minus the largest f . h_j of another class; infinite without another class."""
     scores = features @ head.T
     own = scores.gather(1, y[:, None])[:, 0]
     return own - scores.scatter(1, y[:, None], -torch.inf).max(1).values
 
 
 def alignment(cache: Tensor, prototypes: Tensor) -> Tensor:
-    """The mean cosine of a cache's rows (... x N x C) with the global prototypes of their classes."""
+    """The mean cosine of a cache's rows (... x N x C) with their classes' global prototypes."""
     return F.cosine_similarity(cache, prototypes, dim=-1).mean(-1)
 
 
@@ -70,9 +83,12 @@ def gains(
     features: Tensor,
     y: Tensor,
 ) -> dict[str, float]:
-    """FedPACT's own figures: how near clients' caches (K x N x C) are to the global prototypes, the least near and on
-    average; M(H), the margins of prototypes summed over classes and weighed by clients' sizes; and the share of samples
-    whose margin is larger with the head than with the text it started from."""
+    """FedPACT's own figures.
+
+    How near the clients' caches (K x N x C) are to the global prototypes, at least and on average;
+    M(H), the margins of prototypes summed over classes and weighted by clients' sizes; and the
+    share of samples whose margin is larger with the head than with the text it started from.
+    """
     own = alignment(caches, prototypes)
     each = torch.stack(
         [margins(cache, torch.arange(len(head)), head).sum() for cache in caches]

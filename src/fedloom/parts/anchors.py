@@ -9,7 +9,7 @@ from ..core.rng import torch_rng
 
 
 def semantic_anchors(classes: int, width: int, seed: int) -> Tensor:
-    """Random vectors through two untrained layers, each normalised over the classes and rectified (FedSA).
+    """Random vectors through two untrained layers, each normalised over classes and rectified.
 
     Not negative, like features behind a ReLU, so that these can reach them; and well apart.
     """

@@ -1,4 +1,4 @@
-"""Types of clients that nobody labels: clusters of what clients say about themselves, and weights that heed them."""
+"""Types of clients: clusters of the vectors that clients send, and weights that heed them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ Covariance = Literal["full", "diag", "spherical", "tied"]
 def cluster(
     points: Tensor, count: int, by: Clusterer, seed: int, covariance: Covariance = "full"
 ) -> Tensor:
-    """Labels 0, 1 ... of the points in `count` clusters, or in as many as there are different points.
+    """Labels 0, 1 ... of the points in `count` clusters, at most one for each different point.
 
-    A cluster that ends up empty is left out. FINCH finds its own numbers of clusters: taken is the coarsest partition
-    with at least `count`, whose nearest clusters are then joined one pair at a time.
+    A cluster that ends up empty is left out. FINCH finds its own numbers of clusters: taken is the
+    coarsest partition with at least `count`, whose nearest clusters are then joined one pair at a
+    time.
     """
     rows = points.double().numpy()
     _, inverse = np.unique(rows, axis=0, return_inverse=True)
     different = int(inverse.max()) + 1
     if count > different:
-        said = f"there are {different} different clients to cluster, so {count} types become {different}."
-        warnings.warn(said, stacklevel=2)
+        warnings.warn(
+            f"{different} different clients to cluster, so {count} types become {different}.",
+            stacklevel=2,
+        )
     if count >= different:
         labels = inverse.reshape(-1)
     elif by == "finch":
@@ -71,7 +74,7 @@ def centres(points: Tensor, labels: Tensor) -> Tensor:
 
 
 def schedule(round: int, delta: float, gamma: float, lag: int = 1) -> float:
-    """beta = delta (1 - gamma^(round - lag)): how much the group counts beside the client, from round 1 on."""
+    """beta = delta (1 - gamma^(round - lag)): how much the group counts beside the client."""
     return delta * (1.0 - gamma ** (round - lag))
 
 
@@ -86,7 +89,7 @@ def group_losses(losses: Tensor, labels: Tensor, sizes: Tensor | None = None) ->
 
 
 def fair_weights(sizes: Tensor, losses: Tensor, group: Tensor, beta: float, q: float) -> Tensor:
-    """n_k (L_k^(1-beta) G_k^beta)^(q+1) for each client, with its group's loss G; in proportion, not summing to 1."""
+    """n_k (L_k^(1-beta) G_k^beta)^(q+1) for each client, with its group's loss G."""
     own, group = (v.double().clamp(min=1e-12) for v in (losses, group))
     raised = (1 - beta) * own.log() + beta * group.log()
     return sizes.double() * ((q + 1) * (raised - raised.max())).exp()

@@ -18,7 +18,8 @@ def prototype_contrast(
 ) -> Tensor:
     """-log of the share of a sample's own class among all prototypes, by exp(cosine / tau).
 
-    Prototype i belongs to class `owners[i]`; a class may have several. Samples whose class has none do not count.
+    Prototype i belongs to class `owners[i]`; a class may have several. Samples whose class has none
+    do not count.
     """
     scores = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T / tau
     own = y[:, None] == owners
@@ -30,11 +31,12 @@ def prototype_contrast(
 
 
 def relaxed_contrast(z: Tensor, y: Tensor, tau: float, threshold: float, beta: float) -> Tensor:
-    """Supervised contrast with the hardest pairs of a batch, and a penalty on same-class pairs that grow too alike.
+    """Contrast of a batch's hardest pairs, and a penalty on same-class pairs that are too alike.
 
-    The contrast: the least similar sample of the same class (the sample itself included) against the two most similar
-    ones of other classes; 0 where there is no other class. The penalty, with weight `beta`: ln(1 + exp((s - 1) / tau))
-    for the least similar other sample of the class, if its similarity s reaches the threshold.
+    The contrast: the least similar sample of the same class (the sample itself included) against
+    the two most similar ones of other classes; 0 where there is no other class. The penalty, with
+    weight `beta`: ln(1 + exp((s - 1) / tau)) for the least similar other sample of the class, if
+    its similarity s reaches the threshold.
     """
     s = F.normalize(z, dim=1)
     s = s @ s.T

@@ -1,4 +1,4 @@
-"""FedGC's network: a second, small network turns what an image looks like into a prompt of its own; and its losses."""
+"""FedGC's network, which turns what an image looks like into a prompt of its own; its losses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Similarity = Literal["cosine", "dot"]
 
 
 class Customised(nn.Module):
-    """A body whose prompts are moved by h = GC-Net(features of the image alone); gradients do not reach those features.
+    """A body whose prompts are moved by h = GC-Net(features of the image alone, held fixed).
 
-    A body that takes no prompts gets h added to its features, and those features are what GC-Net sees. `mixed` deals
-    the h of a batch out in training as the authors' code does: prompt j of sample b is moved by that of sample
-    (n b + j) mod batch.
+    A body that takes no prompts gets h added to its features, and those features are what GC-Net
+    sees. `mixed` deals the h of a batch out in training as the authors' code does: prompt j of
+    sample b is moved by that of sample (n b + j) mod batch.
     """
 
     def __init__(self, body: nn.Module, width: int, mixed: bool = False) -> None:
@@ -73,7 +73,7 @@ def group_contrast(
     tau: float,
     similarity: Similarity = "cosine",
 ) -> Tensor:
-    """-log of the share of the own group's centre among all centres and the client's previous h, as a mean."""
+    """Mean -log share of the own group's centre among all centres and the client's previous h."""
     scores = alike(h, torch.cat([centres, previous[None]]), similarity) / tau
     return (scores.logsumexp(1) - scores[:, own]).mean()
 
@@ -81,7 +81,7 @@ def group_contrast(
 def alignment(
     z: Tensor, received: Tensor, previous: Tensor, tau: float, similarity: Similarity = "cosine"
 ) -> Tensor:
-    """-log of the share of the received model's features against those of the client's previous model, as a mean."""
+    """Mean -log share of the received model's features against the client's previous model's."""
     if similarity == "cosine":
         z, received, previous = (F.normalize(v, dim=1) for v in (z, received, previous))
     return F.softplus((z * (previous - received)).sum(1) / tau).mean()
@@ -100,7 +100,7 @@ def balanced(features: Tensor, y: Tensor, classes: int) -> Tensor:
 
 @torch.no_grad()
 def mean_prompt(local: Local, most: int | None = None) -> Tensor:
-    """The resident model's h, balanced over classes, of all of the client's training samples or the first `most`."""
+    """The mean h, balanced over classes, of the client's training samples or the first `most`."""
     part = customiser(local.model.eval())
     found = [(part.prompt(x), y) for x, y in local.chunks()]
     h, y = (torch.cat(parts)[:most] for parts in zip(*found, strict=True))

@@ -1,4 +1,4 @@
-"""F2DC's modules: a feature map is split by a learned mask, the part that depends on the domain is corrected."""
+"""F2DC's modules: a mask splits a feature map, and what depends on the domain is corrected."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _ENDS = (nn.Flatten, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Linear)
 
 
 def narrowing(width: int, hidden: int, depth: int, maps: bool) -> nn.Sequential:
-    """`depth` layers (3x3 convolutions for maps, else linear) width -> hidden ... -> width, without bias, BatchNorm
-    and ReLU after each but the last."""
+    """`depth` layers (3x3 convolutions for maps, else linear) width -> hidden ... -> width, without
+    bias, BatchNorm and ReLU after each but the last.
+    """
     sizes = [width, *[hidden] * (depth - 1), width]
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -37,11 +38,12 @@ def narrowing(width: int, hidden: int, depth: int, maps: bool) -> nn.Sequential:
 
 
 def concrete_mask(scores: Tensor, sigma: float, noise: Noise | None) -> Tensor:
-    """softmax over ((log s + g_a) / sigma, (log(1 - s) + g_b) / sigma), the first, with s = sigmoid(scores).
+    """softmax over ((log s + g_a) / sigma, (log(1 - s) + g_b) / sigma), the first, with s =
+    sigmoid(scores).
 
-    That is sigmoid((scores + g_a - g_b) / sigma). The difference of two Gumbel variables is one logistic variable, so
-    the mask is above 1/2 with probability s; `logistic` draws both from a logistic distribution, as F2DC's paper
-    prints. None: no noise, s sharpened.
+    That is sigmoid((scores + g_a - g_b) / sigma). The difference of two Gumbel variables is one
+    logistic variable, so the mask is above 1/2 with probability s; `logistic` draws both from a
+    logistic distribution, as F2DC's paper prints. None: no noise, s sharpened.
     """
     for _ in range({None: 0, "gumbel": 1, "logistic": 2}[noise]):
         scores = scores + torch.rand_like(scores).logit_(eps=1e-7)
@@ -49,10 +51,11 @@ def concrete_mask(scores: Tensor, sigma: float, noise: Noise | None) -> Tensor:
 
 
 class Correction(Added):
-    """f -> f+ + f*, with f+ = M f, f- = (1 - M) f, f* = f- + (1 - M) corrector(f-); that is f + (1 - M) corrector(f-).
+    """f -> f+ + f*, with f+ = M f, f- = (1 - M) f, f* = f- + (1 - M) corrector(f-); that is f + (1
+    - M) corrector(f-).
 
-    `use` says which of these is handed on in evaluation mode, `random` whether the mask is drawn there too. `head`
-    classifies pooled parts in training (`losses`).
+    `use` says which of these is handed on in evaluation mode, `random` whether the mask is drawn
+    there too. `head` classifies pooled parts in training (`losses`).
     """
 
     def __init__(
@@ -88,8 +91,12 @@ class Correction(Added):
         """The feature map and what becomes of it, by name."""
         related, gain = self.split(f)
         return {
-            "plain": f, "related": related, "robust": f - related, "corrected": related + gain, "whole": f + gain
-        }  # fmt: skip
+            "plain": f,
+            "related": related,
+            "robust": f - related,
+            "corrected": related + gain,
+            "whole": f + gain,
+        }
 
     def forward(self, f: Tensor) -> Tensor:
         if self.training or self.use == "whole":
@@ -124,8 +131,9 @@ def most_confident_wrong(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def with_corrections(model: Any, points: Sequence[str], classes: int, **options: Any) -> nn.Module:
-    """The model with a `Correction` behind each of these modules of its body; without names, behind its last map, or
-    behind the whole body if it has no maps."""
+    """The model with a `Correction` behind each of these modules of its body; without names, behind
+    its last map, or behind the whole body if it has no maps.
+    """
     body = nn.Sequential(model.body)  # the body may itself be where one is put
     places = dict(body.named_modules())
     for name in [f"0.{p}" if p else "0" for p in points] or [last_map(body)]:
@@ -157,10 +165,10 @@ def corrections(model: nn.Module) -> list[Correction]:
 
 
 def last_map(body: nn.Module) -> str:
-    """The largest module of a body whose output is its last feature map; "0", all of it, where there are no maps.
+    """The largest module of a body that ends in its last feature map; "0" (all) without maps.
 
-    Layers are taken in the order in which they are defined; the map ends before a global pooling, a flattening or a
-    linear layer.
+    Layers are taken in the order in which they are defined; the map ends before a global pooling, a
+    flattening or a linear layer.
     """
     leaves = _leaves(body)
     flat = next((i for i, (_, m) in enumerate(leaves) if isinstance(m, nn.Flatten)), len(leaves))

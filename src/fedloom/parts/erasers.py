@@ -13,7 +13,7 @@ from ..models.base import layers
 
 
 class Affine(nn.Module):
-    """A factor and a shift per channel: the trained part of a BatchNorm, apart from its statistics."""
+    """A factor and a shift per channel: the trained part of a BatchNorm without its statistics."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,15 +28,17 @@ class Affine(nn.Module):
 
 
 class Statistics2d(nn.BatchNorm2d):
-    """BatchNorm without trained parameters: a type of its own, so that it can have a role of its own."""
+    """BatchNorm without trained parameters, as a type of its own with a role of its own."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, affine=False)
 
 
 class Erasing(nn.Module):
-    """A layer of which 1/ratio of the channels are computed (`extract`) and the others made from these by a cheap
-    channel-wise convolution (`erase`) behind a normalisation; then a bias and, unless one follows, a BatchNorm."""
+    """A layer of which 1/ratio of the channels are computed (`extract`) and the others made from
+    these by a cheap channel-wise convolution (`erase`) behind a normalisation; then a bias and,
+    unless one follows, a BatchNorm.
+    """
 
     def __init__(
         self, extract: nn.Module, channels: int, outputs: int, kernel: int, norm: nn.Module
@@ -66,8 +68,8 @@ class Erasing(nn.Module):
 def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
     """The body with its convolutions and linear layers split; `ratio` 1 leaves it as it is.
 
-    A BatchNorm that is defined next after a layer, with as many channels, keeps its place; a layer without one gets
-    one. Grouped convolutions and layers of fewer than `ratio` channels stay whole.
+    A BatchNorm that is defined next after a layer, with as many channels, keeps its place; a layer
+    without one gets one. Grouped convolutions and layers of fewer than `ratio` channels stay whole.
     """
     whole = nn.Sequential(body)  # the body may itself be a single layer
     leaves = [(name, m) for name, m in whole.named_modules() if not list(m.children())]
@@ -114,14 +116,21 @@ def _narrow(layer: Any, outputs: int) -> nn.Module:
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, outputs, bias=False)
     return nn.Conv2d(
-        layer.in_channels, outputs, layer.kernel_size, layer.stride, layer.padding, layer.dilation, bias=False,
+        layer.in_channels,
+        outputs,
+        layer.kernel_size,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        bias=False,
         padding_mode=layer.padding_mode,
-    )  # fmt: skip
+    )
 
 
 def channel_gap(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    """KL(N(mean, var) || N(a batch's mean and variance)) of each channel, averaged over channels; 0 for a batch with a
-    single value per channel, which has no variance."""
+    """KL(N(mean, var) || N(a batch's mean and variance)) of each channel, averaged over channels; 0
+    for a batch with a single value per channel, which has no variance.
+    """
     values = x.transpose(0, 1).flatten(1)
     if values.shape[1] < 2:
         return x.sum() * 0

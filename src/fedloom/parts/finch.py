@@ -1,6 +1,7 @@
 """FINCH: clusters from first neighbours, without a number of clusters or a threshold.
 
-Sarfraz, Sharma, Stiefelhagen, "Efficient parameter-free clustering using first neighbor relations", CVPR 2019.
+Sarfraz, Sharma, Stiefelhagen, "Efficient parameter-free clustering using first neighbor relations",
+CVPR 2019.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from .prototypes import class_means
 def finch(points: np.ndarray) -> list[np.ndarray]:
     """Labels of the points in ever coarser partitions, finest first; distances are cosines.
 
-    Every point is linked to its nearest neighbour, and connected points form a cluster (points that share a neighbour
-    are thereby connected); then the same with the clusters' means, until one cluster is left or nothing changes. A
-    last partition into one cluster is dropped, unless it is the first.
+    Every point is linked to its nearest neighbour, and connected points form a cluster (points that
+    share a neighbour are thereby connected); then the same with the clusters' means, until one
+    cluster is left or nothing changes. A last partition into one cluster is dropped, unless it is
+    the first.
     """
     partitions: list[np.ndarray] = []
     labels = np.arange(len(points))
@@ -33,7 +35,7 @@ def finch(points: np.ndarray) -> list[np.ndarray]:
 
 
 def cluster_means(points: Tensor) -> Tensor:
-    """The means of the clusters in the coarsest partition that still has more than one, if any has."""
+    """The means of the clusters in the coarsest partition that has more than one, if any has."""
     labels = torch.from_numpy(finch(points.numpy())[-1]).long()
     return class_means(points, labels, int(labels.max()) + 1)[0]
 

@@ -1,4 +1,4 @@
-"""Classifiers on unit features: text rows, a cache of keys beside them, an adapter before them, trained prompts."""
+"""Classifiers on unit features: text rows, a cache beside them, an adapter, trained prompts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class TextHead(nn.Module):
 
 
 class CacheHead(TextHead):
-    """Adds `alpha * sum of exp(-beta (1 - f . k)) over a class's keys k` to the text logits: Tip-Adapter's cache.
+    """Tip-Adapter's cache: adds alpha * sum_k exp(-beta (1 - f . k)) over a class's keys k.
 
-    `keys` are what is trained: the keys themselves or, with a `start`, what is added to it. With `unit` the keys are
-    scaled to length one on use. `owners` says which class each key is of; without it key n is of class n.
+    `keys` are what is trained: the keys themselves or, with a `start`, what is added to it. With
+    `unit` the keys are scaled to length one on use. `owners` says which class each key is of;
+    without it key n is of class n.
     """
 
     start: Tensor | None
@@ -51,7 +52,7 @@ class CacheHead(TextHead):
         self.alpha, self.beta, self.unit = float(alpha), float(beta), unit
         self.keys = nn.Parameter(keys.clone())
         self.register_buffer("start", start)
-        # With the number of classes said: a client that lacks the highest class would else get a narrower matrix.
+        # The number of classes is given: a client may lack the highest class.
         self.register_buffer(
             "values", None if owners is None else F.one_hot(owners, len(text)).to(text.dtype)
         )
@@ -71,7 +72,7 @@ class CacheHead(TextHead):
 
 
 class AdapterHead(TextHead):
-    """Text logits of `f * A(f)`, scaled to length one, with attention A over the dimensions of f (FedCLIP).
+    """Text logits of f * A(f), scaled to length one, with attention A over dimensions (FedCLIP).
 
     A is two layers with a tanh between them and a softmax over dimensions behind.
     """
@@ -89,7 +90,7 @@ class AdapterHead(TextHead):
 
 
 class PromptHead(nn.Module):
-    """Text logits whose rows are read anew, from trained context vectors in front of each class name (CoOp)."""
+    """Text logits with trained context vectors in front of each class name (CoOp)."""
 
     def __init__(
         self, context: Tensor, classes: Sequence[str], reader: Context, scale: float

@@ -9,10 +9,10 @@ from ..models.base import Added, layers
 
 
 def levels(body: nn.Module) -> list[nn.Module]:
-    """The last ReLU of every stage of a body, in order: what goes into them are the levels' features.
+    """The last ReLU of every stage of a body, in order; their inputs are the levels' features.
 
-    Stages are the children of the body or, where all parameters are in one child, of that child, and so on. For our
-    residual networks these are the stem and the four residual stages.
+    Stages are the children of the body or, where all parameters are in one child, of that child,
+    and so on. For our residual networks these are the stem and the four residual stages.
     """
     stages = _stages(body)
     while len(holders := [m for m in stages if any(True for _ in m.parameters())]) == 1 and _stages(

@@ -10,7 +10,7 @@ from ..core.local import Local
 
 
 def group_means(local: Local, size: int) -> tuple[Tensor, Tensor]:
-    """The client's training samples and labels (as shares of classes), averaged over random groups of at least `size`.
+    """Samples and labels (as shares of classes), averaged over random groups of at least `size`.
 
     A client with fewer samples makes one group of all of them; one with a single sample makes none.
     """

@@ -1,15 +1,16 @@
 """What clients may do to prototypes before they send them, and what it is worth.
 
-`perturb` = gaussian, laplace or exponential is FedPCL's own trial: C becomes (1 - shrink) C + noise. It blurs, and it
-promises nothing. `perturb` = dp is a Gaussian mechanism: each prototype is cut to length `bound`, then every number
-gets normal noise of deviation `spread`. Whatever a client's inputs are, a prototype moves by at most 2 bound, so
-(epsilon, delta) follows from spread / (2 bound) and from how many prototypes were sent, by an accountant of
-`dp-accounting`.
+`perturb` = gaussian, laplace or exponential is FedPCL's own trial: C becomes (1 - shrink) C +
+noise. It blurs, and it promises nothing. `perturb` = dp is a Gaussian mechanism: each prototype is
+cut to length `bound`, then every number gets normal noise of deviation `spread`. Whatever a
+client's inputs are, a prototype moves by at most 2 bound, so (epsilon, delta) follows from spread /
+(2 bound) and from how many prototypes were sent, by an accountant of `dp-accounting`.
 
-What the promise covers: all inputs of a client, exchanged for any others, against whoever sees what it sends. A bound
-by single samples (2 bound / n for a mean of n) would be wrong here: the network below the mean has been trained on the
-same samples, and moves with them. What it does not cover: which classes a client owns and how many samples of each,
-which are sent as they are. The noise comes from the run's seed, so it hides nothing from those who know the seed.
+What the promise covers: all inputs of a client, exchanged for any others, against whoever sees what
+it sends. A bound by single samples (2 bound / n for a mean of n) would be wrong here: the network
+below the mean has been trained on the same samples, and moves with them. What it does not cover:
+which classes a client owns and how many samples of each, which are sent as they are. The noise
+comes from the run's seed, so it hides nothing from those who know the seed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def noised(
 
 
 def epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """Epsilon of so many releases by Gaussian mechanisms, each with noise of `multiplier` times its sensitivity."""
+    """Epsilon of `releases` Gaussian mechanisms with noise `multiplier` times the sensitivity."""
     if not releases:
         return 0.0
     accounting = accountant()
@@ -57,13 +58,14 @@ def accountant() -> Any:
         import dp_accounting.rdp
     except ImportError:
         raise FedloomError(
-            "dp-accounting, which works out epsilon, is not installed; `pip install 'fedloom[privacy]'` brings it."
+            "dp-accounting, which works out epsilon, is not installed; "
+            "`pip install 'fedloom[privacy]'` brings it."
         ) from None
     return dp_accounting
 
 
 def account(promise: tuple[float, float], releases: Sequence[int]) -> dict[str, Any]:
-    """What a run's promise comes to: epsilon of each client, by the number of prototypes that it sent."""
+    """The epsilon of each client of a run, by the number of prototypes that it sent."""
     multiplier, delta = promise
     known = {n: epsilon(multiplier, n, delta) for n in set(releases)}
     return {

@@ -1,4 +1,4 @@
-"""Class names as unit vectors: which sentences are said about a class, and the text encoder that reads them."""
+"""Class names as unit vectors: the sentences about a class, and the encoder that reads them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from ..encoders.texts import ENSEMBLE, TEMPLATES, filled
 
 
 def text_head(worker: Worker, source: str, prompts: str | Sequence[str]) -> tuple[Tensor, float]:
-    """The zero-shot classifier of a federation of features, one unit row per class, and its logit scale.
+    """The zero-shot classifier of a federation: one unit row per class, and its logit scale.
 
-    `source` is "encoder", the text side of the dual encoder that made the features, or the name of a text encoder of
-    the same width; "hash" is made as wide as it has to be. `prompts` is explained in `sentences`.
+    `source` is "encoder", the text side of the dual encoder that made the features, or the name of
+    a text encoder of the same width; "hash" is made as wide as it has to be. `prompts` is explained
+    in `sentences`.
     """
     data, name = worker.data, worker.method_name
     if data.encoder is None:
         raise FedloomError(
-            f"{name} compares images with class names and needs features of a dual encoder: say --encoder lite-clip, "
-            "or --encoder clip:PATH."
+            f"{name} compares images with class names and needs features of a dual encoder: "
+            "say --encoder lite-clip, or --encoder clip:PATH."
         )
     scale = 100.0
     if source == "encoder":
@@ -38,8 +39,9 @@ def text_head(worker: Worker, source: str, prompts: str | Sequence[str]) -> tupl
         reader = text(f"hash:{worker.width}" if source == "hash" else source)
     if reader.dim != worker.width:
         raise FedloomError(
-            f"text encoder {reader.name} gives {reader.dim} numbers, the image features of {data.encoder} have "
-            f"{worker.width}: {name} compares the two; use the text side of a dual encoder (text=encoder)."
+            f"text encoder {reader.name} gives {reader.dim} numbers, the image features of "
+            f"{data.encoder} have {worker.width}: {name} compares the two; use the text side of a "
+            "dual encoder (text=encoder)."
         )
     return embedded(reader, sentences(data.classes, prompts, data.name, reader.template)), scale
 
@@ -49,9 +51,9 @@ def sentences(
 ) -> list[list[str]]:
     """What is said about each class.
 
-    `prompts` is "auto" (the data set's template, or the encoder's), "ensemble" (that and seven general ones), one or
-    several templates with `{}` for the class name, or a JSON file that maps class names to lists of sentences, which
-    then stand beside the data set's template.
+    `prompts` is "auto" (the data set's template, or the encoder's), "ensemble" (that and seven
+    general ones), one or several templates with `{}` for the class name, or a JSON file that maps
+    class names to lists of sentences, which then stand beside the data set's template.
     """
     own = TEMPLATES.get(Path(data).name, default)
     if isinstance(prompts, str) and prompts.endswith(".json"):
@@ -60,17 +62,18 @@ def sentences(
     known = {"auto": [own], "ensemble": list(dict.fromkeys([own, *ENSEMBLE]))}
     if isinstance(prompts, str) and "{}" not in prompts and prompts not in known:
         raise FedloomError(
-            f"prompts must be auto, ensemble, a template with {{}} or a .json file, not {prompts!r}."
+            "prompts must be auto, ensemble, a template with {} or a .json file, not "
+            f"{prompts!r}."
         )
     templates = known.get(prompts, [prompts]) if isinstance(prompts, str) else list(prompts)
     return filled(classes, templates)
 
 
 def embedded(reader: TextEncoder, said: Sequence[Sequence[str]]) -> Tensor:
-    """One unit row per class: each sentence's vector normalised, averaged over the class, normalised again.
+    """One unit row per class: the normalised mean of its sentences' normalised vectors.
 
-    Vectors are kept on disk, as image features are, so that a run whose encoder has read its prompts once does not load
-    it again.
+    Vectors are kept on disk, as image features are, so that a run whose encoder has read its
+    prompts once does not load it again.
     """
     flat = list(dict.fromkeys(s for own in said for s in own))
 

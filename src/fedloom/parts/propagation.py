@@ -1,4 +1,4 @@
-"""Label propagation over a graph of class texts, labelled images and a stream of test images (ECALP)."""
+"""Label propagation over class texts, labelled images and a stream of test images (ECALP)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 def similarity(
     queries: Tensor, nodes: Tensor, most: int, gamma: float, weights: Tensor | None = None
 ) -> Tensor:
-    """cos^gamma of queries (reweighted by dimension, then scaled to length one) with nodes; for every query only the
-    `most` largest are kept, the rest is 0. A negative cosine counts as 0: an even power would make it positive."""
+    """cos^gamma of queries (reweighted by dimension, then scaled to length one) with nodes; for
+    every query only the `most` largest are kept, the rest is 0. A negative cosine counts as 0:
+    an even power would make it positive.
+    """
     if weights is not None:
         queries = F.normalize(queries * weights, dim=1)
     near = (queries @ nodes.T).clamp(min=0) ** gamma
@@ -22,7 +24,7 @@ def similarity(
 
 
 def spread(rows: Tensor) -> Tensor:
-    """The variance of every dimension over rows, as shares that sum to one; equal shares where there is none."""
+    """The variance of every dimension over rows, as shares that sum to one; equal if all are 0."""
     var = rows.var(0, correction=0)
     return var / var.sum() if var.sum() > 0 else torch.full_like(var, 1 / len(var))
 
@@ -42,8 +44,9 @@ def propagate(
 ) -> Tensor:
     """One row of class scores per test image, as they stood when it came; the images come in order.
 
-    Texts and shots have fixed labels. An image is joined to its nearest texts, shots and earlier images; then labels
-    flow `steps` times over the normalised graph. An image that came before starts from a fifth of its best score.
+    Texts and shots have fixed labels. An image is joined to its nearest texts, shots and earlier
+    images; then labels flow `steps` times over the normalised graph. An image that came before
+    starts from a fifth of its best score.
     """
     n, classes = len(tests), len(text)
     to_text = similarity(tests, text, nearest_texts, gamma)

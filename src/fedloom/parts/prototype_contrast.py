@@ -1,4 +1,4 @@
-"""Contrast of features with sets of class prototypes, and what to do about classes a client does not own."""
+"""Contrast of features with sets of class prototypes, some of which a client does not own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Weights = Literal["weighted", "mean", "literal"]
 
 
 def pooled(prototypes: Tensor, counts: Tensor, how: Weights = "weighted") -> tuple[Tensor, Tensor]:
-    """Global prototypes from those of clients (m, C, d) and their sample counts (m, C); which classes anybody owns.
+    """Global prototypes from clients' (m, C, d) and sample counts (m, C); which classes have one.
 
-    `weighted` is by counts, `mean` over the owners, `literal` the printed formula: weighted, and once more divided by
-    the number of owners.
+    `weighted` is by counts, `mean` over the owners, `literal` the printed formula: weighted, and
+    once more divided by the number of owners.
     """
     owned = counts > 0
     owners = owned.sum(0).clamp(min=1)
@@ -31,10 +31,10 @@ def padded(prototypes: Tensor, counts: Tensor, common: Tensor) -> Tensor:
 def prototype_loss(
     z: Tensor, y: Tensor, sets: Tensor, known: Tensor, tau: float, include: bool = False
 ) -> Tensor:
-    """Mean over samples and sets (m, C, d) of -log of e^{z.C^y / tau} over the sum for the other classes.
+    """Mean over samples and sets (m, C, d) of -log(e^{z.C^y / tau} / sum over other classes).
 
-    With `include` the true class is in the sum too, which is plain cross-entropy over prototypes. Samples that have no
-    prototype to be drawn to, or none to be pushed from, count as 0.
+    With `include` the true class is in the sum too, which is plain cross-entropy over prototypes.
+    Samples that have no prototype to be drawn to, or none to be pushed from, count as 0.
     """
     logits = (torch.einsum("bd,mcd->bmc", z, sets) / tau).masked_fill(~known, -torch.inf)
     own = torch.nn.functional.one_hot(y, len(known)).bool()[:, None, :]
@@ -47,8 +47,9 @@ def prototype_loss(
 
 
 def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
-    """The loss of FedPCL's published code: prototypes are anchors, features of the batch (twice, as two equal views)
-    are what they are drawn to and pushed from; summed over the sets."""
+    """The loss of FedPCL's published code: prototypes are anchors, features of the batch (twice, as
+    two equal views) are what they are drawn to and pushed from; summed over the sets.
+    """
     both, labels = torch.cat([z, z]), torch.cat([y, y])
     same = (labels[:, None] == labels).fill_diagonal_(False)
     logits = torch.einsum("mbd,rd->mbr", sets[:, labels], both) / tau
@@ -58,8 +59,9 @@ def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
 
 
 def supcon(z: Tensor, y: Tensor, tau: float) -> Tensor:
-    """Supervised contrast within the batch: features of a class are drawn together. Samples without a fellow do not
-    count."""
+    """Supervised contrast within the batch: features of a class are drawn together. Samples without
+    a fellow do not count.
+    """
     same = (y[:, None] == y).fill_diagonal_(False)
     there = same.any(1)
     if not there.any():

@@ -13,7 +13,7 @@ from ..core.local import Outputs, Predictor
 
 
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The mean feature of every class (zero where there is no sample) and how many samples each class has."""
+    """The mean feature of every class (zero without samples) and the class's sample count."""
     if features.ndim != 2:
         raise FedloomError(
             "prototypes need one vector of features and one label per sample, the model gives maps."
@@ -24,7 +24,7 @@ def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tens
 
 
 def table(prototypes: Mapping[str, Tensor], classes: int) -> tuple[Tensor, Tensor]:
-    """Prototypes named by class number as one row per class (zero where there is none), and which classes have one."""
+    """Prototypes by class number as a row per class (zero without one), and which there are."""
     known = torch.tensor([str(c) in prototypes for c in range(classes)])
     rows = torch.zeros(classes, len(next(iter(prototypes.values()))) if prototypes else 0)
     for c in known.nonzero().flatten().tolist():
@@ -33,18 +33,19 @@ def table(prototypes: Mapping[str, Tensor], classes: int) -> tuple[Tensor, Tenso
 
 
 def distance_to_own(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """The mean squared difference, per element, of features and the prototype of their class; 0 where there is none."""
+    """The mean squared difference of features and their class's prototype; 0 without one."""
     return ((features - prototypes[y]).square().mean(1) * known[y]).mean()
 
 
 def nearest(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Scores of classes: the negative Euclidean distance to their prototype, minus infinity where there is none."""
+    """Scores of classes: minus the distance to their prototype, minus infinity without one."""
     return (-torch.cdist(features, prototypes)).masked_fill(~known, -torch.inf)
 
 
 def squared_gap(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """The mean squared error, per element, between features and their class's prototype; samples of classes that are
-    not `known` do not count."""
+    """The mean squared error, per element, between features and their class's prototype; samples of
+    classes that are not `known` do not count.
+    """
     there = known[y]
     if not there.any():
         return features.sum() * 0
@@ -52,7 +53,7 @@ def squared_gap(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) 
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """The Euclidean distance of every row of `a` to every row of `b`, with a gradient also where it is 0."""
+    """Euclidean distances of the rows of `a` to the rows of `b`, with a gradient even at 0."""
     return (a[:, None] - b).pow(2).sum(2).clamp(min=1e-12).sqrt()
 
 
@@ -65,7 +66,7 @@ def nearest_other(points: Tensor) -> Tensor:
 
 
 def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) -> Tensor:
-    """The cross-entropy of minus distances to every class's anchor, with the true one `margin` further away."""
+    """Cross-entropy of minus distances to all anchors, the true one `margin` further away."""
     return F.cross_entropy(-(distances(features, anchors) + margin * F.one_hot(y, len(anchors))), y)
 
 

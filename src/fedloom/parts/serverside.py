@@ -20,7 +20,7 @@ def descend(
     lr: float,
     rng: torch.Generator,
 ) -> Tree:
-    """The weights after epochs of plain SGD on `loss(weights, indices of a batch)`, over `rows` samples."""
+    """The weights after epochs of SGD on `loss(weights, batch's indices)` over `rows` samples."""
     w = weights.clone().map(lambda t: t.requires_grad_())
     for _ in range(epochs):
         for chosen in torch.randperm(rows, generator=rng).split(batch):
@@ -47,12 +47,10 @@ def adamw(
 ) -> Tensor:
     """The weight after epochs of AdamW over samples (tensors of equal length), in batches.
 
-    `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small steps in a round;
-    without autograd they take a third of the time.
+    `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small
+    steps in a round; without autograd they take a third of the time.
     """
-    with (
-        torch.inference_mode()
-    ):  # spares each of some twenty small operations a little; a tenth in all
+    with torch.inference_mode():  # saves a tenth over some twenty small operations in each step
         w = weight.clone()
         mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
         for _ in range(epochs):
@@ -60,7 +58,18 @@ def adamw(
             for part in zip(*(t[order].split(batch) for t in samples), strict=True):
                 step += 1
                 torch._fused_adamw_(
-                    [w], [gradient(w, *part)], [mean], [square], [], [step], lr=lr, beta1=0.9, beta2=0.999,
-                    weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
-                )  # fmt: skip
+                    [w],
+                    [gradient(w, *part)],
+                    [mean],
+                    [square],
+                    [],
+                    [step],
+                    lr=lr,
+                    beta1=0.9,
+                    beta2=0.999,
+                    weight_decay=decay,
+                    eps=eps,
+                    amsgrad=False,
+                    maximize=False,
+                )
     return w.clone()  # a tensor that autograd accepts again

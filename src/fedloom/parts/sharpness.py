@@ -11,7 +11,7 @@ def uphill(g: Tree, rho: float) -> Tree:
 
 
 def uphill_adaptive(g: Tree, w: Tree, rho: float, eta: float) -> Tree:
-    """The same in coordinates scaled by T = |w| + eta (weights) or 1 (all else): rho T^2 g / |T g|."""
+    """The same, scaled by T = |w| + eta (weights) or 1 (all else): rho T^2 g / |T g|."""
     # A parameter's own name in its module; T = 1 keeps biases from standing still at 0.
     scale = Tree(
         (n, t.abs() + eta if n.split(".")[-1] == "weight" else t * 0 + 1)

@@ -16,10 +16,11 @@ def project(v: Tensor) -> Tensor:
 
 
 def least_norm(gram: Tensor) -> Tensor:
-    """Weights l on the simplex that minimise |sum_k l_k u_k|^2, given the inner products `gram[i, j]` of the u.
+    """Weights l on the simplex that minimise |sum_k l_k u_k|^2, given the Gram matrix of the u.
 
-    Non-negative least squares for |U l|^2 + (sum l - 1)^2 has the same solution up to scale: for l = s m with m on the
-    simplex, the best s leaves |U m|^2 / (1 + |U m|^2), which grows with |U m|^2.
+    Non-negative least squares for |U l|^2 + (sum l - 1)^2 has the same solution up to scale: for l
+    = s m with m on the simplex, the best s leaves |U m|^2 / (1 + |U m|^2), which grows with |U
+    m|^2.
     """
     from scipy.optimize import nnls  # here, for SciPy takes a while to import
 

@@ -1,4 +1,4 @@
-"""Text anchors: class names as vectors that every client can make by itself, and a small network behind them."""
+"""Text anchors: vectors of class names that every client can make, and a network behind them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ..encoders.texts import Hashed
 class Texts(nn.Module):
     """The trained text side: class names -> one row of `width` numbers per class.
 
-    `source` is "embedding" (a free vector per class, no text at all), "hash" (fixed pseudo-random word vectors) or a
-    text encoder's name. All but the first go through `depth` linear layers, or one transformer layer over the classes.
+    `source` is "embedding" (a free vector per class, no text at all), "hash" (fixed pseudo-random
+    word vectors) or a text encoder's name. All but the first go through `depth` linear layers, or
+    one transformer layer over the classes.
     """
 
     rows: Tensor
@@ -60,7 +61,7 @@ class Texts(nn.Module):
 
 
 def fixed_rows(source: str, classes: Sequence[str], width: int) -> Tensor:
-    """One fixed row per class name, entries of about unit size, from hashed words or from a text encoder.
+    """One fixed row per class name, of about unit entries, from hashed words or a text encoder.
 
     An encoder's rows are centred over the classes: what all names share tells none of them apart.
     """

@@ -8,9 +8,10 @@ from ..core.tree import Tree
 
 
 def difference(before: Tree, local: Local) -> Payload:
-    """What the client has trained, as `delta` = w_k - w over parameters, and its shared `buffers` as they are.
+    """What the client has trained: `delta` = w_k - w over parameters, and its shared `buffers`.
 
-    Buffers (BatchNorm's statistics) have no gradient: no sign, norm or direction of an update is to see them.
+    Buffers (BatchNorm's statistics) have no gradient: no sign, norm or direction of an update is to
+    see them.
     """
     after, moving = local.tree("shared"), local.parameters()
     names = [n for n in after if n in moving]

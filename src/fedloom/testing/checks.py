@@ -1,4 +1,4 @@
-"""The contract that every method passes, on a small made-up federation; usable on a user's own method.
+"""The contract that every method passes, on a small made-up federation.
 
 From a shell: `fedloom check mymethod.py`. From a test file:
 
@@ -56,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How a check ended: passed, failed (`error` says why), or not for this method (`about` says why)."""
+    """How a check ended: passed, failed (`error` says why) or not applicable (`about` says why)."""
 
     name: str
     about: str
@@ -162,7 +162,7 @@ def check_order(method: Method) -> None:
 
 @check()
 def check_resume(method: Method) -> None:
-    """A run that stops after every round and goes on from its files ends as one that never stopped."""
+    """A run that stops after every round and resumes ends as one that never stopped."""
     with tempfile.TemporaryDirectory() as folder:
         for stop in range(1, ROUNDS + 1):
             rest = trace(method, folder=Path(folder), rounds=stop)
@@ -199,7 +199,10 @@ def check_alone(method: Method) -> None:
     assert method.traits.alone is not None
     values = {**(method.traits.neutral[0] if method.traits.neutral else {}), **method.traits.alone}
     quiet, world = type(method)(**{**method.params(), **values}), federation(sizes=(40,))
-    what = f"one client{f', with {values}' if values else ''} (the attribute `alone` says which values, or None)"
+    what = "one client"
+    if values:
+        what = f"{what}, with {values}"
+    what = f"{what} (the trait `alone` says with which values, or None)"
     _alike(
         trace(quiet, world),
         trace(make("local"), world, trained_as=method),
@@ -213,7 +216,7 @@ def check_alone(method: Method) -> None:
 def _alike(
     ours: Trace, theirs: Trace, stage: str, what: str, parent: str, digits: int = 16
 ) -> None:
-    """Fail unless clients' models score the same, and, where both report it, the plain loss is the same."""
+    """Fail unless clients' models score the same and, where both report it, the loss is equal."""
     for mine, other in zip(ours.metrics, theirs.metrics, strict=True):
         for k, (a, b) in enumerate(
             zip(mine["clients"][stage], other["clients"][stage], strict=True)
@@ -230,14 +233,14 @@ def _alike(
 
 @check()
 def check_hard_clients(method: Method) -> None:
-    """One sample, one class, the highest class missing, a class nobody has: it works, with finite numbers."""
+    """One sample, one class, the highest class missing, a class nobody has: numbers stay finite."""
     world = federation(sizes=(1, 30, 12, 9), only={1: [0], 2: [0, 1], 3: [2]})
     _finite(trace(method, world), "hard clients")
 
 
 @check()
 def check_absence(method: Method) -> None:
-    """Half the cohort gone, clients never sampled: it works, and an absent client's state does not change."""
+    """Half the cohort gone, clients never sampled: it works, and absent clients' states stay."""
     lost = {1: [1, 3], 2: [0, 1, 2, 3]}
     seen = trace(method, dropouts=lost)
     _finite(seen, "drop-outs")

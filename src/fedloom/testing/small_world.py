@@ -35,7 +35,7 @@ ROUNDS = 3
 
 
 def network(classes: int = 4) -> Split:
-    """A network with BatchNorm (buffers) and dropout (its own randomness), small enough for many runs."""
+    """A small network with BatchNorm (buffers) and dropout (its own randomness)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key("checks", "network"))
         body = nn.Sequential(
@@ -52,7 +52,10 @@ def network(classes: int = 4) -> Split:
 def federation(
     sizes: Iterable[int] = (24, 40, 16, 32), only: dict[int, list[int]] | None = None
 ) -> Federation:
-    """Clients of two domains. Class 3 exists by name, but nobody has it; `only` restricts clients to some classes."""
+    """Clients of two domains; `only` restricts a client to some classes.
+
+    Class 3 exists by name, but nobody has it.
+    """
     rng = numpy_rng("checks", "data")
     patterns = rng.normal(size=(3, 8, 8))
     xs, ys, domains, clients, at = [], [], [], [], 0
@@ -78,9 +81,10 @@ def federation(
 
 
 def small_dual() -> Dual:
-    """The dual encoder of the small world: an image is its pixels without their mean, a class name its pattern.
+    """The small world's dual encoder: pixels without their mean, and a pattern for a class name.
 
-    It reads the world's three names; any other text is a pseudo-random vector. Context vectors shift a class's row.
+    It reads the world's three names; any other text is a pseudo-random vector. Context vectors
+    shift a class's row.
     """
     patterns = numpy_rng("checks", "data").normal(size=(3, 8, 8)).reshape(3, 64).astype(np.float32)
     known = {
@@ -98,15 +102,18 @@ def small_dual() -> Dual:
 
     size = Preprocess(8)
     return Dual(
-        "checks", Encoder("checks", 64, size, nn.Flatten, settings="checks"), TextEncoder("checks", 64, embed, "{}"),
-        lambda: 10.0, Context(64, prompted),
-    )  # fmt: skip
+        "checks",
+        Encoder("checks", 64, size, nn.Flatten, settings="checks"),
+        TextEncoder("checks", 64, embed, "{}"),
+        lambda: 10.0,
+        Context(64, prompted),
+    )
 
 
 def place(
     method: Method, world: Federation | None = None, training: Training | None = None
 ) -> ClientWorker:
-    """A worker in the small world, as the method wants it: images, or the features of a dual encoder."""
+    """A worker in the small world, on images or on the features of a dual encoder."""
     world, model = world or federation(), network()
     if method.traits.world == "dual":
         x = world.data.x[torch.arange(len(world.data.x))].float().flatten(1)
@@ -182,7 +189,7 @@ def usual(method: Method) -> Trace:
 
 
 def watched(method: Method) -> tuple[Trace, Notes]:
-    """The plain run once more, with notes on all that crossed the boundary, computed once per method."""
+    """The plain run again, with notes on what crossed the boundary, computed once per method."""
     token = (type(method), repr(method.params()))
     if token not in _WATCHED:
         notes = Notes()
@@ -200,8 +207,10 @@ def same(a: Trace, b: Trace, what: str) -> None:
 
 
 class Backwards(Inplace):
-    """Executes the last task first, so also a round before the evaluation of the one before it; hands results on in the
-    order of tasks, as an executor must."""
+    """Executes the last task first, so also a round before the evaluation of the previous one.
+
+    It hands results on in the order of tasks, as an executor must.
+    """
 
     eager = True
 

@@ -1,1 +1,1 @@
-"""What can be put round any method that shares weights: `METHOD+PLUGIN`. One file per plug-in; see `method.Plugin`."""
+"""Plug-ins, one file each, that go round any method that shares weights: `METHOD+PLUGIN`."""

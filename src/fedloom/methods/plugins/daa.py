@@ -1,14 +1,16 @@
-"""Domain-aware aggregation: weights that grow with a client's size and fall with its distance from an even share.
+"""DAA: a client's weight grows with its size and falls with its distance from an even share.
 
-Wang et al., "Domain-skewed federated learning with feature decoupling and calibration" (F2DC), section 4.3.
+Wang et al., "Domain-skewed federated learning with feature decoupling and calibration" (F2DC),
+section 4.3.
 
-Travels: as the method it is put round; with `by_class` the sample counts of each class, once. A client's domain is
-never told: the server knows how many domains there are (Q), and counts.
-Symbols: alpha -> `by_size`, beta -> `by_gap`, Q -> `domains_known`, n_k -> `sizes`, p_k -> `shares`, d_k ->
-`discrepancy`. d_k = sqrt(1/2 sum over classes of (B_k - 1/Q)^2) with B_k = n_k / N for every class, p_k proportional to
-sigmoid(alpha n_k / N - beta d_k). Sums run over the clients that answered.
-Deviations: the paper's B_k before its simplification, n_k^c / n^c, is `by_class`; a class that nobody has counts as an
-even share. The authors' code has no such weights; it averages by size.
+Travels: as the method it is put round; with `by_class` the sample counts of each class, once. A
+client's domain is never told: the server knows how many domains there are (Q), and counts.
+Symbols: alpha -> `by_size`, beta -> `by_gap`, Q -> `domains_known`, n_k -> `sizes`, p_k ->
+`shares`, d_k -> `discrepancy`. d_k = sqrt(1/2 sum over classes of (B_k - 1/Q)^2) with B_k = n_k / N
+for every class, p_k proportional to sigmoid(alpha n_k / N - beta d_k). Sums run over the clients
+that answered.
+Deviations: the paper's B_k before its simplification, n_k^c / n^c, is `by_class`; a class that
+nobody has counts as an even share. The authors' code has no such weights; it averages by size.
 """
 
 from __future__ import annotations
@@ -31,10 +33,20 @@ from .._bases import Reweighting
 class DAA(Reweighting):
     """Weights by size and by distance from an even share."""
 
-    by_size: Annotated[float, Field(allow_inf_nan=False)] = setting(1.0, "Alpha.")
-    by_gap: NotNegative = setting(0.4, "Beta.")
-    by_class: bool = setting(False, "The share of each class in place of the share of all samples.")
-    domains_known: Count | None = setting(None, "Q; by default as many as the data set has.")
+    by_size: Annotated[float, Field(allow_inf_nan=False)] = setting(
+        1.0, "How strongly a client's weight grows with its share of the samples.", symbol="alpha"
+    )
+    by_gap: NotNegative = setting(
+        0.4,
+        "How strongly a client's weight falls with its distance from an even share.",
+        symbol="beta",
+    )
+    by_class: bool = setting(
+        False, "Take a client's share of each class instead of its share of all samples."
+    )
+    domains_known: Count | None = setting(
+        None, "Number of domains that the server assumes; by default the data set's.", symbol="Q"
+    )
 
     def init(self, worker: Worker) -> Payload:
         counts = torch.zeros(worker.clients, worker.classes, dtype=torch.int64)
@@ -48,8 +60,10 @@ class DAA(Reweighting):
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
         counts = server.tensor("held").clone()
         for k, hello in hellos.items():
-            # Without counts by class the samples are spread evenly over classes: B_k = n_k / N for each.
-            counts[k] = hello.tensor("class_counts") if self.by_class else int(hello.number("size"))
+            if self.by_class:
+                counts[k] = hello.tensor("class_counts")
+            else:  # samples are taken to be spread evenly over classes: B_k = n_k / N for each
+                counts[k] = int(hello.number("size"))
         return super().join(server, hellos).replace(held=counts)
 
     def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
@@ -62,7 +76,7 @@ class DAA(Reweighting):
 
 
 def discrepancy(counts: Tensor, q: int) -> Tensor:
-    """How far each client (row) is from holding 1/q of every class: sqrt(1/2 sum_c (n_k^c / n^c - 1/q)^2)."""
+    """How far each client is from 1/q of every class: sqrt(1/2 sum_c (n_k^c / n^c - 1/q)^2)."""
     held = counts.double()
     total = held.sum(0)
     share = torch.where(total > 0, held / total.clamp(min=1), 1 / q)

@@ -1,18 +1,21 @@
-"""F2DC's two modules: a decoupler splits the last feature map, a corrector mends the part that depends on the domain.
+"""F2DC's modules: a decoupler splits the features, a corrector mends what depends on the domain.
 
-Wang et al., "Domain-skewed federated learning with feature decoupling and calibration", sections 4.1 and 4.2.
+Wang et al., "Domain-skewed federated learning with feature decoupling and calibration", sections
+4.1 and 4.2.
 
-Travels: as the method it is put round, and the modules with the model (`modules="shared"`). With "own" they stay with
-the client, which is the paper's text; then there is no common model unless `use="plain"` leaves them out of it. With
-"mean" each client trains its own and the common model has their mean, which therefore travels too.
-Symbols: sigma -> `sigma`, tau -> `cos_tau`, lambda_1, lambda_2 -> `lam1`, `lam2`, A_D, A_C, m -> `decoupler`,
-`corrector`, `head` of `parts/decoupling.py`, f+, f-, f*, f~ -> "robust", "related", "corrected", "whole", y^ -> the
-most confident wrong label by the model's head, L -> `points`.
-Added to the loss: lam1 (cos(l+, l-) / tau + CE(m(l+), y) + CE(m(l-), y^)) + lam2 CE(m(l*), y), a mean over points.
-Deviations: the mask is not random in evaluation (`random_mask`, as in the authors' code, makes it so). Noise is
-Gumbel's, as there; the paper prints `mask_noise="logistic"`. Two layers of 64, as the paper says; the code has
-`module_depth=3, bottleneck=50`. For models without feature maps the layers are linear and the features take
-the map's place.
+Travels: as the method it is put round, and the modules with the model (`modules="shared"`). With
+"own" they stay with the client, which is the paper's text; then there is no common model unless
+`use="plain"` leaves them out of it. With "mean" each client trains its own and the common model has
+their mean, which therefore travels too.
+Symbols: sigma -> `sigma`, tau -> `cos_tau`, lambda_1, lambda_2 -> `lam1`, `lam2`, A_D, A_C, m ->
+`decoupler`, `corrector`, `head` of `parts/decoupling.py`, f+, f-, f*, f~ -> "robust", "related",
+"corrected", "whole", y^ -> the most confident wrong label by the model's head, L -> `points`.
+Added to the loss: lam1 (cos(l+, l-) / tau + CE(m(l+), y) + CE(m(l-), y^)) + lam2 CE(m(l*), y), a
+mean over points.
+Deviations: the mask is not random in evaluation (`random_mask`, as in the authors' code, makes it
+so). Noise is Gumbel's, as there; the paper prints `mask_noise="logistic"`. Two layers of 64, as the
+paper says; the code has `module_depth=3, bottleneck=50`. For models without feature maps the layers
+are linear and the features take the map's place.
 """
 
 from __future__ import annotations
@@ -48,23 +51,38 @@ class DFDC(Plugin):
     traits = Traits(
         alone=None,  # the losses shape the features of a single client too
     )
-    sigma: Positive = setting(0.1, "Smoothness of the mask.")
-    cos_tau: Positive = setting(0.06, "The smaller, the more the two parts are pushed apart.")
-    lam1: NotNegative = setting(0.8, "Weight of the decoupler's loss.")
-    lam2: NotNegative = setting(1.0, "Weight of the corrector's loss.")
+    sigma: Positive = setting(
+        0.1, "Temperature of the mask: the larger, the smoother it is.", symbol="sigma"
+    )
+    cos_tau: Positive = setting(
+        0.06,
+        "Temperature of the separation: the smaller, the further the two parts are pushed apart.",
+        symbol="tau",
+    )
+    lam1: NotNegative = setting(
+        0.8, "Weight of the decoupler's loss beside the method's own.", symbol="lambda_1"
+    )
+    lam2: NotNegative = setting(
+        1.0, "Weight of the corrector's loss beside the method's own.", symbol="lambda_2"
+    )
     points: Names = setting(
-        (), "Modules of the body to stand behind; by default behind its last feature map."
+        (),
+        "Modules of the body behind which the two modules stand; by default behind its last "
+        "feature map.",
+        symbol="L",
     )
-    module_depth: Literal[2, 3] = setting(2, "Layers of decoupler and corrector.")
-    bottleneck: Count = setting(64, "Channels between these layers.")
-    mask_noise: Noise = setting("gumbel", "Gumbel or logistic, of the mask in training.")
-    random_mask: bool = setting(False, "In evaluation too.")
+    module_depth: Literal[2, 3] = setting(2, "Number of layers of decoupler and corrector.")
+    bottleneck: Count = setting(
+        64, "Number of channels between the layers of decoupler and corrector."
+    )
+    mask_noise: Noise = setting("gumbel", "Kind of noise in the mask while training.")
+    random_mask: bool = setting(False, "Whether the mask is random in evaluation too.")
     modules: Literal["shared", "mean", "own"] = setting(
-        "shared", "Shared, mean (own while training) or own: whose they are."
+        "shared",
+        "Whether the modules are shared, each client's own, or its own with a mean in the "
+        "common model.",
     )
-    use: Use = setting(
-        "whole", "Which feature is used in evaluation: whole, robust, related, corrected or plain."
-    )
+    use: Use = setting("whole", "Which part of the feature is used in evaluation.")
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         options = {
@@ -112,7 +130,7 @@ class DFDC(Plugin):
         update = super().client(down, state, local)
         if self.modules == "own" and not ours <= set(update.state.tree("model")):
             raise FedloomError(
-                f"{self.name}: its clients keep no tensors of their own; modules can be shared or mean."
+                f"{self.name}: its clients keep no private tensors; modules can be shared or mean."
             )
         return update
 

@@ -1,17 +1,21 @@
 """FedGR: clients that are badly served count more, and so do all clients of a badly served type.
 
-Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct client types via group
-customization and reweighting", AAAI 2024: the reweighting, round any method that averages models.
+Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct
+client types via group customization and reweighting", AAAI 2024: the reweighting, round any method
+that averages models.
 
-Travels: as the method it is put round; up also one number, the client's mean loss at the received model, and one vector
-that describes it: the mean over its classes of their mean features. Types are clusters of these vectors.
-Symbols: T' -> `types`, q -> `group_q`, delta, gamma -> `group_delta`, `group_gamma`, L_k -> `loss`, h~_k ->
-`type_point`, H -> `type_centres`, beta -> `schedule` of `parts/client_types.py`, omega_k -> the sizes.
-Weights: omega_k (L_k^(1-beta) mean of its cluster's losses^beta)^(q+1), normalised over those who answered (the paper
-prints them as they are). With `group_q=-1` everybody counts by size.
-Deviations: L_k is the mean cross-entropy, at the received model, on all training samples (the paper: the sum of the
-objective while training, which would count sizes twice). A client that is absent keeps its last vector and loss in the
-clusters. T' is at most the number of different clients; an empty cluster is left out; clustering has a key.
+Travels: as the method it is put round; up also one number, the client's mean loss at the received
+model, and one vector that describes it: the mean over its classes of their mean features. Types are
+clusters of these vectors.
+Symbols: T' -> `types`, q -> `group_q`, delta, gamma -> `group_delta`, `group_gamma`, L_k -> `loss`,
+h~_k -> `type_point`, H -> `type_centres`, beta -> `schedule` of `parts/client_types.py`, omega_k ->
+the sizes.
+Weights: omega_k (L_k^(1-beta) mean of its cluster's losses^beta)^(q+1), normalised over those who
+answered (the paper prints them as they are). With `group_q=-1` everybody counts by size.
+Deviations: L_k is the mean cross-entropy, at the received model, on all training samples (the
+paper: the sum of the objective while training, which would count sizes twice). A client that is
+absent keeps its last vector and loss in the clusters. T' is at most the number of different
+clients; an empty cluster is left out; clustering has a key.
 """
 
 from __future__ import annotations
@@ -50,22 +54,37 @@ class FedGR(Reweighting):
     """Weights by a client's loss and by its group's."""
 
     types: Count | None = setting(
-        None, "T', the number of clusters; by default as many as the data set has domains."
+        None,
+        "Number of clusters of clients; by default the data set's number of domains.",
+        symbol="T'",
     )
-    clusterer: Clusterer = setting("gmm", "Gmm, kmeans or finch.")
-    covariance: Covariance = setting("full", "Of the mixture: full, diag, spherical or tied.")
+    clusterer: Clusterer = setting(
+        "gmm", "The algorithm that clusters clients by the vectors they send."
+    )
+    covariance: Covariance = setting("full", "Form of the covariances of the Gaussian mixture.")
     group_q: Annotated[float, Field(allow_inf_nan=False)] = setting(
-        1.0, "Q: the larger, the more high losses count."
+        1.0,
+        "Power of the losses in the weights: the larger, the more high losses count.",
+        symbol="q",
     )
-    group_delta: Part = setting(0.5, "Delta: how much the group counts in the end.")
-    group_gamma: Part = setting(0.5, "Gamma: how slowly it comes to count.")
-    group_lag: Literal[0, 1] = setting(1, "The exponent is round - lag.")
+    group_delta: Part = setting(
+        0.5, "How much a group's loss counts in the end, against the client's own.", symbol="delta"
+    )
+    group_gamma: Part = setting(
+        0.5, "How slowly a group's loss comes to count; 0: at once.", symbol="gamma"
+    )
+    group_lag: Literal[0, 1] = setting(
+        1, "Number of rounds by which the schedule of the group's share lags behind."
+    )
     group_mean: Literal["plain", "size"] = setting(
-        "plain", "Of a group's losses: plain, or by size."
+        "plain", "How a group's losses are averaged: plainly or by the clients' sizes."
     )
-    coarse_losses: bool = setting(False, "Losses as 100 / int(100 / L), and 1 in the first round.")
+    coarse_losses: bool = setting(
+        False,
+        "Round losses as the authors' code does: 100 / int(100 / L), and 1 in the first round.",
+    )
     described: Literal["trained", "received"] = setting(
-        "trained", "By which model a client describes itself."
+        "trained", "Which model's features describe a client: the trained or the received one."
     )
 
     def init(self, worker: Worker) -> Payload:
