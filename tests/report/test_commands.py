@@ -136,7 +136,7 @@ def test_bad_input_is_one_clear_sentence(
 
 
 def test_export_writes_every_figure_and_a_table(call, runs: Path) -> None:
-    code, out, _ = call("report", runs, "--format", "svg,png,tex")
+    code, out, _ = call("report", runs, "--format", "svg,pdf,png,tex")
     assert code == 0 and "files" in out
     found = {p.name for p in (runs / "figures").iterdir()}
     for name in (
@@ -148,11 +148,13 @@ def test_export_writes_every_figure_and_a_table(call, runs: Path) -> None:
         "gain",
         "clients",
     ):
-        assert {f"{name}.svg", f"{name}.png"} <= found
-    assert len(found) >= 25 and not (runs / "report.html").exists()
+        assert {f"{name}.svg", f"{name}.pdf", f"{name}.png"} <= found
+    assert len(found) >= 37 and not (runs / "report.html").exists()
     for path in (runs / "figures").glob("*.svg"):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert "var(" not in path.read_text()
+    for path in (runs / "figures").glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF")
     assert (
         "fedbn" in (runs / "figures/personal-by-round.svg").read_text()
     )  # the legend is in the figure
@@ -200,7 +202,7 @@ def test_dash_serves_this_machine_only(server: Dash) -> None:
         and "2 seeds" in text
     )
     status, part = ask(server, "/main")
-    assert status == 200 and part.startswith("<div id=all>") and "<style>" not in part
+    assert status == 200 and part.startswith('<div id="all">') and "<style>" not in part
     assert ask(server, "/etc/passwd")[0] == 404 and ask(server, "/../C/config.toml")[0] == 404
     assert ask(server, "/", host="evil.example")[0] == 403
     with pytest.raises(FedloomError, match="cannot listen on port"):

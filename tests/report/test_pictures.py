@@ -1,16 +1,20 @@
+"""Pictures of a federation: what they show of data whose counts are known."""
+
+import io
+
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from PIL import Image
 from torch import Tensor
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.report import pictures
-from fedloom.report.pictures import contact_sheet, heatmap, histogram, picture
+from fedloom.report.pictures import ContactSheet, Heatmap, Histogram, Sheet, draw, picture
 
 NONE = np.arange(0)
-GREEN = (0, 230, 118)  # outlines
 
 
 def made(
@@ -43,105 +47,150 @@ def made(
     return Federation(data, tuple(clients), "by hand", "A description of this partition.")
 
 
-def area(image: Image.Image, colour: tuple[int, int, int]) -> int:
-    return int((np.asarray(image) == colour).all(2).sum())
+def drawn(part: Heatmap | Histogram | ContactSheet) -> Sheet:
+    """A part on a sheet of its own."""
+    sheet = Sheet(part.width, part.height)
+    part.draw(sheet, 0, 0)
+    return sheet
 
 
-def shade(n: int, most: int) -> tuple[int, int, int]:
-    return tuple(pictures._shade(np.array([n]), most)[0].tolist())
+def map_axes(federation: Federation):
+    """The axes of the heat map's cells."""
+    axes = drawn(Heatmap(federation)).figure.axes
+    return next(a for a in axes if a.get_xlabel().startswith("client"))
+
+
+def bars(axes) -> list[tuple[float, float, float, str]]:
+    """Each bar's middle, foot, height and colour."""
+    found = []
+    for bar in axes.patches:
+        middle = round(bar.get_x() + bar.get_width() / 2, 6)
+        found.append((middle, bar.get_y(), bar.get_height(), to_hex(bar.get_facecolor())))
+    return found
+
+
+def pixels(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def area(image: np.ndarray, colour: str | tuple[int, int, int]) -> int:
+    if isinstance(colour, str):
+        colour = tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return int((image == colour).all(2).sum())
 
 
 def test_heatmap_cells_have_the_colours_of_their_counts() -> None:
-    image = heatmap(made([[40, 0, 3], [0, 3, 3], [3, 0, 40]], [0, 1, 0]))
-    # Cells are 51 x 25 inside their white gaps; numbers and the scale cover or add a little.
-    for n, cells in ((40, 2), (3, 4), (0, 3)):
-        assert 0.75 * cells * 51 * 25 < area(image, shade(n, 40)) <= 1.1 * cells * 51 * 25, n
-    # The strip above: 51 x 14 for each client, and 12 x 12 in the legend.
-    assert area(image, pictures.DOMAINS[0]) == 2 * 51 * 14 + 144
-    assert area(image, pictures.DOMAINS[1]) == 51 * 14 + 144
+    axes = map_axes(made([[40, 0, 3], [0, 3, 3], [3, 0, 40]], [0, 1, 0]))
+    (image,) = axes.images
+    shown = image.get_array()
+    assert shown.filled(0).tolist() == [[40, 0, 3], [0, 3, 0], [3, 3, 40]]
+    assert shown.mask.sum() == 3  # none has the colour of the ground, which is not on the ramp
+    assert to_hex(axes.get_facecolor()) == pictures.NONE
+    words = [text.get_text() for text in axes.texts]
+    assert sorted(words) == ["3", "3", "3", "3", "40", "40"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "class 0",
+        "class 1",
+        "class 2",
+    ]
+
+
+def test_the_strip_shows_each_clients_domain() -> None:
+    sheet = drawn(Heatmap(made([[40, 0, 3], [0, 3, 3], [3, 0, 40]], [0, 1, 0])))
+    strip = sheet.figure.axes[0]
+    one, two = pictures.DOMAINS[:2]
+    assert bars(strip) == [(0, 0, 1, one), (2, 0, 1, one), (1, 0, 1, two)]
+    assert [t.get_text() for t in strip.get_legend().get_texts()] == ["domain 0", "domain 1"]
 
 
 def test_shades_grow_darker_and_tell_one_from_none() -> None:
-    shades = pictures._shade(np.arange(101), 100).astype(int).sum(1)
-    assert (np.diff(shades) < 0).all() and shades[0] - shades[1] > 50
-    assert (pictures._shade(np.zeros(2), 0) == pictures.NONE).all()
+    (image,) = map_axes(made([[n] for n in range(1, 101)], [0] * 100, domains=1)).images
+    shades = image.to_rgba(image.get_array())[0, :, :3].sum(1)
+    assert (np.diff(shades) < 0).all()
+    ground = sum(int(pictures.NONE[i : i + 2], 16) for i in (1, 3, 5)) / 255
+    assert ground - shades[0] > 0.2
 
 
 def test_heatmap_numbers_only_where_they_fit() -> None:
-    few = heatmap(made([[5, 5]] * 4, [0] * 4, domains=1))
-    colour = shade(5, 5)
-    assert area(few, colour) < 8 * 51 * 25 - 8 * 10  # numbers are printed over the cells
-    many = np.asarray(heatmap(made([[5, 5]] * 100, [0] * 100, domains=1)))
-    cell = (1200 - 160) // 100
-    grid = (many == colour).all(2)
-    assert int(grid[:, : grid.shape[1] - 80].sum()) == 200 * (cell - 1) * 25
+    assert len(map_axes(made([[5, 5]] * 4, [0] * 4, domains=1)).texts) == 8
+    assert not map_axes(made([[5, 5]] * 100, [0] * 100, domains=1)).texts
 
 
 def test_heatmap_of_mixed_clients() -> None:
     federation = made([[6, 6], [6, 6]], [0, 1])
     rows = np.arange(24)
     mixed = Federation(federation.data, (Client(rows, NONE, NONE), Client(rows[:18], NONE, NONE)))
-    image = heatmap(mixed)
-    # 28 high: half and half, then 12 of 18 samples from domain 0.
-    assert area(image, pictures.DOMAINS[0]) == 51 * (14 + 19) + 144
-    assert area(image, pictures.DOMAINS[1]) == 51 * (14 + 9) + 144
+    strip = drawn(Heatmap(mixed)).figure.axes[0]
+    one, two = pictures.DOMAINS[:2]
+    wanted = [
+        (0, 0, 1 / 2, one),
+        (1, 0, 2 / 3, one),
+        (0, 1 / 2, 1 / 2, two),
+        (1, 2 / 3, 1 / 3, two),
+    ]
+    for bar, expected in zip(bars(strip), wanted, strict=True):
+        assert bar[:3] == pytest.approx(expected[:3]) and bar[3] == expected[3]
 
 
 def test_many_clients_are_cut_off_and_empty_ones_are_drawn() -> None:
-    rows = [[1, 2]] * 620
-    image = heatmap(made(rows, [0] * 620))
-    assert image.width < 1300
+    axes = map_axes(made([[1, 2]] * 620, [0] * 620))
+    assert axes.images[0].get_array().shape == (2, 500)
+    assert axes.get_xlabel() == "client (the first 500 of 620)"
+    assert Heatmap(made([[1, 2]] * 620, [0] * 620)).width < 1300
     nothing = made([[4, 2], [0, 0]], [0, 1])
-    assert area(picture(nothing), shade(4, 4)) > 51 * 20
-    assert heatmap(Federation(nothing.data, ())).width > 0
+    assert area(pixels(picture(nothing)), pictures.RAMP[-1]) > 40 * 20
+    assert drawn(Heatmap(Federation(nothing.data, ()))).width > 0
 
 
 def test_histogram_of_each_client() -> None:
-    image = histogram(made([[10, 5], [0, 10]], [0, 1]))
-    # Bars are 64 wide (66 and a gap), 84 high for the largest count of all clients.
-    assert area(image, pictures.DOMAINS[0]) == 64 * (84 + 42)
-    assert area(image, pictures.DOMAINS[1]) == 64 * 84
-    assert area(histogram(made([[10, 5]], [0], domains=1)), pictures.BAR) == 64 * (84 + 42)
+    first, second = drawn(Histogram(made([[10, 5], [0, 10]], [0, 1]))).figure.axes
+    one, two = pictures.DOMAINS[:2]
+    assert bars(first) == [(0, 0, 10, one), (1, 0, 5, one)]
+    assert bars(second) == [(0, 0, 0, two), (1, 0, 10, two)]
+    assert first.get_ylim() == second.get_ylim()  # one scale for all
+    assert first.get_title(loc="left") == "client 0, domain 0"
+    (only,) = drawn(Histogram(made([[10, 5]], [0], domains=1))).figure.axes
+    assert {colour for *_, colour in bars(only)} == {pictures.BAR}
 
 
 def test_histogram_of_all_clients() -> None:
-    image = histogram(made([[1, 3]] * 9 + [[3, 1]] * 9, [0] * 9 + [1] * 9))
-    # Each class has 36 samples and is 150 high; bars are 64 wide with a gap of 10.
-    assert area(image, pictures.DOMAINS[0]) == 54 * 150 + 144
-    assert area(image, pictures.DOMAINS[1]) == 54 * 150 + 144
+    (axes,) = drawn(Histogram(made([[1, 3]] * 9 + [[3, 1]] * 9, [0] * 9 + [1] * 9))).figure.axes
+    one, two = pictures.DOMAINS[:2]
+    assert bars(axes) == [(0, 0, 9, one), (1, 0, 27, one), (0, 9, 27, two), (1, 27, 9, two)]
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["domain 0", "domain 1"]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_contact_sheet_shows_each_domain_in_its_row(channels: int) -> None:
     x = torch.zeros(60, channels, 10, 8, dtype=torch.uint8)
     x[:40], x[40:] = 90, 160
-    image = contact_sheet(made([[20, 20], [10, 10]], [0, 1], x=x).data, per_domain=7)
-    assert (
-        area(image, (90, 90, 90)) == area(image, (160, 160, 160)) == 7 * 20 * 16
-    )  # twice as large
-    rows = [np.flatnonzero((np.asarray(image) == v).all(2).any(1)) for v in (90, 160)]
-    assert rows[0].max() < rows[1].min() and len(rows[0]) == 20
-    assert area(image, pictures.DOMAINS[0]) == 5 * 20
+    part = ContactSheet(made([[20, 20], [10, 10]], [0, 1], x=x).data, per_domain=7)
+    for mosaic, value in zip(part.mosaics, (90, 160), strict=True):
+        assert area(mosaic, (value,) * 3) == 7 * 10 * 8 and mosaic.shape[0] == 10
+    file = io.BytesIO()
+    drawn(part).figure.savefig(file, format="png", dpi=72)
+    image = pixels(file.getvalue())
+    rows = [np.flatnonzero((image == value).all(2).any(1)) for value in (90, 160)]
+    assert rows[0].max() < rows[1].min() and 19 <= len(rows[0]) <= 21  # twice as large
+    assert area(image, pictures.DOMAINS[0]) >= 4 * 19
 
 
 def test_contact_sheet_keeps_colours_upright_and_classes_take_turns() -> None:
     x = torch.zeros(30, 3, 6, 4, dtype=torch.uint8)
     x[:10, 0], x[10:20, 1], x[20:, 2] = 250, 250, 250  # class 0 is red, 1 green, 2 blue
     x[:, :, 4:] = 30  # at the foot
-    pixels = np.asarray(contact_sheet(made([[10, 10, 10]], [0], x=x, domains=1).data, per_domain=6))
-    first = next(c for c in range(pixels.shape[1]) if tuple(pixels[0, c]) == (250, 0, 0))
-    seen = [pixels[0, first + i * 11].tolist() for i in range(6)]
+    (mosaic,) = ContactSheet(made([[10, 10, 10]], [0], x=x, domains=1).data, per_domain=6).mosaics
+    seen = [mosaic[0, i * 6].tolist() for i in range(6)]
     assert seen == [[250, 0, 0], [0, 250, 0], [0, 0, 250]] * 2
-    assert (pixels[8:12, first : first + 8] == 30).all() and (
-        pixels[:8, first : first + 8, 0] == 250
-    ).all()
+    assert (mosaic[4:6, :4] == 30).all() and (mosaic[:4, :4, 0] == 250).all()
 
 
 def test_contact_sheet_shrinks_and_wraps_large_images() -> None:
     x = torch.full((20, 1, 300, 300), 90, dtype=torch.uint8)
-    image = contact_sheet(made([[10, 10]], [0], x=x, domains=1).data)
-    assert area(image, (90, 90, 90)) == 16 * 128 * 128
-    assert image.width <= 1200 and image.height > 2 * 128
+    part = ContactSheet(made([[10, 10]], [0], x=x, domains=1).data)
+    assert area(part.mosaics[0], (90, 90, 90)) == 16 * 300 * 300
+    assert part.factor == 128 / 300 and part.width <= 1200 and part.height > 2 * 128
 
 
 def test_contact_sheet_prefers_training_samples_and_outlines_maps() -> None:
@@ -151,12 +200,11 @@ def test_contact_sheet_prefers_training_samples_and_outlines_maps() -> None:
     test = torch.tensor([False, True, False])
     zero = torch.zeros(3, dtype=torch.int64)
     data = Dataset("maps", x, y, zero, test, ("ground", "thing"), ("one",))
-    image = contact_sheet(data)
-    assert area(image, GREEN) == 2 * (
-        4 * 20 - 4
-    )  # the frame of a square, twice: the test sample is left out
+    (mosaic,) = ContactSheet(data).mosaics
+    # the frame of a square, twice: the test sample is left out
+    assert area(mosaic, pictures.OUTLINE) == 2 * (4 * 20 - 4)
     federation = Federation(data, (Client(np.array([0, 2]), NONE, NONE),))
-    assert picture(federation).height > image.height + 200
+    assert len(pixels(picture(federation))) > ContactSheet(data).height + 200
 
 
 def test_contact_sheet_errors() -> None:
@@ -166,48 +214,39 @@ def test_contact_sheet_errors() -> None:
         ((2, 4, 4), torch.uint8, "made: only images of 1 or 3 channels can be shown, these have 2"),
     ):
         with pytest.raises(FedloomError, match=said):
-            contact_sheet(made([[2, 2]], [0], x=torch.zeros(4, *shape, dtype=dtype)).data)
+            ContactSheet(made([[2, 2]], [0], x=torch.zeros(4, *shape, dtype=dtype)).data)
     with pytest.raises(FedloomError, match="per_domain must be at least 1, got 0"):
-        contact_sheet(made([[2]], [0], x=torch.zeros(2, 1, 4, 4, dtype=torch.uint8)).data, 0)
+        ContactSheet(made([[2]], [0], x=torch.zeros(2, 1, 4, 4, dtype=torch.uint8)).data, 0)
 
 
 def test_picture_stacks_what_applies() -> None:
     vectors = made([[10, 5], [0, 10]], [0, 1])
     images = made([[10, 5], [0, 10]], [0, 1], x=torch.full((25, 1, 8, 8), 90, dtype=torch.uint8))
-    plain, full = picture(vectors), picture(images)
-    assert area(plain, (90, 90, 90)) == 0 and area(full, (90, 90, 90)) == (15 + 10) * 16 * 16
-    assert full.height >= plain.height + contact_sheet(images.data).height
-    for part in (heatmap(vectors), histogram(vectors)):
-        window = np.asarray(plain)[:, 28 : 28 + part.width]
-        pixels = np.asarray(part)
-        tops = [
-            y
-            for y in range(len(window) - part.height + 1)
-            if np.array_equal(window[y : y + part.height], pixels)
-        ]
-        assert len(tops) == 1
+    plain, full = draw(vectors), draw(images)
+    words = [[t.get_text() for t in figure.texts] for figure in (plain, full)]
+    headings = [
+        "Training samples of each client and class",
+        "Training samples of each class, by client",
+    ]
+    assert [w for w in words[0] if w.startswith("Training")] == headings
+    assert "What the samples look like" in words[1] and "What the samples look like" not in words[0]
+    assert words[0][:2] == [
+        "made, by hand: 2 clients",
+        "A description of this partition. Samples: 25 train, 0 validation, 0 test.",
+    ]
+    plain_pixels, full_pixels = pixels(picture(vectors)), pixels(picture(images))
+    assert area(plain_pixels, (90, 90, 90)) == 0
+    assert area(full_pixels, (90, 90, 90)) > 0.9 * (15 + 10) * 16 * 16
+    assert len(full_pixels) >= len(plain_pixels) + ContactSheet(images.data).height
 
 
-def test_a_picture_is_always_the_same_and_can_be_saved(tmp_path: object) -> None:
+def test_a_picture_is_always_the_same() -> None:
     federation = made([[3, 1]] * 30, [k % 2 for k in range(30)])
-    a, b = picture(federation), picture(federation)
-    assert a.mode == "RGB" and np.array_equal(np.asarray(a), np.asarray(b))
-    a.save(f"{tmp_path}/a.png")
-    with Image.open(f"{tmp_path}/a.png") as again:
-        assert np.array_equal(np.asarray(again), np.asarray(a))
+    assert picture(federation) == picture(federation)
 
 
 def test_short_numbers_and_steps() -> None:
     numbers = (0, 999, 1000, 1234, 35_400, 2_000_000)
-    assert [pictures._short(n) for n in numbers] == ["0", "999", "1k", "1.2k", "35k", "2M"]
-    assert [pictures._step(20, cell) for cell in (25, 10, 9, 3, 2, 1, 0.5)] == [
-        1,
-        2,
-        5,
-        10,
-        10,
-        20,
-        50,
-    ]
-    assert pictures._shorten("a name much too long", 60, 12).endswith("...")
-    assert pictures._length(pictures._shorten("a name much too long", 60, 12), 12) <= 60
+    assert [pictures.short(n) for n in numbers] == ["0", "999", "1k", "1.2k", "35k", "2M"]
+    cells = (25, 10, 9, 3, 2, 1, 0.5)
+    assert [pictures.step(20, cell) for cell in cells] == [1, 2, 5, 10, 10, 20, 50]

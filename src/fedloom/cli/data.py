@@ -160,7 +160,7 @@ def picture(
     made = draw(_deal(name, partition or "auto", clients, seed, set_, data_root, on_bad_file))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        made.save(out)
+        out.write_bytes(made)
     except OSError as error:
         raise FedloomError(f"cannot write {out}: {error.strerror or error}.") from error
     console.print(f"wrote {out}", highlight=False, markup=False, soft_wrap=True)

@@ -24,7 +24,7 @@ Out = Annotated[
 ]
 Formats = Annotated[
     str,
-    typer.Option(help="Any of html, svg, png and tex, comma-separated.", metavar="LIST"),
+    typer.Option(help="Any of html, svg, pdf, png and tex, comma-separated.", metavar="LIST"),
 ]
 Views = Annotated[
     bool,
@@ -50,12 +50,14 @@ def report(
 
     If a run of `local` is among them, the page shows gains over it. With the extra `plots`
     (`pip install 'fedloom[plots]'`), you can zoom into figures and read off their values. With
-    `svg`, `png` or `tex`, figures and a LaTeX table go to the folder `figures` beside the page.
+    `svg`, `pdf`, `png` or `tex`, figures and a LaTeX table go to the folder `figures` beside the
+    page.
     """
     from ..core.files import write_atomic
+    from ..report.document import html
+    from ..report.entries import RunData
     from ..report.export import export, formats
     from ..report.folders import load, title
-    from ..report.gather import RunData
     from ..report.page import Page
 
     wanted = formats(format)
@@ -66,14 +68,14 @@ def report(
         )
     seen = None
     if views:
-        from ..report.views import look
+        from ..report.feature_plots import look
 
         seen = look(runs, console)
     data = [RunData.of(run) for run in runs]
     page = Page(data, title(runs, board), board, interactive=True, views=seen)
     target = out or _default_page(folders)
     if "html" in wanted:
-        write_atomic(target, page.html().encode())
+        write_atomic(target, html(page).encode())
         print_line(f"report: {target.resolve()}")
     if set(wanted) - {"html"}:
         figures = target.parent / "figures"

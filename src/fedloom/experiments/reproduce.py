@@ -13,9 +13,9 @@ from typing import Any
 
 from ..core.files import write_atomic
 from ..engine.config import Config
+from ..report.table_figures import curves, heat_map, lines
 from .board import LEFT_OUT, markdown
 from .derived import compare_prototypes, count_costs
-from .pictures import curves, heat_map, lines
 from .plan import Cell, Dealer, Display, carry_out
 from .recipe import Recipe, Scale, Setting, available, is_part, locate_data, recipe, titled
 from .values import mean_and_std, value_at

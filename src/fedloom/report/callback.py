@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 from ..core.files import write_atomic
 from ..data.federation import Federation
 from ..engine.engine import Engine
 from ..engine.folder import Run
-from .gather import RunData
-from .page import render
+from .document import render
+from .entries import RunData
 from .pictures import picture
 
 
@@ -20,7 +19,7 @@ class Report:
     def before_run(self, run: Run, images: Federation | None) -> None:
         """Draw who has what, unless the samples are elsewhere."""
         if run.folder and images is not None:
-            write_atomic(run.folder / "partition.png", png(images))
+            write_atomic(run.folder / "partition.png", picture(images))
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Nothing: the page is written once, at the end."""
@@ -30,10 +29,3 @@ class Report:
         if run.folder:
             title = f"{run.config.method} on {run.config.data}"
             write_atomic(run.folder / "report.html", render([RunData.of(run)], title).encode())
-
-
-def png(images: Federation) -> bytes:
-    """The picture of a federation as the bytes of a PNG file."""
-    file = io.BytesIO()
-    picture(images).save(file, format="PNG")
-    return file.getvalue()

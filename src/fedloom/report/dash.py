@@ -7,8 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from ..core.errors import FedloomError
-from .folders import found, load, title
-from .gather import RunData
+from .document import html, main
+from .entries import RunData
+from .folders import load, run_folders, title
 from .page import Page
 
 HOST = "127.0.0.1"
@@ -16,20 +17,23 @@ WATCHED = ("config.toml", "metrics.jsonl", "timing.jsonl", "summary.json")
 
 
 def stamp(folder: Path) -> str:
-    """Changes whenever a run below the folder has written something."""
-    files = [run / name for run in found([folder]) for name in WATCHED] + [
-        folder / "leaderboard.json"
-    ]
-    states = [(p.name, (s := p.stat()).st_mtime_ns, s.st_size) for p in files if p.exists()]
+    """A text that changes whenever a run below the folder has written something."""
+    files = [folder / "leaderboard.json"]
+    for run in run_folders([folder]):
+        files += [run / name for name in WATCHED]
+    states = []
+    for path in files:
+        if path.exists():
+            state = path.stat()
+            states.append((str(path), state.st_mtime_ns, state.st_size))
     return f"{hash(tuple(states)):x}"
 
 
-def page(folder: Path) -> Page:
-    """The page as things stand."""
+def live_page(folder: Path) -> Page:
+    """The page about the runs as they are now."""
     runs, board = load([folder])
-    return Page(
-        [RunData.of(r) for r in runs], title(runs, board), board, interactive=True, live=True
-    )
+    data = [RunData.of(run) for run in runs]
+    return Page(data, title(runs, board), board, interactive=True, live=True)
 
 
 class Dash(ThreadingHTTPServer):
@@ -41,7 +45,8 @@ class Dash(ThreadingHTTPServer):
         if not folder.is_dir():
             raise FedloomError(f"there is no folder {folder}.")
         self.folder = folder
-        self.drawing = threading.Lock()  # one page at a time: figures are plain work for one core
+        # One page at a time: Matplotlib's settings belong to the process, and drawing takes a core.
+        self.drawing = threading.Lock()
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
@@ -56,14 +61,14 @@ class Dash(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers three addresses: the page, what is in it, and whether it has changed."""
+    """Answers three addresses: the page, its inside, and the stamp that says whether it has changed."""
 
     server: Dash
 
     def do_GET(self) -> None:
         """Answer a request from this machine."""
         port = self.server.server_address[1]
-        # A foreign page could make a browser ask us under its own name (DNS rebinding).
+        # Another site could make a browser ask us under its own name (DNS rebinding).
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             return self._answer(403, "this page is for this machine only", "text/plain")
         folder = self.server.folder
@@ -73,13 +78,10 @@ class Handler(BaseHTTPRequestHandler):
             if self.path not in ("/", "/main"):
                 return self._answer(404, "there is nothing here", "text/plain")
             with self.server.drawing:
-                made = page(folder)
-                body = made.main() if self.path == "/main" else made.html()
+                page = live_page(folder)
+                body = main(page) if self.path == "/main" else html(page)
             return self._answer(200, body, "text/html")
-        except (
-            FedloomError,
-            OSError,
-        ) as error:  # a run may be written, or removed, this very moment
+        except (FedloomError, OSError) as error:  # a run may be written, or removed, right now
             return self._answer(503, f"{error} Load the page again.", "text/plain")
 
     def _answer(self, code: int, body: str, kind: str) -> None:
@@ -92,4 +94,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of requests."""
+        """Keep requests out of the terminal."""

@@ -7,44 +7,46 @@ from pathlib import Path
 
 from ..core.errors import unknown
 from ..core.files import write_atomic
-from . import panels
+from . import static
+from .columns import MINUS, Column
+from .document import main
+from .entries import Entry
 from .figures import ABSENT
-from .gather import COLUMNS, MINUS
 from .page import Page
 
-FORMATS = ("html", "svg", "png", "tex")
+FORMATS = ("html", *static.FORMATS, "tex")
 LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"} | {c: f"\\{c}" for c in "&%$#_{}"}
-# Greek and signs that a plain LaTeX would not know.
+# Greek and signs that a plain LaTeX does not have.
 SIGNS = {"\u03c3": r"$\sigma$", "\u00a0": "~", MINUS: "$-$", ABSENT: "--", "\u00b1": r"$\pm$"}
 
 
 def formats(text: str) -> list[str]:
     """The formats named in a comma-separated list."""
-    found = [f.strip().lower() for f in text.split(",") if f.strip()]
-    for name in found:
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    for name in names:
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
-    return found
+    return names
 
 
 def export(page: Page, folder: Path, wanted: list[str]) -> list[Path]:
-    """Write every figure as SVG or PNG and the leaderboard as LaTeX, as far as `wanted`."""
+    """Write every figure and the leaderboard in the formats wanted; return the files."""
     written: list[Path] = []
 
     def write(name: str, data: bytes) -> None:
         write_atomic(folder / name, data)
         written.append(folder / name)
 
-    found = [*panels.every(page.entries), *(p for group in page.views.values() for p in group)]
-    for panel in found if {"svg", "png"} & set(wanted) else []:
+    drawn = [format for format in static.FORMATS if format in wanted]
+    if drawn and not page.panels:  # sections hand their figures over when they are shown
+        main(page)
+    for panel in page.panels if drawn else ():
         if isinstance(panel.figure, bytes):  # a picture to begin with
             write(f"{panel.id}.png", panel.figure)
             continue
-        drawing = panel.figure.draw(legend=len(page.entries) > 1)
-        if "svg" in wanted:
-            write(f"{panel.id}.svg", drawing.svg(alone=True).encode())
-        if "png" in wanted:
-            write(f"{panel.id}.png", drawing.png())
+        for format in drawn:
+            data = static.save(panel.figure, format, legend=len(page.entries) > 1)
+            write(f"{panel.id}.{format}", data)
     if "tex" in wanted:
         write("leaderboard.tex", table(page).encode())
     return written
@@ -56,44 +58,28 @@ def escape(text: str) -> str:
 
 
 def table(page: Page) -> str:
-    """The leaderboard with its main columns; best means in bold, as on the page."""
-    shown = [
-        c
-        for c in COLUMNS
-        if not c.minor and any(v is not None for v, _ in page.values(c.key).values())
-    ]
-    if len(panels.domain_names(page.entries)) < 2:
-        shown = [c for c in shown if c.key != "domain_std"]
-    heads = [escape(f"{c.label} ({c.unit})" if c.unit else c.label) for c in shown]
-    ranks = page.values("personal")
+    """The leaderboard with its main columns; best means are bold, as they are marked on the page."""
+    columns = [column for column in page.ranking.columns() if not column.minor]
+    heads = ["Method"]
+    for column in columns:
+        heads.append(escape(f"{column.label} ({column.unit})" if column.unit else column.label))
     lines = []
-    for entry in sorted(
-        page.entries, key=lambda e: -(-1.0 if (v := ranks[e.number][0]) is None else v)
-    ):
-        cells = [escape(entry.name)]
-        for c in shown:
-            value, std = page.values(c.key)[entry.number]
-            if value is None:
-                cells.append("--")
-                continue
-            said = c.show(value).replace(MINUS, "-")
-            said = rf"\mathbf{{{said}}}" if page.marks(c).get(entry.number) == "best" else said
-            cells.append(f"${said}$" if not std else rf"${said} \pm {c.show(std).lstrip('+')}$")
+    for entry in page.ranking.order():
+        cells = [escape(entry.name), *(_cell(page, entry, column) for column in columns)]
         lines.append(" & ".join(cells) + r" \\")
-    seeds = sorted({str(s) for e in page.entries for s in e.seeds})
-    note = (
-        f"Mean over seeds {', '.join(seeds)}, std over seeds (ddof 1)"
-        if len(seeds) > 1
-        else f"One seed ({seeds[0] if seeds else '-'})"
-    )
+    seeds = sorted({str(seed) for entry in page.entries for seed in entry.seeds})
+    note = f"One seed ({seeds[0] if seeds else '-'})"
+    if len(seeds) > 1:
+        note = f"Mean over seeds {', '.join(seeds)}, std over seeds (ddof 1)"
+    title = re.sub(r"[.]$", "", page.title)
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}; bold: best mean of a column",
             r"\begin{table}\centering",
-            rf"\caption{{{escape(re.sub(r'[.]$', '', page.title))}. {escape(note)}.}}",
-            rf"\begin{{tabular}}{{l{'r' * len(shown)}}}",
+            rf"\caption{{{escape(title)}. {escape(note)}.}}",
+            rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
             r"\toprule",
-            " & ".join(["Method", *heads]) + r" \\",
+            " & ".join(heads) + r" \\",
             r"\midrule",
             *lines,
             r"\bottomrule",
@@ -102,3 +88,15 @@ def table(page: Page) -> str:
             "",
         ]
     )
+
+
+def _cell(page: Page, entry: Entry, column: Column) -> str:
+    value, std = page.ranking.values(column.key)[entry.number]
+    if value is None:
+        return "--"
+    shown = column.show(value).replace(MINUS, "-")
+    if page.ranking.marks(column).get(entry.number) == "best":
+        shown = rf"\mathbf{{{shown}}}"
+    if std:
+        shown += rf" \pm {column.show(std).lstrip('+')}"
+    return f"${shown}$"

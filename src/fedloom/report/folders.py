@@ -1,4 +1,4 @@
-"""Finding runs in folders: a run, a comparison with its leaderboard, or any folder that holds runs."""
+"""Finding runs: a folder is a run, a comparison with its leaderboard, or holds runs somewhere below."""
 
 from __future__ import annotations
 
@@ -11,55 +11,65 @@ from ..core.errors import CheckpointError, FedloomError
 from ..engine.folder import Run
 
 
-def found(folders: Sequence[Path]) -> list[Path]:
-    """The run folders that are meant: the folders themselves, or those inside."""
+def run_folders(folders: Sequence[Path]) -> list[Path]:
+    """The run folders among these folders or inside them."""
     runs: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise FedloomError(f"there is no folder {folder}.")
-        inside = [folder] if (folder / "config.toml").is_file() else []
-        inside = inside or sorted(p.parent for p in folder.glob("*/config.toml"))
-        runs += inside or sorted(p.parent for p in folder.rglob("config.toml"))
+        if (folder / "config.toml").is_file():
+            runs.append(folder)
+            continue
+        inside = sorted(path.parent for path in folder.glob("*/config.toml"))
+        runs += inside or sorted(path.parent for path in folder.rglob("config.toml"))
     return list(dict.fromkeys(runs))
 
 
 def load(folders: Sequence[Path]) -> tuple[list[Run], dict[str, Any]]:
-    """The runs in these folders, local first, and the board of the comparison if it is just one."""
+    """The runs in these folders, `local` first, and the leaderboard if one comparison is meant."""
     runs = []
-    for folder in found(folders):
+    for folder in run_folders(folders):
         try:
             runs.append(Run.load(folder))
-        except CheckpointError:  # names the folder, and an older format
+        except CheckpointError:  # it names the folder and the older format already
             raise
         except FedloomError as error:
             raise FedloomError(f"{folder} cannot be read: {error}") from None
     board = _board(folders[0]) if len(folders) == 1 else {}
-    listed = [str(r.get("method")) for r in board.get("runs") or [] if isinstance(r, dict)]
-    place = {method: i for i, method in reversed(list(enumerate(listed)))}
-    runs.sort(
-        key=lambda r: (
-            r.config.method != "local",
-            place.get(r.config.method, len(place)),
-            r.config.method,
-        )
-    )
-    return runs, board
+    place: dict[str, int] = {}
+    for row in board.get("runs") or []:
+        if isinstance(row, dict):
+            place.setdefault(str(row.get("method")), len(place))
+
+    def rank(run: Run) -> tuple[bool, int, str]:
+        method = run.config.method
+        return method != "local", place.get(method, len(place)), method
+
+    return sorted(runs, key=rank), board
 
 
 def title(runs: Sequence[Run], board: dict[str, Any]) -> str:
-    """What a page about these runs is called."""
+    """The title of a page about these runs."""
     if board.get("title"):
         return str(board["title"])
-    methods = list(dict.fromkeys(Path(r.config.method).stem for r in runs))
-    what = ", ".join(methods) if len(methods) <= 6 else f"{len(methods)} methods"
-    data = ", ".join(dict.fromkeys(f"{r.config.data}, {r.config.partition}" for r in runs))
-    return f"{what} on {data}" if runs else "No runs yet"
+    if not runs:
+        return "No runs yet"
+    methods = list(dict.fromkeys(Path(run.config.method).stem for run in runs))
+    listed = ", ".join(methods)
+    if len(methods) > 6:
+        listed = f"{len(methods)} methods"
+    data = dict.fromkeys(f"{run.config.data}, {run.config.partition}" for run in runs)
+    return f"{listed} on {', '.join(data)}"
 
 
 def _board(folder: Path) -> dict[str, Any]:
     path = folder / "leaderboard.json"
+    if not path.is_file():
+        return {}
     try:
-        board = json.loads(path.read_bytes()) if path.is_file() else {}
+        board = json.loads(path.read_bytes())
     except ValueError:
         raise FedloomError(f"{path} is damaged: it is not valid JSON.") from None
-    return board if isinstance(board, dict) else {"rows": board}  # once it was the rows alone
+    if not isinstance(board, dict):  # early versions wrote the rows alone
+        return {"rows": board}
+    return board

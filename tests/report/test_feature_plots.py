@@ -19,10 +19,13 @@ from fedloom.core.errors import FedloomError
 from fedloom.engine.folder import Run
 from fedloom.models import split
 from fedloom.parts.decoupling import corrections, with_corrections
+from fedloom.report import RunData, render
+from fedloom.report.entries import gather
+from fedloom.report.feature_plots import look
+from fedloom.report.feature_plots.grad_cam import class_maps, part_maps
+from fedloom.report.feature_plots.opened import opened
+from fedloom.report.feature_plots.spectrum import effective_rank, singular
 from fedloom.report.figures import Chart, Heat
-from fedloom.report.gather import RunData, gather
-from fedloom.report.page import render
-from fedloom.report.views import _opened, class_maps, effective_rank, look, part_maps, singular
 
 SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "norm": True, "steps": 2}
 QUIET = Console(file=io.StringIO())
@@ -131,7 +134,7 @@ def test_prompts_by_domain_have_a_panel(tmp_path: Path) -> None:
 
 def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:
     alone = gather([RunData.of(runs[0])])[0]
-    one = _opened(alone, runs[0], {})
+    one = opened(alone, runs[0], {})
     x, _ = one.federation.samples(1, "test")
     features, labels = one.features(1, "test", 10_000)
     scores = one.predictor(1)(x)
@@ -148,7 +151,7 @@ def test_features_come_from_the_clients_own_model(runs: list[Run]) -> None:
 def test_look_gives_panels_for_every_method_and_changes_nothing(
     runs: list[Run], monkeypatch
 ) -> None:
-    monkeypatch.setattr("fedloom.report.views.POINTS", 120)
+    monkeypatch.setattr("fedloom.report.feature_plots.views.POINTS", 120)
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for r in runs for p in _files(r)}
     views = look(runs, QUIET)
     assert {

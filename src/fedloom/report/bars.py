@@ -1,0 +1,51 @@
+"""Bars in groups, which several sections use: one group for each name, in it a bar for each method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .columns import Show, text
+from .entries import Entry
+from .figures import Axis, Chart, Mark, Value
+
+Cells = Mapping[int, Sequence[tuple[Value, Value]]]  # by method: mean and std of each group
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The vertical axis: its label, the factor from values to it, and how tips show a value."""
+
+    label: str
+    factor: float
+    show: Show
+
+
+def filled(entries: Sequence[Entry], cells: Cells) -> list[Entry]:
+    """The methods that have at least one value."""
+    return [e for e in entries if any(value is not None for value, _ in cells[e.number])]
+
+
+def bars(
+    heading: str, names: Sequence[str], entries: Sequence[Entry], cells: Cells, scale: Scale
+) -> Chart:
+    """The chart; whiskers are the std over seeds."""
+    wide = 0.84 / len(entries)
+    marks = []
+    for place, entry in enumerate(entries):
+        shift = (place - (len(entries) - 1) / 2) * wide
+        x: list[float] = []
+        y: list[float] = []
+        errors: list[Value] = []
+        tips: list[str] = []
+        for j, (value, std) in enumerate(cells[entry.number]):
+            if value is None:
+                continue
+            x.append(j + shift)
+            y.append(scale.factor * value)
+            errors.append(None if std is None else scale.factor * std)
+            tips.append(f"{entry.name}, {names[j]}: {text(value, std, scale.show)}")
+        marks.append(Mark("bars", x, y, entry.number, entry.name, dy=errors, tips=tips, size=wide))
+    ticks = [(float(j), name) for j, name in enumerate(names)]
+    across = Axis(ticks=ticks, ends=(-0.5, len(names) - 0.5))
+    return Chart(heading, marks, across, Axis(scale.label, zero=True), width=1080, height=320)

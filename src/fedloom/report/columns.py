@@ -1,0 +1,224 @@
+"""The leaderboard's columns: how each is read from a run, how it is shown, what it means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from .entries import Entry, RunData, first, gains, number, present
+from .figures import ABSENT, Value
+
+MINUS, SIGMA = "\u2212", "\u03c3"
+Get = Callable[[RunData, Sequence[RunData]], Value]
+Show = Callable[[float], str]
+
+
+def percent(value: float) -> str:
+    """A share in percent."""
+    return f"{100 * value:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference in points."""
+    return f"{100 * value:+.1f}".replace("-", MINUS)
+
+
+def amount(value: float) -> str:
+    """A cost with two or three digits, whatever its size."""
+    if value >= 1e5:
+        return f"{value:.2g}".replace("e+0", "e").replace("e+", "e")
+    if value >= 100 or value == 0:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2g}"
+
+
+def megabytes(value: float) -> str:
+    """Bytes as MB."""
+    return amount(value / 1e6)
+
+
+def whole(value: float) -> str:
+    """A count."""
+    return f"{value:,.0f}"
+
+
+def gigaflops(value: float) -> str:
+    """Operations as GFLOP."""
+    return amount(value / 1e9)
+
+
+def text(value: Value, std: Value, show: Show) -> str:
+    """A value with its spread over seeds; a spread of zero, as of bytes, is left out."""
+    if value is None:
+        return ABSENT
+    if not std:
+        return show(value)
+    return f"{show(value)} ± {show(std).lstrip('+')}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column. `key` is its name in `leaderboard.json`, `higher` says whether more is better.
+
+    A column whose `higher` is None is shown but does not rank.
+    """
+
+    key: str
+    group: str
+    label: str
+    unit: str
+    get: Get
+    show: Show = percent
+    higher: bool | None = True
+    minor: bool = False
+
+
+def cell(entry: Entry, column: Column, runs: Sequence[RunData]) -> tuple[Value, Value]:
+    """A method's mean and std over seeds in a column: the comparison's own figures if it has them.
+
+    The cost of a target is shown only where every seed reached it: the lucky ones alone would look
+    cheap.
+    """
+    reached = number(entry.row, "target_reached")
+    seeds = len(entry.row.get("seeds", ()))
+    if column.key.endswith("_to_target") and reached is not None and reached < seeds:
+        return None, None
+    from_board = number(entry.row, column.key)
+    if from_board is not None:
+        return from_board, number(entry.row, f"{column.key}_std")
+    return entry.over(lambda run: column.get(run, runs))
+
+
+# -- reading a run ----------------------------------------------------------------------------------
+def _figure(name: str, choice: str = "last") -> Get:
+    return lambda run, _: run.figure(name, choice)
+
+
+def _summary(*path: str) -> Get:
+    return lambda run, _: number(run.summary, *path)
+
+
+def _sent(way: str) -> Get:
+    return lambda run, _: run.sent(way)
+
+
+def _better_off(run: RunData, runs: Sequence[RunData]) -> Value:
+    """The share of clients that gain."""
+    gained = present(gains(run, runs))
+    if not gained:
+        return None
+    return sum(g > 0 for g in gained) / len(gained)
+
+
+def _mean_gain(run: RunData, runs: Sequence[RunData]) -> Value:
+    gained = present(gains(run, runs))
+    if not gained:
+        return None
+    return fmean(gained)
+
+
+def _worst_tenth(run: RunData, _: object) -> Value:
+    accuracies = sorted(present(run.clients))
+    if not accuracies:
+        return None
+    return fmean(accuracies[: math.ceil(len(accuracies) / 10)])
+
+
+def _common(run: RunData, _: object) -> Value:
+    return first(
+        number(run.summary, "common", "accuracy", "last"),
+        number(run.last, "common", "accuracy_mean"),
+    )
+
+
+def _dice(run: RunData, _: object) -> Value:
+    return number(run.last, "personal", "dice")
+
+
+def _clustering(run: RunData, _: object) -> Value:
+    """Whether a method that finds groups of clients finds their domains."""
+    return first(number(run.summary, "clustering", "last"), number(run.last, "clustering"))
+
+
+def _lost(run: RunData, _: object) -> Value:
+    """The share of uploads that never came, in the evaluated rounds; None if all came."""
+    asked = sum(line.get("participants", 0) for line in run.metrics)
+    lost = sum(len(line.get("lost", ())) for line in run.metrics)
+    if not lost:
+        return None
+    return lost / asked
+
+
+def _seconds(run: RunData, _: object) -> Value:
+    rounds = present(number(line, "seconds") for line in run.timing)
+    return first(number(run.summary, "seconds"), sum(rounds) if rounds else None)
+
+
+def _from_board(*_: object) -> Value:
+    """A figure that only a comparison computes."""
+    return None
+
+
+COLUMNS = (
+    Column("personal", "Accuracy", "Personal", "%", _figure("accuracy_mean")),
+    Column("personal_best_by_validation", "Accuracy", "by validation", "%",
+           _figure("accuracy_mean", "best_by_validation"), minor=True),
+    Column("personal_best", "Accuracy", "best\u00a0on test", "%", _figure("accuracy_mean", "best"),
+           higher=None, minor=True),
+    Column("common", "Accuracy", "Common", "%", _common),
+    Column("dice", "Accuracy", "Dice", "%", _dice),
+    Column("gain_over_local", "Against alone", "Mean gain", "points", _mean_gain, signed),
+    Column("better_than_local", "Against alone", "Better\u00a0off", "%\u00a0of\u00a0clients",
+           _better_off),
+    Column("worst_client", "Fairness", "Worst client", "%", _figure("worst_client")),
+    Column("worst_decile", "Fairness", "Worst tenth", "%", _worst_tenth),
+    Column("domain_avg", "Fairness", "Domain average", "%", _figure("domain_avg"), minor=True),
+    Column("domain_std", "Fairness", "Domain std", "points", _figure("domain_std"), higher=False),
+    Column("sigma_type", "Fairness", f"{SIGMA} type", "points", _figure("sigma_type"),
+           higher=False, minor=True),
+    Column("sigma_client", "Fairness", f"{SIGMA} client", "points", _figure("sigma_client"),
+           higher=False, minor=True),
+    Column("clustering", "Fairness", "Clients by type", "%", _clustering, minor=True),
+    Column("bytes_up_per_round", "Cost", "Up", "MB/round", _sent("up"), megabytes, False),
+    Column("bytes_down_per_round", "Cost", "Down", "MB/round", _sent("down"), megabytes, False),
+    Column("floats_up", "Cost", "Numbers up", "client, round", _summary("floats", "up"), whole,
+           None, True),
+    Column("lost", "Cost", "Lost", "%\u00a0of\u00a0uploads", _lost, percent, None, True),
+    Column("rounds_to_target", "Cost", "To target", "rounds", _from_board, amount, False),
+    Column("bytes_to_target", "Cost", "To target", "MB", _from_board, megabytes, False),
+    Column("seconds_to_target", "Cost", "To target", "s", _from_board, amount, None, True),
+    Column("flops_per_round", "Cost", "Work", "GFLOP/round", _from_board, gigaflops, False, True),
+    Column("seconds", "Cost", "Time", "s", _seconds, amount, None, True),
+    Column("peak_rss_mb", "Cost", "Memory", "MB", _summary("peak_rss_mb"), amount, None, True),
+)  # fmt: skip
+
+NOTES = {
+    "Personal": "mean test accuracy of the clients, each with its own model, in the last evaluated "
+    "round; every client weighs the same. This is the headline accuracy.",
+    "before / after local training": "whether a client is scored with what the server sends it, or "
+    "with what it holds right after training on that; each method is judged as in its paper.",
+    "by validation": "the same in the round that validation data would choose: a choice that one "
+    "can make in practice.",
+    "best\u00a0on test": "the highest test accuracy of any round. It is picked on test data, so it "
+    "flatters, and does not rank.",
+    "Common": "mean test accuracy of the clients with the one model for all.",
+    "Mean gain": "points above the same client's run of local (training alone), mean over clients.",
+    "Better\u00a0off": "share of clients with a gain above zero.",
+    "Worst tenth": "mean accuracy of the worst-off tenth of the clients.",
+    "Domain std": "sample std (ddof 1) of the domains' accuracies; lower is fairer.",
+    f"{SIGMA} type": "population std (ddof 0) of the domains' accuracies; lower is fairer.",
+    f"{SIGMA} client": "population std (ddof 0) over clients, each with its domain's accuracy; "
+    "lower is fairer.",
+    "±": "std over seeds (ddof 1). Without it there is one seed only.",
+    "Up, Down": "what all clients together send and receive, as serialised; MB are 10⁶ bytes.",
+    "Numbers up": "how many floating-point numbers a client sends in a round: what papers count.",
+    "Lost": "share of the uploads asked for that never came (drop-outs), in the evaluated rounds.",
+    "Dice": "for segmentation, mean over the classes but the background; accuracies are then "
+    "shares of pixels.",
+    "To target": "the cost of reaching the comparison's target accuracy, where all seeds reach it.",
+    "Time, Memory": "depend on the machine and its load: shown, but neither ranked nor marked.",
+}  # fmt: skip

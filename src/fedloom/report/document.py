@@ -1,0 +1,87 @@
+"""The whole page: the conclusion first, then every section. One file that asks nothing of the network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from . import conclusion
+from .entries import RunData
+from .page import Page
+from .palette import COLOURS
+from .sections import SECTIONS
+
+if TYPE_CHECKING:
+    from ..engine.folder import Run
+
+
+def render(
+    runs: Sequence[RunData], title: str, board: Mapping[str, Any] | None = None, **more: Any
+) -> str:
+    """A self-contained HTML page about the runs; see `Page` for what else can be given."""
+    return html(Page(runs, title, board, **more))
+
+
+def render_comparison(runs: Sequence[Run], board: Mapping[str, Any], title: str) -> str:
+    """The page of a comparison, interactive if Plotly is installed; `board` is its leaderboard.json."""
+    return render([RunData.of(run) for run in runs], title, board, interactive=True)
+
+
+def html(page: Page) -> str:
+    """The page as an HTML document."""
+    scripts = [_asset("page.js")]
+    if page.live:
+        scripts.append(_asset("dash.js"))
+    body = main(page)
+    return str(
+        page.render(
+            "page.html.j2",
+            style=Markup(_palette() + _asset("page.css")),
+            main=body,
+            library=Markup(_inside_script(page.library or "")),
+            script=Markup(_inside_script("\n".join(scripts))),
+        )
+    )
+
+
+def main(page: Page) -> Markup:
+    """What is between the head and the scripts: what a live page asks for again."""
+    shown = []
+    for name, section in sorted(SECTIONS.items(), key=lambda item: item[1].order):
+        body = section.body(page)
+        if body:
+            shown.append({"name": name, "title": section.title, "body": Markup(body)})
+    figures = json.dumps(page.figures, separators=(",", ":"), allow_nan=False)
+    return page.render(
+        "main.html.j2",
+        sections=shown,
+        facts=conclusion.facts(page),
+        cards=conclusion.cards(page) if any(e.shown for e in page.entries) else None,
+        evidence=conclusion.evidence(page),
+        figures=Markup(figures.replace("<", "\\u003c")) if page.figures else None,
+    )
+
+
+def _asset(name: str) -> str:
+    return files("fedloom.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _inside_script(script: str) -> str:
+    """A script that cannot end its own element."""
+    return re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE)
+
+
+def _palette() -> str:
+    """The colours as variables of the style sheet: light, dark, and dark by the system's choice."""
+    light = ";".join(f"--{name}:{value}" for name, (value, _) in COLOURS.items())
+    dark = ";".join(f"--{name}:{value}" for name, (_, value) in COLOURS.items())
+    return (
+        f":root{{{light}}}@media screen{{:root[data-theme=dark]{{{dark}}}}}"
+        "@media screen and (prefers-color-scheme:dark)"
+        f"{{:root:not([data-theme=light]){{{dark}}}}}\n"
+    )

@@ -1,0 +1,93 @@
+"""A finished run that can be asked: its models, rebuilt from config and checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...client.context import ClientContext
+from ...client.worker import ClientWorker
+from ...core.errors import FedloomError
+from ...core.local import Predictor
+from ...core.payload import Payload
+from ...core.rng import numpy_rng
+from ...data.federation import Federation
+from ...engine.checkpoint import Store
+from ...engine.folder import Run
+from ...engine.setup import Trained
+from ..entries import Entry
+
+Samples = dict[int, tuple[Tensor, Tensor]]  # by client: features and labels
+
+
+@dataclass
+class Opened:
+    """A run with its federation and model, what the server knows and what the clients remember."""
+
+    entry: Entry
+    run: Run
+    worker: ClientWorker
+    server: Payload
+    round: int
+    store: Store
+
+    @property
+    def federation(self) -> Federation:
+        """The clients' data."""
+        return self.worker.federation
+
+    @property
+    def slug(self) -> str:
+        """The name of the entry, fit for the id of a panel."""
+        letters = [c if c.isalnum() else "-" for c in self.entry.name]
+        return "".join(letters).strip("-")
+
+    def predictor(self, k: int) -> Predictor:
+        """Client `k`'s personal model, which becomes the resident one."""
+        method = self.worker.method
+        local = ClientContext(self.worker, k, self.round)
+        return method.personal(method.download(self.server, k), self.store.get(k), local)
+
+    def features(
+        self, k: int, split: str, most: int, of: nn.Module | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Features and labels of up to `most` samples of client `k`.
+
+        The features are what the body of its model gives, or the module `of` instead of the body.
+        """
+        x, y = self.federation.samples(k, split)
+        if len(y) > most:
+            chosen = numpy_rng(self.worker.seed, "views", split, k).permutation(len(y))[:most]
+            rows = torch.from_numpy(np.sort(chosen))
+            x, y = x[rows], y[rows]
+        if not len(y):
+            return torch.zeros(0, 1), y
+        outputs: list[Tensor] = []
+        predict = self.predictor(k)
+        part = of or self.worker.model.body
+        hook = part.register_forward_hook(lambda _m, _i, out: outputs.append(out.detach()))
+        try:
+            predict(x)
+        finally:
+            hook.remove()
+        if sum(map(len, outputs)) != len(y) or outputs[0].ndim != 2:
+            raise FedloomError(
+                f"{self.entry.name}: its model does not give one vector of features per sample."
+            )
+        return torch.cat(outputs).to(torch.float32), y
+
+
+def opened(entry: Entry, run: Run, federations: dict[str, Federation]) -> Opened:
+    """Open a run; `federations` keeps the data for further runs that have the same."""
+    # Methods of a comparison differ in these sections only, and these do not change the data.
+    apart = {"method", "hyper", "model", "network", "schedule", "execution"}
+    dealt = run.config.model_dump(mode="json", exclude=apart)
+    name = json.dumps(dealt, sort_keys=True)
+    trained = Trained.from_folder(run, federation=federations.get(name))
+    federations[name] = trained.setup.federation
+    worker = trained.setup.worker
+    return Opened(entry, run, worker, trained.server, trained.round, trained.store)

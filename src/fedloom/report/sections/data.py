@@ -1,0 +1,65 @@
+"""Who has how many training examples of which class, and what the samples look like."""
+
+from __future__ import annotations
+
+import json
+
+from ..entries import RunData, domain_order, number, present
+from ..figures import Heat, Panel
+from ..page import Page
+from . import section
+
+
+@section("data", "Data", order=60)
+def data(page: Page) -> str | None:
+    """A map for each federation, and one picture for each data set and partition."""
+    federations: dict[str, list[RunData]] = {}
+    for run in page.runs:
+        federations.setdefault(json.dumps(run.federation, sort_keys=True), []).append(run)
+    panels = []
+    for place, runs in enumerate(federations.values()):
+        suffix = f"-{place + 1}" if len(federations) > 1 else ""
+        panel = partition(runs, suffix)
+        if panel:
+            panels.append(panel)
+    pictures: dict[str, RunData] = {}
+    for run in page.runs:
+        if run.picture:  # other seeds of the same data look alike
+            name = f"{run.federation.get('data')}, {run.federation.get('partition')}"
+            pictures.setdefault(name, run)
+    if not panels and not pictures:
+        return None
+    return page.render("data.html.j2", maps=page.tabs(panels), pictures=pictures)
+
+
+def partition(runs: list[RunData], suffix: str) -> Panel | None:
+    """Classes by clients of one federation."""
+    federation = runs[0].federation
+    clients = federation.get("clients") or []
+    counts = [client.get("counts") or [] for client in clients]
+    size = max(map(len, counts), default=0)
+    if not size:
+        return None
+    names = [str(name) for name in federation.get("classes") or []]
+    names += [str(k) for k in range(len(names), size)]
+    order, labels, bands = domain_order(federation, len(clients))
+    cells = []
+    for k in range(size):
+        cells.append([number(dict(enumerate(counts[j])), k) for j in order])
+    totals = [sum(present(column)) for column in zip(*cells, strict=True)]
+    top = max(present(value for row in cells for value in row), default=0.0) or 1.0
+    heading = "Training examples by client and class"
+    caption = (
+        f"{federation.get('description') or ''} {len(clients)} clients hold from {min(totals):,.0f} "
+        f"to {max(totals):,.0f} training examples, {sum(totals):,.0f} in all."
+    )
+    rows = [f"class {name}" for name in names[:size]]
+    chart = Heat(heading, rows, labels, bands, cells, (0.0, top), _count)
+    seeds = ", ".join(dict.fromkeys(str(run.seed) for run in runs))
+    return Panel(f"partition{suffix}", heading, caption.strip(), chart, f"seed {seeds}")
+
+
+def _count(value: float) -> str:
+    if value >= 1e4:
+        return f"{value / 1000:.0f}k"
+    return f"{value:.0f}"

@@ -1,0 +1,17 @@
+"""What the models make of samples: the panels of `--views`."""
+
+from __future__ import annotations
+
+from ..page import Page
+from . import section
+
+
+@section("features", "Features", order=90)
+def features(page: Page) -> str | None:
+    """The panels under their headings."""
+    if not page.views:
+        return None
+    groups = {}
+    for heading, panels in page.views.items():
+        groups[heading] = page.grid(panels, "two" if len(panels) > 1 else "")
+    return page.render("features.html.j2", groups=groups)

@@ -1,0 +1,401 @@
+"""Charts and heat maps drawn by Matplotlib: as SVG for the page, as SVG, PDF and PNG for papers.
+
+Matplotlib takes a second to import, so nothing but a drawing function imports it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .figures import Axis, Chart, Figure, Heat, Mark
+from .palette import CHARACTER, dashes, light, shorten
+from .svg import Tag, inline, standalone
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+FORMATS = ("svg", "pdf", "png")
+# A point of Matplotlib is a pixel of ours: its SVG has 72 points to the inch.
+INCH = 72.0
+SHARP = 3  # pixels of a PNG to one of ours
+MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "cross": "P",
+    "triangle-down": "v",
+    "pentagon": "p",
+    "hexagon": "h",
+    "star": "*",
+}
+WHITE = "#fefefe"  # white that stays white on the dark page, where #ffffff follows the background
+STYLE: dict[str, Any] = {
+    "font.size": 10.5,
+    "font.family": "sans-serif",
+    "svg.fonttype": "none",  # text stays text: it can be searched and takes the page's font
+    "pdf.fonttype": 42,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.edgecolor": light("rule"),
+    "axes.labelcolor": light("soft"),
+    "axes.titlecolor": light("soft"),
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": light("rule"),
+    "xtick.color": light("soft"),
+    "ytick.color": light("soft"),
+    "ytick.major.size": 0,
+    "text.color": light("ink"),
+    "path.simplify": False,
+}
+
+
+def page_svg(figure: Figure, id: str) -> str:
+    """A figure as an SVG element that follows the page's colours; `id` keeps its names apart.
+
+    A chart takes the width that it gets; a heat map keeps its size, so that numbers stay legible.
+    """
+    with _style(id):
+        sheet = draw(figure)
+        text = _saved(sheet, "svg").decode()
+    return inline(text, sheet.tags, figure.title, fit=isinstance(figure, Chart))
+
+
+def save(figure: Figure, format: str, legend: bool = False) -> bytes:
+    """A figure as a file of its own: svg, pdf or png."""
+    with _style(figure.title):
+        sheet = draw(figure, legend)
+        data = _saved(sheet, format)
+    if format == "svg":
+        return standalone(data.decode(), sheet.tags, figure.title).encode()
+    return data
+
+
+@dataclass
+class Sheet:
+    """A Matplotlib figure under way, and what is to be known of its parts once it is SVG."""
+
+    canvas: Canvas
+    axes: Axes
+    tags: dict[str, Tag] = field(default_factory=dict)
+
+    def tag(self, artist: Any, series: int | None = None, tips: Sequence[str] = ()) -> None:
+        """Remember the series and the tips of a part; there is one tip for it or one for each of its points."""
+        name = f"part{len(self.tags)}"
+        artist.set_gid(name)
+        self.tags[name] = Tag(series, tuple(tips))
+
+
+def draw(figure: Figure, legend: bool = False) -> Sheet:
+    """Draw a figure; `legend` adds the names of the methods for use outside the page."""
+    if isinstance(figure, Heat):
+        return _heat(figure)
+    return _chart(figure, legend)
+
+
+def _style(salt: str) -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context({**STYLE, "svg.hashsalt": salt})
+
+
+def _sheet(width: float, height: float) -> Canvas:
+    from matplotlib.figure import Figure as Canvas
+
+    return Canvas(figsize=(width / INCH, height / INCH))
+
+
+def _saved(sheet: Sheet, format: str) -> bytes:
+    file = io.BytesIO()
+    # Without dates, the same figure is the same file.
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    sheet.canvas.savefig(
+        file,
+        format=format,
+        dpi=SHARP * INCH if format == "png" else INCH,
+        metadata=undated.get(format),
+    )
+    return file.getvalue()
+
+
+# -- charts -----------------------------------------------------------------------------------------
+def _chart(chart: Chart, legend: bool) -> Sheet:
+    keys = chart.keys() if legend or chart.legend else []
+    longest = max((len(k.name) for k in keys), default=1)
+    across = max(1, int((chart.width - 20) / (34 + CHARACTER * longest)))
+    foot = 18 * math.ceil(len(keys) / across)
+    canvas = _sheet(chart.width, chart.height + foot)
+    sheet = Sheet(canvas, canvas.add_axes(_frame(chart, foot)))
+    axes = sheet.axes
+    if chart.rule is not None:
+        axes.axvline(chart.rule, color=light("soft"), linewidth=1.2, zorder=0.6)
+    for mark in chart.marks:
+        _mark(sheet, mark)
+    _limits(axes, chart)
+    for axis, which in ((chart.x, "x"), (chart.y, "y")):
+        _axis(axes, axis, which, chart)
+    for mark in chart.marks:
+        if mark.beside:
+            _beside(sheet, mark)
+    if keys:
+        canvas.legend(
+            handles=[_handle(k) for k in keys],
+            loc="lower left",
+            ncols=across,
+            frameon=False,
+            handlelength=1.6,
+            columnspacing=1.2,
+            borderaxespad=0.2,
+        )
+    return sheet
+
+
+def _frame(chart: Chart, foot: float) -> tuple[float, float, float, float]:
+    """Where the axes stand. Matplotlib could find the room itself, but takes twice as long for it."""
+    left, top, right, bottom = 44.0, 26.0, 16.0, 26.0
+    if chart.y.ticks:
+        longest = max(len(name) for _, name in chart.y.ticks)
+        left = min(CHARACTER * longest, 130) + 14
+    if not chart.y.label:
+        top = 10.0
+    if chart.x.label:
+        bottom = 42.0
+    if chart.square:
+        left, top, right, bottom = 8.0, 8.0, 8.0, 8.0
+    width, height = chart.width, chart.height + foot
+    return (
+        left / width,
+        (bottom + foot) / height,
+        1 - (left + right) / width,
+        1 - (top + bottom + foot) / height,
+    )
+
+
+def _mark(sheet: Sheet, mark: Mark) -> None:
+    """Add one mark to the axes."""
+    if not len(mark.x):
+        return
+    axes, ink = sheet.axes, light(mark.colour)
+    if mark.kind == "band":
+        band = axes.fill_between(
+            mark.x, mark.low, mark.y, color=ink, alpha=mark.opacity, linewidth=0
+        )
+        sheet.tag(band, mark.series)
+        return
+    if mark.kind == "bars":
+        bars = axes.bar(mark.x, mark.y, width=0.92 * mark.size, color=ink)
+        for i, bar in enumerate(bars):
+            sheet.tag(bar, mark.series, [mark.tip(i)])
+    else:
+        _points(sheet, mark, ink)
+    for way, errors in (("xerr", mark.dx), ("yerr", mark.dy)):
+        if any(errors):
+            _errors(sheet, mark, way, errors)
+
+
+def _points(sheet: Sheet, mark: Mark, ink: str) -> None:
+    """Dots, or a line with dots on it; a long line has about sixty of them."""
+    line = mark.kind == "line"
+    stride = math.ceil(len(mark.x) / 60) if line else 1
+    shown = sorted({*range(0, len(mark.x), stride), len(mark.x) - 1})
+    dots = {
+        "marker": MARKERS[mark.symbol],
+        "markersize": 2 * mark.size,
+        "markerfacecolor": ink,
+        "markeredgecolor": light(mark.edge),
+        "markeredgewidth": 0.6,
+        "markevery": shown,
+    }
+    if line and not mark.size:
+        dots = {}
+    pattern: Any = "none"
+    if line:
+        pattern = _pattern(mark)
+    (artist,) = sheet.axes.plot(
+        mark.x, mark.y, color=ink, linewidth=1.8, linestyle=pattern, alpha=mark.opacity, **dots
+    )
+    # Outlined in full: a dot at the frame must not be cut in half.
+    artist.set_clip_on(False)
+    tips = [mark.name or mark.tip(0)]
+    if dots and mark.tips:
+        tips = [mark.tip(i) for i in shown]
+    sheet.tag(artist, mark.series, tips)
+
+
+def _pattern(mark: Mark) -> Any:
+    """The dashes of a line, as Matplotlib wants them."""
+    lengths = dashes(mark.series or 0).split()
+    if mark.ink or not lengths:
+        return "-"
+    return (0, [float(length) / 1.8 for length in lengths])
+
+
+def _errors(sheet: Sheet, mark: Mark, way: str, errors: Sequence[float | None]) -> None:
+    colour, wide = (light("ink"), 1.2) if mark.kind == "bars" else (light(mark.colour), 0.9)
+    lengths = [e or 0.0 for e in errors]
+    bars = sheet.axes.errorbar(
+        mark.x, mark.y, fmt="none", ecolor=colour, elinewidth=wide, **{way: lengths}
+    )
+    for part in bars.lines[2]:
+        sheet.tag(part, mark.series)
+
+
+def _limits(axes: Axes, chart: Chart) -> None:
+    """The room around the marks, unless the axes have ends of their own."""
+    kinds = {m.kind for m in chart.marks}
+    axes.margins(x=0.06 if "dots" in kinds else 0.015, y=0.07)
+    if chart.x.ends:
+        axes.set_xlim(*chart.x.ends)
+    elif chart.x.zero:
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, 0.0), max(high, 0.0))
+    if chart.y.ends:
+        axes.set_ylim(*chart.y.ends)
+    elif chart.y.zero:
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, 0.0), max(high, 0.0))
+
+
+def _axis(axes: Axes, axis: Axis, which: str, chart: Chart) -> None:
+    """Ticks, grid and label of one axis. The vertical one is named above it: nobody has to turn a page."""
+    from matplotlib.ticker import MaxNLocator
+
+    drawn = axes.xaxis if which == "x" else axes.yaxis
+    if chart.square:
+        drawn.set_ticks([])
+        return
+    if axis.ticks:
+        room = 130.0
+        if which == "x":
+            room = (chart.width - 60) / len(axis.ticks)
+        drawn.set_ticks([at for at, _ in axis.ticks], [shorten(t, room) for _, t in axis.ticks])
+    else:
+        count = 7 if which == "x" else 6
+        drawn.set_major_locator(MaxNLocator(count, steps=(1, 2, 5, 10), integer=axis.whole))
+    if which == "x":
+        axes.set_xlabel(axis.label, loc="right")
+    else:
+        axes.grid(axis="y", linewidth=0.8)
+        axes.set_title(axis.label, loc="left", fontsize=10.5)
+
+
+def _beside(sheet: Sheet, mark: Mark) -> None:
+    """Write the name of a dot beside it, on the side that has room."""
+    low, high = sheet.axes.get_xlim()
+    room = (high - mark.x[0]) / ((high - low) or 1.0) * sheet.canvas.get_figwidth() * INCH
+    near = room < 12 + CHARACTER * len(mark.name)
+    text = sheet.axes.annotate(
+        mark.name,
+        (mark.x[0], mark.y[0]),
+        (-9 if near else 9, 6),
+        textcoords="offset points",
+        ha="right" if near else "left",
+    )
+    sheet.tag(text, mark.series)
+
+
+def _handle(mark: Mark) -> Any:
+    """The sign of a mark in the legend."""
+    from matplotlib.lines import Line2D
+
+    marker = "s" if mark.kind == "bars" else MARKERS[mark.symbol]
+    return Line2D(
+        [],
+        [],
+        color=light(mark.colour),
+        linestyle=_pattern(mark) if mark.kind == "line" else "none",
+        linewidth=1.8,
+        marker=marker,
+        markersize=6,
+        label=mark.name,
+    )
+
+
+# -- heat maps --------------------------------------------------------------------------------------
+def _heat(heat: Heat) -> Sheet:
+    """Draw a heat map with its colour key; the axes count pixels from the upper left corner."""
+    cell, tall, left, head = heat.sizes()
+    width = left + max(cell * len(heat.columns), 190) + 4
+    height = head + tall * len(heat.rows) + 30
+    canvas = _sheet(width, height)
+    axes = canvas.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    sheet = Sheet(canvas, axes)
+    _heads(sheet, heat)
+    if heat.rows and heat.columns:
+        _cells(sheet, heat)
+    _key(sheet, heat, head + tall * len(heat.rows) + 12)
+    return sheet
+
+
+def _heads(sheet: Sheet, heat: Heat) -> None:
+    """The names of bands, columns and rows."""
+    from matplotlib.patches import Rectangle
+
+    axes = sheet.axes
+    cell, tall, left, head = heat.sizes()
+    for start, span, name in heat.spans():
+        x, wide = left + start * cell, span * cell
+        box = axes.add_patch(Rectangle((x + 1, 1), wide - 2, 19, color=light("panel")))
+        sheet.tag(box, tips=[name])
+        axes.text(x + wide / 2, 11, shorten(name, wide - 6), ha="center", va="center")
+    stride = heat.stride(cell)
+    for j in range(0, len(heat.columns), stride):
+        text = shorten(heat.columns[j], cell * stride - 2)
+        axes.text(left + (j + 0.5) * cell, head - 6, text, ha="center", color=light("soft"))
+    for i, row in enumerate(heat.rows):
+        middle = head + (i + 0.5) * tall
+        text = shorten(row, left - 7)
+        sheet.tag(axes.text(left - 7, middle, text, ha="right", va="center"), tips=[row])
+
+
+def _cells(sheet: Sheet, heat: Heat) -> None:
+    """The cells themselves, with their numbers where there is room."""
+    from matplotlib.colors import to_rgba
+
+    axes = sheet.axes
+    cell, tall, left, head = heat.sizes()
+    painted, tips = [], []
+    size = 10.5 if len(heat.columns) <= 12 else 9.5
+    for i, row in enumerate(heat.cells):
+        line = []
+        for j, value in enumerate(row):
+            name, strength = heat.paint(value)
+            line.append(to_rgba(light(name), strength))
+            tips.append(heat.tip(i, j))
+            if heat.numbered:
+                ink = WHITE if strength > 0.55 and value is not None else light("ink")
+                at = (left + (j + 0.5) * cell, head + (i + 0.5) * tall)
+                axes.text(*at, heat.label(i, j), ha="center", va="center", color=ink, fontsize=size)
+        painted.append(line)
+    across = [left + j * cell for j in range(len(heat.columns) + 1)]
+    down = [head + i * tall for i in range(len(heat.rows) + 1)]
+    mesh = axes.pcolormesh(across, down, painted, edgecolors=light("bg"), linewidth=0.8)
+    sheet.tag(mesh, tips=tips)
+    for start, *_ in heat.spans()[1:]:
+        x = left + start * cell
+        axes.plot([x, x], [down[0], down[-1]], color=light("bg"), linewidth=3)
+
+
+def _key(sheet: Sheet, heat: Heat, top: float) -> None:
+    """Which colour stands for which value."""
+    from matplotlib.patches import Rectangle
+
+    axes = sheet.axes
+    left = heat.sizes()[2]
+    low, high = heat.ends
+    soft = light("soft")
+    axes.text(left - 7, top + 7, heat.show(low), ha="right", va="center", color=soft)
+    for k in range(9):
+        name, strength = heat.paint(low + (high - low) * k / 8)
+        box = Rectangle((left + 14 * k, top), 13, 14, facecolor=light(name), alpha=strength)
+        axes.add_patch(box)
+    axes.text(left + 134, top + 7, heat.show(high), va="center", color=soft)
