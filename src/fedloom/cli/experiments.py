@@ -18,6 +18,7 @@ from .options import (
     EncoderOption,
     Executor,
     Log,
+    Metric,
     Model,
     NoReport,
     Partition,
@@ -89,6 +90,7 @@ def compare(
     encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
+    metric: Metric = None,
     seeds: Seeds = "0",
     target: Target = None,
     set_: Set = None,
@@ -122,7 +124,7 @@ def compare(
         raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
     start = given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
     changes = _changes(set_, executor, workers)
-    changes |= given(rounds=rounds, precision=precision, data_root=data_root)
+    changes |= given(rounds=rounds, metric=metric, precision=precision, data_root=data_root)
     names = with_references(methods)
     configs = plan(names, _parse_seeds(seeds), start, changes)
     title = f"{', '.join(names)} on {configs[0].data}, {configs[0].partition}"
@@ -211,6 +213,7 @@ def sweep(
     encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
+    metric: Metric = None,
     seeds: Seeds = "0",
     set_: Set = None,
     out: SweepFolder = Path("runs/sweep"),
@@ -239,7 +242,7 @@ def sweep(
     values = parse_grid(grid)
     start = given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
     changes = _changes(set_, executor, workers)
-    changes |= given(rounds=rounds, precision=precision, data_root=data_root)
+    changes |= given(rounds=rounds, metric=metric, precision=precision, data_root=data_root)
     configs = plan(method, values, _parse_seeds(seeds), start, changes)
     title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"
     with watching(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from ..core.errors import FedloomError
 from . import bench, data, experiments, extend, features, flower, look, report, reproduce, run
-from .options import errors
+from .options import SECTIONS, errors
 
 # Every command stands here once, in the order in which people come to need them.
 PANELS = {
@@ -74,7 +74,6 @@ for command in (
     experiments.compare,
     experiments.sweep,
     reproduce.reproduce,
-    report.report,
     report.dash,
     look.methods,
     look.models,
@@ -83,6 +82,7 @@ for command in (
     extend.check,
 ):
     app.command()(command)
+app.command(epilog=f"The page has these sections: {SECTIONS}.")(report.report)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(flower.app, name="flower")

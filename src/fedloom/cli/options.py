@@ -36,6 +36,8 @@ EXECUTORS = listed("executors", "fedloom.executors")
 MODELS = listed("models", "fedloom.models", "register")
 PARTITIONS = listed("partitions", "fedloom.data.partitions", "register")
 READERS = listed("readers", "fedloom.data.readers")
+METRICS = listed("metrics", "fedloom.metrics", "metric")
+SECTIONS = listed("sections", "fedloom.report.sections", "section")
 
 Set = Annotated[
     list[str] | None,
@@ -81,6 +83,13 @@ Executor = Annotated[
     typer.Option(
         help=f"How clients are executed: {EXECUTORS}. `inplace` is one process, `pool` several, "
         "`auto` the quicker of the two."
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="The metric that comes first, chooses the round on validation data and stops early: "
+        f"{METRICS}. Default: accuracy."
     ),
 ]
 Precision = Annotated[

@@ -16,6 +16,7 @@ from .options import (
     EncoderOption,
     Executor,
     Log,
+    Metric,
     Model,
     NoReport,
     Partition,
@@ -69,6 +70,7 @@ def run(
     encoder: EncoderOption = None,
     clients: Clients = None,
     rounds: Rounds = None,
+    metric: Metric = None,
     seed: Seed = None,
     set_: Set = None,
     out: Out = None,
@@ -108,9 +110,8 @@ def run(
     )
     changes = parse_set(set_ or [])
     changes |= execution(executor or changes.get("executor"), workers)
-    changes |= given(
-        rounds=rounds, precision=precision, data_root=data_root, on_bad_file=on_bad_file
-    )
+    changes |= given(rounds=rounds, metric=metric, precision=precision)
+    changes |= given(data_root=data_root, on_bad_file=on_bad_file)
     config = configured(what, start, changes)
     folder = out or Path("runs") / _folder_name(config)
     finished = _execute(config, folder, log, fresh, not no_report, quiet or as_json)

@@ -159,11 +159,12 @@ class Registry(Generic[T]):
 
     def _files(self) -> Iterator[Path]:
         for package in self._packages:
-            spec = find_spec(package)
+            top, *inner = package.split(".")
+            spec = find_spec(top)  # of the whole name, it would import the packages above it
             if spec is None or spec.submodule_search_locations is None:
                 continue
             for folder in spec.submodule_search_locations:
-                yield from sorted(Path(folder).glob("*.py"))
+                yield from sorted(Path(folder, *inner).glob("*.py"))
 
     def _entry_points(self) -> list[EntryPoint]:
         return sorted(entry_points(group=self.group), key=lambda point: point.name)
