@@ -1,4 +1,4 @@
-"""How a round's time and memory grow with the number of clients, when 50 of them take part in each."""
+"""How a round's time and memory grow with the number of clients; 50 take part in each round."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,25 @@ from fedloom.models import Task, build
 from . import speed
 
 PARTICIPANTS = 50
-ROOT = (
-    Path(__file__).resolve().parents[1]
-)  # of the checkout, where `benchmarks` is found by child processes
+ROOT = Path(__file__).resolve().parents[1]  # child processes find `benchmarks` here
 ROUNDS = 4
 
 
 def vectors(clients: int, method: str) -> ClientWorker:
     """Clients with four samples of 16 numbers each and a linear head."""
-    rng, n = numpy_rng("growth", clients), 4 * clients
+    rng = numpy_rng("growth", clients)
+    n = 4 * clients
     data = Dataset(
-        name="made-up",
+        name="synthetic",
         x=torch.from_numpy(rng.normal(size=(n, 16)).astype(np.float32)),
         y=torch.from_numpy(rng.integers(0, 10, n)),
         domain=torch.zeros(n, dtype=torch.int64),
         test=torch.zeros(n, dtype=torch.bool),
         classes=tuple("0123456789"),
-        domains=("made-up",),
+        domains=("synthetic",),
     )
-    rows, none = np.arange(n), np.arange(0)
+    rows = np.arange(n)
+    none = np.arange(0)
     owners = tuple(Client(rows[4 * k : 4 * k + 4], none, none) for k in range(clients))
     torch.manual_seed(key("growth"))
     return ClientWorker(
@@ -64,38 +65,43 @@ def measure(
     many: int = 100_000,
     say: Callable[[str], object] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rounds of SCAFFOLD (every client keeps a state) with so many clients; each size in a process of its own."""
-    found = []
+    """Rounds of SCAFFOLD, whose clients keep a state; each number of clients has its own process."""
+    rows: list[dict[str, Any]] = []
     for kind, clients in [*(("images", n) for n in sizes), ("vectors", many)]:
         code = f"from benchmarks.growth import _alone; _alone({kind!r}, {clients})"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
         )
-        found.append({"kind": kind, "clients": clients, **json.loads(done.stdout)})
+        row = {"kind": kind, "clients": clients, **json.loads(done.stdout)}
+        rows.append(row)
         if say:
-            row = found[-1]
             say(
-                f"{clients:>7} clients of {kind:<7}  set-up {row['setup']:5.1f} s  a round {row['round']:5.2f} s  "
-                f"peak {row['mb']:5.0f} MB"
+                f"{clients:>7} clients of {kind:<7}  set-up {row['setup']:5.1f} s  "
+                f"a round {row['round']:5.2f} s  peak {row['mb']:5.0f} MB"
             )
-    if say and {100, 10_000} <= {r["clients"] for r in found}:
-        peak = {r["clients"]: r["mb"] for r in found}
+    peak = {row["clients"]: row["mb"] for row in rows}
+    if say and 100 in peak and 10_000 in peak:
         ratio = peak[10_000] / peak[100]
         missed = "" if ratio <= 1.2 else "; MISSED"
         say(f"peak with 10 000 clients / with 100: {ratio:.2f} (goal: at most 1.2{missed})")
-    return found
+    return rows
 
 
 def _alone(kind: str, clients: int) -> None:
-    """Some rounds in this process; prints seconds of set-up, of a round, and peak memory without the data."""
+    """Run some rounds in this process; print seconds of set-up and of a round, and peak memory.
+
+    Memory is without the data.
+    """
     torch.set_num_threads(1)
     start = time.perf_counter()
-    place = (
-        speed.worker(clients, 60, "scaffold") if kind == "images" else vectors(clients, "scaffold")
-    )
+    if kind == "images":
+        worker = speed.worker(clients, 60, "scaffold")
+    else:
+        worker = vectors(clients, "scaffold")
     ends = []
     with tempfile.TemporaryDirectory() as folder:
-        store, executor = Store(Path(folder)), Inplace(place)
+        store = Store(Path(folder))
+        executor = Inplace(worker)
 
         class Saving:
             def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
@@ -103,18 +109,12 @@ def _alone(kind: str, clients: int) -> None:
                 ends.append(time.perf_counter())
 
         ratio = min(1.0, PARTICIPANTS / clients)
-        engine = Engine(
-            place,
-            executor,
-            Schedule(rounds=ROUNDS, ratio=ratio, eval_every=ROUNDS),
-            [Saving()],
-            store,
-        )
-        made = time.perf_counter()
+        schedule = Schedule(rounds=ROUNDS, ratio=ratio, eval_every=ROUNDS)
+        engine = Engine(worker, executor, schedule, [Saving()], store)
+        ready = time.perf_counter()
         engine.run()
-    data = place.federation.data
-    taken = min(
-        b - a for a, b in zip([made, *ends[:-2]], ends[:-1], strict=True)
-    )  # the last one has evaluation too
+    data = worker.federation.data
+    without_evaluation = [ready, *ends[:-1]]  # the last round has evaluation too
+    seconds = min(b - a for a, b in pairwise(without_evaluation))
     memory = peak_memory_mb() - (data.x.nbytes + data.y.nbytes) / 1024**2
-    print(json.dumps({"setup": made - start, "round": taken, "mb": memory}))
+    print(json.dumps({"setup": ready - start, "round": seconds, "mb": memory}))

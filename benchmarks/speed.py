@@ -1,4 +1,4 @@
-"""Standing measurements of the engine: ratios of one run on one machine, for absolute times mean little elsewhere."""
+"""The engine against a bare loop, as ratios: seconds on one machine mean little on another."""
 
 from __future__ import annotations
 
@@ -34,31 +34,27 @@ from fedloom.metrics.cost import peak_memory_mb
 from fedloom.models import Task, build
 
 Say = Callable[[str], object]
-ROOT = (
-    Path(__file__).resolve().parents[1]
-)  # of the checkout, where `benchmarks` is found by child processes
+ROOT = Path(__file__).resolve().parents[1]  # child processes find `benchmarks` here
 
 
 def federation(clients: int, samples: int) -> Federation:
-    """Made-up grey 28x28 images; clients have nothing to be tested on, so that a round is training alone."""
+    """Synthetic grey 28x28 images without test samples, so that a round is training alone."""
     rng = numpy_rng("bench", clients)
     n = clients * samples
     data = Dataset(
-        name="made-up",
+        name="synthetic",
         x=torch.from_numpy(rng.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)),
         y=torch.from_numpy(rng.integers(0, 10, n)),
         domain=torch.zeros(n, dtype=torch.int64),
         test=torch.zeros(n, dtype=torch.bool),
         classes=tuple("0123456789"),
-        domains=("made-up",),
+        domains=("synthetic",),
     )
     none = np.arange(0)
-    return Federation(
-        data,
-        tuple(
-            Client(np.arange(k * samples, (k + 1) * samples), none, none) for k in range(clients)
-        ),
-    )
+    owners = []
+    for k in range(clients):
+        owners.append(Client(np.arange(k * samples, (k + 1) * samples), none, none))
+    return Federation(data, tuple(owners))
 
 
 def worker(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01) -> ClientWorker:
@@ -74,39 +70,44 @@ def worker(clients: int, samples: int, method: str = "fedavg", lr: float = 0.01)
 
 
 def bare_round(
-    place: ClientWorker, weights: dict[str, torch.Tensor], round: int
+    worker: ClientWorker, weights: dict[str, torch.Tensor], round: int
 ) -> dict[str, torch.Tensor]:
-    """FedAvg's round as one would write it by hand, over the same batches as the engine's."""
-    model = copy.deepcopy(place.model).to(memory_format=torch.contiguous_format).train()
-    data, total = place.federation.data, {n: torch.zeros_like(t) for n, t in weights.items()}
-    for k, client in enumerate(place.federation.clients):
+    """FedAvg's round as one would write it by hand, over the engine's batches."""
+    model = copy.deepcopy(worker.model).to(memory_format=torch.contiguous_format).train()
+    data = worker.federation.data
+    total = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    for k, client in enumerate(worker.federation.clients):
         model.load_state_dict(weights)
-        optimizer = torch.optim.SGD(model.parameters(), lr=place.training.lr)
+        optimizer = torch.optim.SGD(model.parameters(), lr=worker.training.lr)
         x = data.x[torch.from_numpy(client.train)].float().div_(255).sub_(0.5).div_(0.5)
         y = data.y[torch.from_numpy(client.train)]
-        steps = place.training.planned(len(y), 1.0)
-        for rows in batch_rows(
-            len(y), place.training, steps, ClientContext(place, k, round).rng("batches 0")
-        ):
+        steps = worker.training.planned(len(y), 1.0)
+        rng = ClientContext(worker, k, round).rng("batches 0")
+        for rows in batch_rows(len(y), worker.training, steps, rng):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
-        for n, t in model.state_dict().items():
-            total[n] += t / len(place.federation)
+        for name, tensor in model.state_dict().items():
+            total[name] += tensor / len(worker.federation)
     return total
 
 
 def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
-    """All figures. `say` is told each as soon as it is known."""
-    say = say or (lambda text: None)
-    if (load := os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0) > 0.5:
+    """All figures; `say` gets each as soon as it is measured."""
+    say = say or silent
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > 0.5:
         say(
-            f"this machine is busy (load {load:.1f}): the pool's figure will be too low; measure on a quiet one."
+            f"this machine is busy (load {load:.1f}): the pool's figure will be too low; "
+            "measure on a quiet one."
         )
-    return {
-        "overhead": overhead(20 if quick else 300, 1 if quick else 3, say),
-        "memory": memory(("fedavg",) if quick else ("fedavg", "scaffold"), 1 if quick else 3, say),
-    }
+    if quick:
+        return {"overhead": overhead(20, 1, say), "memory": memory(("fedavg",), 1, say)}
+    return {"overhead": overhead(300, 3, say), "memory": memory(("fedavg", "scaffold"), 3, say)}
+
+
+def silent(text: str) -> None:
+    """Says nothing."""
 
 
 def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
@@ -122,52 +123,57 @@ def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
         run = Engine(place, executor, Schedule(rounds=1))
         start = time.perf_counter()
         run.run()
-        took = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         reached["engine"] = run.server.tree("model")
-        return took
+        return seconds
 
     for repeat in range(repeats + 1):  # the first time warms up and does not count
         start = time.perf_counter()
         reached["bare"] = bare_round(place, first, 1)
-        taken = {
+        turn = {
             "bare": time.perf_counter() - start,
             "inplace": engine(Inplace(place)),
             "pool": engine(pool),
         }
-        for name, seconds in taken.items():
-            times[name] += [seconds] * bool(repeat)
+        if repeat > 0:
+            for name, seconds in turn.items():
+                times[name].append(seconds)
     pool.close()
-    apart = max(float((reached["engine"][n] - t).abs().max()) for n, t in reached["bare"].items())
-    best = {name: min(all_) for name, all_ in times.items()}
+    difference = 0.0
+    for name, tensor in reached["bare"].items():
+        difference = max(difference, float((reached["engine"][name] - tensor).abs().max()))
+    best = {name: min(seconds) for name, seconds in times.items()}
     figures = {
-        **{f"{name}_seconds": s for name, s in best.items()},
+        **{f"{name}_seconds": seconds for name, seconds in best.items()},
         "inplace_over_bare": best["inplace"] / best["bare"],
         "pool_speedup": best["inplace"] / best["pool"],
-        "largest_difference_of_weights": apart,
+        "largest_difference_of_weights": difference,
     }
     say(f"one FedAvg round, 20 clients x {samples} samples, 4-layer CNN, batch 10, one thread:")
     say(
-        f"  bare PyTorch loop {best['bare']:.2f} s, inplace {best['inplace']:.2f} s, pool of 2 {best['pool']:.2f} s"
+        f"  bare PyTorch loop {best['bare']:.2f} s, inplace {best['inplace']:.2f} s, "
+        f"pool of 2 {best['pool']:.2f} s"
     )
-    slower, faster = figures["inplace_over_bare"], figures["pool_speedup"]
+    slower = figures["inplace_over_bare"]
+    faster = figures["pool_speedup"]
     say(f"  inplace / bare loop: {slower:.3f} (goal: at most 1.10{_missed(slower <= 1.10)})")
-    say(
-        f"  pool of 2 against inplace: {faster:.2f} times as fast (goal: at least 1.6{_missed(faster >= 1.6)})"
-    )
-    say(f"  same work: weights agree to {apart:.1e}")
+    goal = f"goal: at least 1.6{_missed(faster >= 1.6)}"
+    say(f"  pool of 2 against inplace: {faster:.2f} times as fast ({goal})")
+    say(f"  same work: weights agree to {difference:.1e}")
     return figures
 
 
 def memory(methods: Sequence[str], rounds: int, say: Say) -> dict[str, Any]:
-    """Peak memory, data excluded, with 100 and with 1000 clients, 50 participants a round; each in its own process."""
+    """Peak memory without the data, with 100 and with 1000 clients, 50 of them in each round."""
     figures: dict[str, Any] = {}
     for method in methods:
         peaks = {n: _peak(method, n, rounds) for n in (100, 1000)}
-        figures[method] = {"mb": peaks, "ratio": peaks[1000] / peaks[100]}
+        ratio = peaks[1000] / peaks[100]
+        figures[method] = {"mb": peaks, "ratio": ratio}
         say(f"peak memory of {method}, 50 participants a round, data excluded:")
         say(
             f"  100 clients {peaks[100]:.0f} MB, 1000 clients {peaks[1000]:.0f} MB, "
-            f"ratio {(ratio := figures[method]['ratio']):.2f} (goal: at most 1.3{_missed(ratio <= 1.3)})"
+            f"ratio {ratio:.2f} (goal: at most 1.3{_missed(ratio <= 1.3)})"
         )
     return figures
 
@@ -177,6 +183,7 @@ def _missed(met: bool) -> str:
 
 
 def _peak(method: str, clients: int, rounds: int) -> float:
+    """The peak memory of a run in a process of its own."""
     code = f"from benchmarks.speed import _alone; _alone({method!r}, {clients}, {rounds})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
@@ -187,15 +194,14 @@ def _peak(method: str, clients: int, rounds: int) -> float:
 def _alone(method: str, clients: int, rounds: int) -> None:
     """Run in this process and print its peak memory without the data."""
     place = worker(clients, 60, method)
+    schedule = Schedule(rounds=rounds, ratio=50 / clients)
     with tempfile.TemporaryDirectory() as folder:
-        store, executor = Store(Path(folder)), Inplace(place)
+        store = Store(Path(folder))
 
         class Saving:
             def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
                 store.save(Checkpoint(engine.round, engine.server, {"bytes": engine.bytes}))
 
-        Engine(
-            place, executor, Schedule(rounds=rounds, ratio=50 / clients), [Saving()], store
-        ).run()
+        Engine(place, Inplace(place), schedule, [Saving()], store).run()
     data = place.federation.data
     print(json.dumps(peak_memory_mb() - (data.x.nbytes + data.y.nbytes) / 1024**2))

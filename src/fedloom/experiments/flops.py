@@ -1,4 +1,4 @@
-"""What local training costs in floating-point operations, counted once per method and not during its runs."""
+"""What local training costs in floating-point operations, counted once per method after its runs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,44 @@ from ..engine.setup import Trained
 
 
 def flops_per_round(run: Run, federation: Federation) -> float | None:
-    """Operations of all participants' local training in an average round, forwards and backwards; None if never run.
+    """Operations of all participants' local training in an average round, forwards and backwards.
 
-    One client works one more round from the run's last checkpoint, with a single full batch of its data, while torch
-    counts matrix products and convolutions; the figure is scaled to all samples. What the server computes and
-    evaluation are not in it.
+    The largest client works one more round from the run's last checkpoint, with a single full batch
+    of its data, while torch counts matrix products and convolutions; the figure is scaled to all
+    samples. The server's work and evaluation do not count. None if the run never started.
     """
     if run.folder is None or not begun(run.folder):
         return None
-    config, sizes = run.config, [len(c.train) for c in federation.clients]
+    config = run.config
+    sizes = [len(client.train) for client in federation.clients]
     k = sizes.index(max(sizes))
     batch = min(config.training.batch, sizes[k])
-    owner = replace(federation.clients[k], train=federation.clients[k].train[:batch])
-    small = replace(
-        federation, clients=(*federation.clients[:k], owner, *federation.clients[k + 1 :])
-    )
-    trained = Trained.from_folder(run, images=small)
-    method, round = trained.setup.method, trained.round + 1
-    down = method.download(trained.server.replace(round=round), k)
-    # Steps of linear layers are products that are added in place, which the counter does not know by itself.
-    steps = {torch.ops.aten.addmm_: lambda w, g, x, **_: 2 * g[0] * g[1] * x[1]}
-    with FlopCounterMode(display=False, custom_mapping=steps) as counter:
-        method.client(down, trained.store.get(k), ClientContext(trained.setup.worker, k, round))
-    share = (config.schedule.ratio + (config.schedule.ratio_max or config.schedule.ratio)) / 2
+    clients = list(federation.clients)
+    clients[k] = replace(clients[k], train=clients[k].train[:batch])
+    trained = Trained.from_folder(run, images=replace(federation, clients=tuple(clients)))
+    flops = _one_more_round(trained, k)
     # With a fixed number of steps a client's work does not grow with its data.
-    clients = sum(1 for n in sizes if n) if config.training.steps else sum(sizes) / batch
-    return float(counter.get_total_flops()) * clients * share
+    batches = sum(sizes) / batch
+    if config.training.steps:
+        batches = sum(size > 0 for size in sizes)
+    schedule = config.schedule
+    share = (schedule.ratio + (schedule.ratio_max or schedule.ratio)) / 2
+    return flops * batches * share
+
+
+def _one_more_round(trained: Trained, k: int) -> float:
+    method = trained.setup.method
+    round = trained.round + 1
+    down = method.download(trained.server.replace(round=round), k)
+    local = ClientContext(trained.setup.worker, k, round)
+    with FlopCounterMode(display=False, custom_mapping=_STEPS) as counter:
+        method.client(down, trained.store.get(k), local)
+    return float(counter.get_total_flops())
+
+
+def _flops_of_step(weight: torch.Size, gradient: torch.Size, x: torch.Size, **_: object) -> int:
+    return 2 * gradient[0] * gradient[1] * x[1]
+
+
+# Linear layers take steps by products that are added in place, which the counter does not know.
+_STEPS = {torch.ops.aten.addmm_: _flops_of_step}
