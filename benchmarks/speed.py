@@ -111,7 +111,7 @@ def silent(text: str) -> None:
 
 
 def overhead(samples: int, repeats: int, say: Say) -> dict[str, float]:
-    """Seconds of one round: bare loop, `inplace`, `pool` with two workers, taken in turns, the quickest of each."""
+    """Seconds of one round in turns: bare loop, `inplace`, `pool` of two; the quickest counts."""
     place = worker(20, samples)
     first = {n: t.clone() for n, t in place.first.items()}
     pool = Pool(place, 2)

@@ -170,7 +170,9 @@ class Metric:
         return a > b if self.higher else a < b
 
 
-METRICS: Registry[Metric] = Registry("metric", "fedloom.metrics", "fedloom.metrics")
+METRICS: Registry[Metric] = Registry(
+    "metric", "fedloom.metrics", "fedloom.metrics", decorator="metric"
+)
 
 
 def metric(
