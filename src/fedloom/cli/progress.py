@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from ..engine.engine import Engine
+from ..metrics.registry import DEFAULT, METRICS
 
 MINUTE = 60.0
 
@@ -98,9 +99,9 @@ class Watch:
         if not record:
             return
         if self.live:
-            self._bar.update(self._task, accuracy=accuracy_line(record))
+            self._bar.update(self._task, accuracy=accuracy_line(record, engine.schedule.metric))
         elif not self.quiet:
-            self._print_round(engine, accuracy_line(record))
+            self._print_round(engine, accuracy_line(record, engine.schedule.metric))
 
     def _print_round(self, engine: Engine, text: str) -> None:
         self._last_line = time.monotonic()
@@ -109,10 +110,14 @@ class Watch:
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
 
-def accuracy_line(record: dict[str, Any]) -> str:
-    """A round's accuracies in a few words."""
+def accuracy_line(record: dict[str, Any], metric: str = DEFAULT) -> str:
+    """A round's values of the headline metric in a few words."""
+    headline = METRICS.find(metric)
     parts = []
     for name in ("personal", "common"):
         if record.get(name):
-            parts.append(f"{name} {100 * record[name]['accuracy_mean']:.1f} %")
+            value = headline.shown(record[name].get(headline.key))
+            parts.append(f"{name} {value}{' %' if headline.unit == 'percent' else ''}")
+    if parts and metric != DEFAULT:
+        parts.insert(0, metric)
     return "  ".join(parts) or "no test samples"

@@ -195,7 +195,11 @@ def _print_run(run: Run, quiet: bool, as_json: bool) -> None:
         return
     from .progress import accuracy_line
 
-    accuracy = accuracy_line(run.metrics[-1]) if run.metrics else "nothing evaluated"
+    accuracy = (
+        accuracy_line(run.metrics[-1], run.config.schedule.metric)
+        if run.metrics
+        else "nothing evaluated"
+    )
     line = f"{run.config.method}: {accuracy} after round {run.summary['rounds']}"
     best = run.summary["chosen_rounds"].get("best_by_validation")
     if best:

@@ -29,7 +29,7 @@ def summary(run: Run, worker: ClientWorker) -> dict[str, Any]:
         "rounds": run.metrics[-1]["round"] if run.metrics else 0,
         "clients": len(run.federation["clients"]),
         "stage": worker.method.traits.stage,
-        **summarise_run(run.metrics, run.timing),
+        **summarise_run(run.metrics, run.timing, config.schedule.metric),
         "better_than_local": None,
         "versions": versions(),
         "hash": config.hash(),

@@ -1,4 +1,4 @@
-"""How well groups of clients that a method found fit their domains, which only the evaluation knows."""
+"""How well a method's groups of clients match their domains, which only the evaluation sees."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from collections.abc import Sequence
 def clustering_accuracy(groups: Sequence[int], domains: Sequence[str | None]) -> float | None:
     """The share of clients whose domain is the most frequent one in their group.
 
-    A negative group is none: such clients, and those of several domains, do not count. None if nobody is left.
+    A negative group is none: such clients, and those of several domains, do not count. None if
+    nobody is left.
     """
-    known = [(g, d) for g, d in zip(groups, domains, strict=True) if g >= 0 and d is not None]
-    if not known:
+    members: dict[int, Counter[str]] = {}
+    for group, domain in zip(groups, domains, strict=True):
+        if group >= 0 and domain is not None:
+            members.setdefault(group, Counter())[domain] += 1
+    clients = sum(count.total() for count in members.values())
+    if not clients:
         return None
-    right = sum(max(Counter(d for h, d in known if h == g).values()) for g in {g for g, _ in known})
-    return right / len(known)
+    right = sum(max(count.values()) for count in members.values())
+    return right / clients

@@ -1,4 +1,4 @@
-"""What a run costs: memory, and the names of the figures that depend on the machine."""
+"""What a run costs in memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 def peak_memory_mb(workers: Iterable[int] = ()) -> float:
     """Peak resident memory of this process and of the worker processes with these ids, in MB."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-        1024**2 if sys.platform == "darwin" else 1024
-    )
-    return own + sum(_peak_of(pid) for pid in workers)
+    per_megabyte = 1024**2 if sys.platform == "darwin" else 1024
+    here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / per_megabyte
+    return here + sum(_peak_of(pid) for pid in workers)
 
 
 def _peak_of(pid: int) -> float:
@@ -28,6 +27,6 @@ def _peak_of(pid: int) -> float:
 
 
 def forget_peak() -> None:
-    """Let this process's peak memory start anew, where the system allows it (Linux), so that runs do not inherit it."""
+    """Let this process's peak memory start anew, so that a run does not inherit it (Linux only)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

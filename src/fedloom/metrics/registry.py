@@ -73,7 +73,7 @@ class Answers:
     def count(
         self, cells: np.ndarray, number: int, weights: np.ndarray | None = None
     ) -> np.ndarray:
-        """How many samples of each client fall into each of `number` cells, or their weights' sum."""
+        """How many samples of each client fall into each of `number` cells, or their weight."""
         if self.clients > 1:
             cells = cells + number * self.owner
         rows = np.bincount(cells, weights, minlength=number * self.clients)

@@ -20,7 +20,7 @@ from .registry import Answers, Tally, metric, plain
 
 
 def confusion(pred: Tensor, target: Tensor, classes: int) -> Tensor:
-    """How often each true class (row) is predicted as each class (column): C x C, over all pixels."""
+    """How often each true class (row) is predicted as each class (column), C x C."""
     if pred.shape != target.shape:
         raise FedloomError(
             f"predictions of shape {tuple(pred.shape)} do not fit targets of shape "

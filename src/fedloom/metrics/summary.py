@@ -1,95 +1,126 @@
-"""A run's figures at three rounds: the last, the one chosen on validation data, and the best on test data."""
+"""A run's figures at three rounds: the last, the best on validation data, the best on test data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-Chosen = dict[str, float | None]
+from .registry import DEFAULT, METRICS, Metric, headline
+
+Record = dict[str, Any]
+Chosen = dict[str, Any]  # by the name of a chosen round, a figure at it
 SPREADS = ("domain_avg", "domain_std", "sigma_type", "sigma_client", "worst_client")
+ACCURACIES = ("accuracy_mean", "accuracy_weighted", "accuracy_std")
 
 
-def summarise_run(metrics: list[dict[str, Any]], timing: list[dict[str, Any]]) -> dict[str, Any]:
-    """The part of `summary.json` that is computed from the metrics.
+def summarise_run(
+    metrics: list[Record], timing: list[Record], metric: str = DEFAULT
+) -> dict[str, Any]:
+    """The part of `summary.json` that is computed from the lines of metrics.
 
-    `best` is picked with test data and therefore optimistic; `best_by_validation` is null without validation data.
+    `metric` chooses the rounds. `best` is picked with test data and therefore optimistic;
+    `best_by_validation` is null without validation data.
     """
-    total = metrics[-1]["bytes_total"] if metrics else {"up": 0, "down": 0}
-    rounds = metrics[-1]["round"] if metrics else 0
-    cost = {
-        "bytes": {
-            way: {"total": n, "per_round": n / rounds if rounds else 0} for way, n in total.items()
-        },
-        "floats": metrics[-1].get("floats")
-        if metrics
-        else None,  # up and down, per client in the last round
-        "seconds": round(sum(t["seconds"] for t in timing), 3),
-        "spent": {
-            who: round(sum(t["spent"].get(who, 0.0) for t in timing if "spent" in t), 3)
-            for who in ("clients", "server", "evaluation")
-        },
-        "seconds_per_round": round(sum(t["seconds"] for t in timing) / rounds, 4)
-        if rounds
-        else None,
-        "peak_rss_mb": round(max((t["peak_rss_mb"] for t in timing), default=0.0), 1),
-    }
+    cost = _cost(metrics, timing)
     if not metrics or not metrics[-1]["personal"]:
         return {"chosen_rounds": {}, "personal": {}, "common": None, "domains": {}, **cost}
-    chosen = {
-        "last": metrics[-1],
-        "best": max(metrics, key=lambda m: m["personal"]["accuracy_mean"]),
-        "best_by_validation": None,
-    }
-    held = [m for m in metrics if m["validation"]["personal"] is not None]
-    if held:
-        chosen["best_by_validation"] = max(held, key=lambda m: m["validation"]["personal"])
-
-    def pick(who: str, figure: str, *inner: str) -> Chosen:
-        found: Chosen = {}
-        for name, record in chosen.items():
-            value = record[who][figure] if record else None
-            for key in inner:
-                value = value[key] if value else None
-            found[name] = value
-        return found
-
-    def figures(who: str) -> dict[str, Any]:
-        names = metrics[-1][who]["domains"]
-        return {"domains": {d: pick(who, "domains", d) for d in names}} | {
-            s: pick(who, s) for s in SPREADS
-        }
-
-    clustered = {}
-    if any("clustering" in m for m in metrics):
-        clustered = {
-            "clustering": {
-                n: record.get("clustering") if record else None for n, record in chosen.items()
-            }
-        }
-    common = None
-    if metrics[-1]["common"]:
-        common = {"accuracy": pick("common", "accuracy_mean"), **figures("common")}
-    return {
+    chosen = _chosen(metrics, headline(metric))
+    last = metrics[-1]
+    summary: dict[str, Any] = {
+        "metric": metric,
         "chosen_rounds": {
             name: record["round"] if record else None for name, record in chosen.items()
         },
-        "personal": {
-            a: pick("personal", a) for a in ("accuracy_mean", "accuracy_weighted", "accuracy_std")
-        },
-        "before": {"accuracy_mean": pick("before", "accuracy_mean")},
-        "after": {"accuracy_mean": pick("after", "accuracy_mean")},
-        "common": common,
-        "figures": _own(metrics),
-        **figures("personal"),
-        **clustered,
-        **cost,
+        "personal": _all_metrics(chosen, "personal", ACCURACIES),
+        "before": {"accuracy_mean": _pick(chosen, "before", "accuracy_mean")},
+        "after": {"accuracy_mean": _pick(chosen, "after", "accuracy_mean")},
+        "common": None,
+        "figures": _figures_of_method(metrics),
+        "remarks": last["personal"].get("remarks", []),
+        **_by_domain(chosen, "personal"),
+    }
+    if last["common"]:
+        common = {"accuracy": _pick(chosen, "common", "accuracy_mean")}
+        summary["common"] = common | _all_metrics(chosen, "common") | _by_domain(chosen, "common")
+    if any("clustering" in record for record in metrics):
+        summary["clustering"] = {
+            name: record.get("clustering") if record else None for name, record in chosen.items()
+        }
+    return summary | cost
+
+
+def _chosen(metrics: list[Record], metric: Metric) -> dict[str, Record | None]:
+    """The rounds to look at; of rounds that are equally good, the first."""
+    sign = 1 if metric.higher else -1
+    tested = [m for m in metrics if m["personal"].get(metric.key) is not None]
+    held = [m for m in metrics if m["validation"]["personal"] is not None]
+    return {
+        "last": metrics[-1],
+        "best": max(tested, key=lambda m: sign * m["personal"][metric.key], default=None),
+        "best_by_validation": max(
+            held, key=lambda m: sign * m["validation"]["personal"], default=None
+        ),
     }
 
 
-def _own(metrics: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def _pick(chosen: dict[str, Record | None], who: str, *path: str) -> Chosen:
+    """A figure at each of the chosen rounds."""
+    values: Chosen = {}
+    for name, record in chosen.items():
+        value: Any = record[who] if record else None
+        for key in path:
+            value = value.get(key) if value else None
+        values[name] = value
+    return values
+
+
+def _all_metrics(
+    chosen: dict[str, Record | None], who: str, first: Sequence[str] = ()
+) -> dict[str, Chosen]:
+    """Every metric that the last line has: the mean over clients, all samples, each class."""
+    last = chosen["last"] or {}
+    keys = list(first)
+    for name, metric in METRICS.items():
+        if name != DEFAULT:
+            keys += [metric.key, f"{name}_pooled", f"{name}_classes"]
+    return {key: _pick(chosen, who, key) for key in keys if key in last[who]}
+
+
+def _by_domain(chosen: dict[str, Record | None], who: str) -> dict[str, Any]:
+    last = chosen["last"] or {}
+    figures: dict[str, Any] = {
+        "domains": {name: _pick(chosen, who, "domains", name) for name in last[who]["domains"]}
+    }
+    for name in SPREADS:
+        figures[name] = _pick(chosen, who, name)
+    return figures
+
+
+def _cost(metrics: list[Record], timing: list[Record]) -> dict[str, Any]:
+    """What the run has sent, and how long and how large it was."""
+    last: Record = metrics[-1] if metrics else {"round": 0, "bytes_total": {"up": 0, "down": 0}}
+    rounds = last["round"]
+    seconds = sum(line["seconds"] for line in timing)
+    sent = {}
+    for way, number in last["bytes_total"].items():
+        sent[way] = {"total": number, "per_round": number / rounds if rounds else 0}
+    spent = {}
+    for who in ("clients", "server", "evaluation"):
+        spent[who] = round(sum(line.get("spent", {}).get(who, 0.0) for line in timing), 3)
+    return {
+        "bytes": sent,
+        "floats": last.get("floats"),  # up and down, per client in the last round
+        "seconds": round(seconds, 3),
+        "spent": spent,
+        "seconds_per_round": round(seconds / rounds, 4) if rounds else None,
+        "peak_rss_mb": round(max((line["peak_rss_mb"] for line in timing), default=0.0), 1),
+    }
+
+
+def _figures_of_method(metrics: list[Record]) -> dict[str, dict[str, float]]:
     """The method's own figures: after the last round, and the least and the most of all rounds."""
-    names = dict.fromkeys(name for m in metrics for name in m.get("figures", ()))
-    seen = {
-        name: [m["figures"][name] for m in metrics if name in m.get("figures", ())]
-        for name in names
-    }
-    return {name: {"last": v[-1], "least": min(v), "most": max(v)} for name, v in seen.items()}
+    values: dict[str, list[float]] = {}
+    for record in metrics:
+        for name, value in record.get("figures", {}).items():
+            values.setdefault(name, []).append(value)
+    return {name: {"last": v[-1], "least": min(v), "most": max(v)} for name, v in values.items()}
