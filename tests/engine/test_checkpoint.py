@@ -341,7 +341,9 @@ def test_identical_histories_give_identical_folders(tmp_path: Path) -> None:
     assert files(tmp_path / "a") != files(tmp_path / "e")
 
 
-def test_loading_changes_nothing_and_tidying_removes_what_a_killed_writer_left(fresh: Callable[[], Path]) -> None:
+def test_loading_changes_nothing_and_tidying_removes_what_a_killed_writer_left(
+    fresh: Callable[[], Path],
+) -> None:
     folder = fresh()
     before = files(folder)
     (folder / ".x.tmp").write_bytes(b"half")

@@ -18,7 +18,16 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import METHODS, find, make, method, names
 from fedloom.core.method import Method, Traits
 from fedloom.data import partitions
-from fedloom.engine.config import SECTIONS, Config, Execution, _place, build, parse_set, read
+from fedloom.engine.config import (
+    SECTIONS,
+    Config,
+    Execution,
+    _place,
+    affecting,
+    build,
+    parse_set,
+    read,
+)
 from fedloom.engine.schedule import Schedule
 
 
@@ -601,3 +610,20 @@ def test_every_method_can_be_found() -> None:
     assert len(names()) >= 6
     for name in names():
         assert find(name).name == name
+
+
+def test_the_hash_and_the_federation_follow_from_what_settings_affect() -> None:
+    assert affecting("nothing") == {"format", "execution", "schedule.checkpoint_every"}
+    plain = build({"method": "fedavg"})
+    assert plain.hash() == build({}, {"workers": 5, "checkpoint_every": 3}).hash()
+    assert plain.data_key() == build({}, {"lr": 1.0, "rounds": 3, "width": 8}).data_key()
+    for change in ({"seed": 1}, {"limit_train": 5}, {"clients": 3}, {"partition": "iid"}):
+        assert plain.data_key() != build({}, change).data_key()
+        assert plain.hash() != build({}, change).hash()
+
+
+def test_hashes_stay_as_they_are() -> None:
+    """Folders are named after them."""
+    assert build({"method": "fedprox"}, {"mu": 0.3}).hash() == "fc573444d358ec95"
+    assert build({"seed": 3}, {"executor": "pool", "eval_every": 3}).hash() == "628e9f8c8be6d09b"
+    assert build({}, {"metric": "nll"}).hash() != build({}).hash()

@@ -47,14 +47,14 @@ class Source(BaseModel):
     on_bad_file: Literal["refuse", "skip"] = setting(
         "refuse", "An unreadable image is named either way."
     )
-    flatten: bool = setting(False, "Images as plain vectors.")
+    flatten: bool = setting(False, "Whether images are read as plain vectors.")
     only_domains: Names | None = setting(None, "These domains, in this order.")
     only_classes: Names | None = setting(None, "These classes, in this order.")
     limit_train: Count | None = setting(
         None, "So many training samples of each class and domain, the first ones."
     )
     limit_test: Count | None = setting(None, "The same for the test part.")
-    length: Count = setting(200, "Words of a text.")
+    length: Count = setting(200, "The number of words that a text is cut or filled to.")
     words: Count | None = setting(
         None, "Size of the vocabulary; None: every word of the training texts."
     )
@@ -66,7 +66,7 @@ class Source(BaseModel):
     )
     label_noise: Share = setting(0.0, "Share of wrong training labels.")
     image_noise: Literal["gaussian", "laplace", "exponential"] | None = setting(
-        None, "On training samples."
+        None, "The kind of noise that is added to training samples."
     )
     noise_coefficient: Share = setting(0.1, "Share of the noise in a noisy sample.")
     noise_scale: NotNegative = setting(0.05, "Of the distribution it is drawn from.")

@@ -1,14 +1,15 @@
-"""Checkpoints: the server and every client's state, written so that a kill at any moment loses nothing.
+"""Checkpoints: the server and all clients' states, written so that a kill loses nothing.
 
-A checkpoint is a manifest `round-000007.json` that names safetensors files by their content. The files
-are written first, each whole or not at all, and the manifest last. The previous manifest and its files
-stay until the next one is written. A manifest holds a checksum of every file and one of itself.
-Nothing is pickled. `Store.load` only reads; `tidy` and `save` remove what is damaged or not needed.
+A checkpoint is a manifest `round-000007.json` that names safetensors files by their content. The
+files are written first, each whole or not at all, and the manifest last. The previous manifest and
+its files stay until the next one is written. A manifest holds a checksum of every file and one of
+itself. Nothing is pickled. `Store.load` only reads; `tidy` and `save` remove what is damaged or not
+needed.
 
 The system keeps what a killed process has written; only a power cut loses what has not reached the
 disk. Waiting for the disk in every round can take longer than the round (80 clients with 4 MB each),
-so the store waits every `SYNC` seconds and at the end. The last checkpoint that is certainly on the
-disk is kept too.
+so the store waits every `SYNC` seconds and at the end. The last checkpoint that is certainly on
+the disk is kept too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a run: strict, complete, the same as a TOML file, as flags and as keyword arguments."""
+"""The settings of a run: strict, complete, and the same in a TOML file, as flags and as keywords."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .. import models
@@ -21,23 +22,31 @@ from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
 from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
-from ..metrics.registry import DEFAULT
 from .schedule import Schedule
 
-FORMAT = 1  # of run folders; raised when a folder written before can no longer be read
+# Settings that fedloom did not always have. At their defaults they are no part of the hash, so that
+# the folders of older runs keep their names.
+LATER = ("schedule.metric",)
+FORMAT = 1  # of run folders; raised when folders of earlier versions can no longer be read
 
 
 class Execution(BaseModel):
-    """Where and how fast; no setting here changes a result."""
+    """Where a run is computed and how fast; no setting here changes a result."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     executor: str = setting(
         "inplace",
-        "Inplace (one process), pool (workers), auto (the quicker), vmap (small heads) or debug.",
+        "How clients are executed: inplace (one process), pool (worker processes), auto (the "
+        "quicker of these), vmap (small heads, stacked) or debug.",
+        affects="nothing",
     )
-    workers: Count = setting(2, "Processes of the pool.")
-    data_root: str | None = setting(None, "Where known data sets lie; None: FEDLOOM_DATA.")
+    workers: Count = setting(2, "The number of processes in the pool.", affects="nothing")
+    data_root: str | None = setting(
+        None,
+        "The folder with the known data sets; without it, FEDLOOM_DATA names it.",
+        affects="nothing",
+    )
 
 
 class Config(BaseModel):
@@ -45,115 +54,158 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = setting("fedavg", "A name (`fedloom methods`) or a Python file.")
+    method: str = setting(
+        "fedavg", "The method: a name (`fedloom methods` lists them) or a Python file."
+    )
     preset: str = setting(
         "paper",
-        "A method's settings as its paper has them, or `official`: as its authors' code has them.",
+        "The origin of the method's defaults: `paper`, or `official` for its authors' code.",
     )
-    data: str = setting("digits4", "A name (`fedloom data list`) or a path.")
+    data: str = setting(
+        "digits4",
+        "The data set: a name (`fedloom data list` lists them) or a path.",
+        affects="data",
+    )
     partition: str = setting(
-        "auto", "How samples are dealt out; auto: a PFLlib folder as it stands, else by domains."
+        "auto",
+        "How samples are dealt out to clients; `auto` keeps the clients of a PFLlib folder and "
+        "deals everything else out by domains.",
+        affects="data",
     )
     encoder: str | None = setting(
-        None, "Frozen encoders by name, with commas between them: clients get features, not images."
+        None,
+        "Frozen encoders, separated by commas; clients then have features in place of images.",
+        affects="data",
     )
     views: Count = setting(
-        1, "Cached views per image, by the augmentations of [training], where there is an encoder."
+        1,
+        "The number of cached views per image, made by the augmentations of [training]; it needs "
+        "an encoder.",
+        affects="data",
     )
-    pixels: bool = setting(False, "Keep the encoder's input in front of its features.")
+    pixels: bool = setting(
+        False, "Whether the encoder's input is kept in front of its features.", affects="data"
+    )
     model: str = setting(
         "auto",
-        "The network; auto: what fits the data (cnn, mlp, fasttext or unet; linear on features).",
+        "The network; `auto` takes what fits the data (cnn, mlp, fasttext or unet; linear on "
+        "features).",
     )
-    clients: Count | None = setting(None, "How many; by default the partition's own number.")
-    seed: int = setting(0, "Everything random comes from it.")
+    clients: Count | None = setting(
+        None, "The number of clients; without it, the partition decides.", affects="data"
+    )
+    seed: int = setting(0, "The number that everything random depends on.", affects="data")
     validation: Share = setting(
-        0.1, "Share of each client's training data held out to choose rounds."
+        0.1,
+        "The share of each client's training samples that is held out to choose rounds.",
+        affects="data",
     )
     split: Literal["official", "merged"] = setting(
-        "official", "The data set's own test part, or train and test merged and cut."
+        "official",
+        "Whether the data set's own test part is kept, or both parts are merged and cut anew.",
+        affects="data",
     )
     merged_share: Annotated[float, Field(gt=0, lt=1)] = setting(
-        0.75, "Of each client's data, where train and test are merged."
+        0.75,
+        "The share of each client's samples that it trains on, if train and test are merged.",
+        affects="data",
     )
-    format: int = setting(FORMAT, "Of the run folder.")
-    source: Source = Source()
-    schedule: Schedule = Schedule()
-    training: Training = Training()
-    hyper: dict[str, Any] = setting({}, "The method's own settings.")
-    partitioning: dict[str, Any] = {}
-    network: dict[str, Any] = setting({}, "Options of the model.")
-    execution: Execution = Execution()
+    format: int = setting(
+        FORMAT, "The format of the run folder, set by fedloom.", affects="nothing"
+    )
+    source: Source = setting(Source(), "How the samples are read.", affects="data")
+    schedule: Schedule = setting(Schedule(), "Rounds, who takes part, when it is evaluated.")
+    training: Training = setting(Training(), "How a client trains in a round.")
+    hyper: dict[str, Any] = setting({}, "The settings of the method itself.")
+    partitioning: dict[str, Any] = setting({}, "The options of the partition.", affects="data")
+    network: dict[str, Any] = setting({}, "The options of the model.")
+    execution: Execution = setting(
+        Execution(), "Where and how fast the run is computed.", affects="nothing"
+    )
 
     def what(self) -> dict[str, Any]:
-        """The settings that decide results, as plain values: not where the run goes on, nor how often it is saved."""
-        left_out: Any = {"execution": True, "format": True, "schedule": {"checkpoint_every"}}
-        if self.schedule.metric == DEFAULT:  # so that runs made before the setting keep their hash
-            left_out["schedule"].add("metric")
-        body = self.model_dump(mode="json", exclude=left_out)
-        return cast(dict[str, Any], json.loads(json.dumps(body, sort_keys=True)))
+        """The settings that can change a result, as plain values."""
+        return self._without(affecting("nothing"))
 
     def hash(self) -> str:
         """Names what is computed: equal for runs whose results must be equal."""
-        return hashlib.sha256(json.dumps(self.what(), sort_keys=True).encode()).hexdigest()[:16]
+        body = self.what()
+        for name in LATER:
+            section, _, key = name.partition(".")
+            if body[section][key] == getattr(getattr(Config(), section), key):
+                del body[section][key]
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+    def data_key(self) -> str:
+        """Names the samples that clients have: equal for configs with the same federation."""
+        body = self._without(affecting("nothing", "result"))
+        if self.encoder:
+            body["augment"] = list(self.training.augment)
+        return json.dumps(body, sort_keys=True)
 
     def toml(self) -> str:
         """The config as a file that `fedloom run FILE` runs again."""
-        body = self.model_dump(mode="json", exclude_none=True)
-        plain = {k: v for k, v in body.items() if not isinstance(v, dict)}
-        tables = {k: v for k, v in body.items() if isinstance(v, dict) and v}
-        lines = [f"{k} = {_toml(v)}" for k, v in plain.items()]
-        for name, table in tables.items():
-            lines += [
-                "",
-                f"[{name}]",
-                *(f"{k} = {_toml(v)}" for k, v in table.items() if v is not None),
-            ]
-        return "\n".join(lines) + "\n"
+        body: dict[str, Any] = {}
+        for key, value in json.loads(self.model_dump_json()).items():
+            if isinstance(value, dict):  # TOML has no null: what is not set is left out
+                value = {name: inner for name, inner in value.items() if inner is not None}
+            if value is not None and value != {}:
+                body[key] = value
+        return tomli_w.dumps(body)
+
+    def _without(self, names: Iterable[str]) -> dict[str, Any]:
+        """All settings but these, which are given as `key`, `section` or `section.key`."""
+        body = cast(dict[str, Any], json.loads(self.model_dump_json()))
+        for name in names:
+            section, dot, key = name.partition(".")
+            if dot:
+                del body[section][key]
+            else:
+                del body[section]
+        return body
 
 
 SECTIONS = ("source", "schedule", "training", "hyper", "partitioning", "network", "execution")
 
 
-def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
-    """A complete config from a (nested) mapping and flat changes such as `{"mu": 0.1, "training.lr": 0.01}`.
+def affecting(*what: str) -> set[str]:
+    """The settings that affect one of these ("data", "result", "nothing").
 
-    A flat key without a section belongs to whichever section knows it; if several do, the section must be named.
+    Each is given as `key`, `section` or `section.key`. What a section affects holds for all of its
+    settings, unless that is "result": then each setting says it for itself.
     """
-    body = {k: dict(v) if isinstance(v, Mapping) else v for k, v in given.items()}
-    for key in body:
-        if key not in Config.model_fields:
-            raise unknown("key", key, Config.model_fields)
-    for section in SECTIONS:
-        if not isinstance(body.get(section, {}), dict):
-            raise FedloomError(f"[{section}] is a table of settings, not {body[section]!r}.")
+    names: set[str] = set()
+    for name, field in Config.model_fields.items():
+        inner = getattr(field.annotation, "model_fields", None)
+        if inner and _affects(field) == "result":
+            affected = {_affects(setting) for setting in inner.values()}
+            if affected <= set(what):
+                names.add(name)
+            else:
+                names |= {
+                    f"{name}.{k}" for k, setting in inner.items() if _affects(setting) in what
+                }
+        elif _affects(field) in what:
+            names.add(name)
+    return names
+
+
+def _affects(field: Any) -> str:
+    return str((field.json_schema_extra or {}).get("affects", "result"))
+
+
+def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
+    """A complete config from a nested mapping and flat changes.
+
+    Changes look like `{"mu": 0.1, "training.lr": 0.01}`. A key without a section belongs to the
+    section that has it; if several have it, the section must be named.
+    """
+    body = _tables(given)
     changes = dict(changes or {})
-    choices = ("method", "preset", "partition", "model")  # these decide which settings there are
-    body |= {k: changes.pop(k) for k in choices if k in changes}
-    named = {k: body.get(k, Config.model_fields[k].default) for k in choices}
-    root = changes.get("data_root", body.get("execution", {}).get("data_root"))
-    data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
-    if named["partition"] == "auto":
-        body["partition"] = named["partition"] = "natural" if has_clients(data, root) else "domains"
-    if named["model"] == "auto":
-        flat = changes.get(
-            "flatten", changes.get("source.flatten", body.get("source", {}).get("flatten"))
-        )
-        encoder = changes.get("encoder", body.get("encoder"))
-        fitting = "linear" if encoder else MODEL_FOR["vector" if flat else kind_of(data, root)]
-        body["model"] = named["model"] = fitting
-    for key, registry in (("partition", partitions.PARTITIONS), ("model", models.MODELS)):
-        if named[key] != "given":
-            body[key] = named[key] = registry.spelling(str(named[key]))
-    cls = find(str(named["method"]))
-    known = _known(cls, named)
-    if named["preset"] not in ("paper", *cls.traits.presets):
-        raise unknown(
-            f"preset of {named['method']}", named["preset"], ("paper", *cls.traits.presets)
-        )
-    for key, value in cls.traits.presets.get(named["preset"], {}).items():
-        section, name = _place(key, known)
-        body.setdefault(section, {}).setdefault(name, value)
+    _choose(body, changes)
+    cls = find(body["method"])
+    known = _known(cls, body)
+    _apply_preset(body, cls, known)
     for key, value in changes.items():
         section, name = _place(key, known)
         if section == "":
@@ -165,22 +217,78 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
             if name not in known[section]:
                 raise unknown(f"key in [{section}]", name, known[section])
     body["training"] = {**cls.traits.training, **body.get("training", {})}
-    for section, source in (("partitioning", partitions), ("network", models)):
-        name = named["partition" if section == "partitioning" else "model"]
-        defaults = {} if name == "given" else source.options(name)
-        complete = {k: v for k, v in {**defaults, **body.get(section, {})}.items() if v is not None}
-        body[section] = json.loads(
-            json.dumps(complete)
-        )  # as a file would give it: a tuple is a list
-    body["hyper"] = make(str(named["method"]), body.get("hyper", {})).params()
+    _complete(body, "partitioning", "partition", partitions.options)
+    _complete(body, "network", "model", models.options)
+    body["hyper"] = make(body["method"], body.get("hyper", {})).params()
     try:
         return Config.model_validate(body)
     except ValidationError as error:
         raise FedloomError(f"config: {explain(error)}") from None
 
 
+def _tables(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a nested mapping, refused if it has an unknown key or a section that is no table."""
+    body: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in Config.model_fields:
+            raise unknown("key", key, Config.model_fields)
+        if key in SECTIONS and not isinstance(value, Mapping):
+            raise FedloomError(f"[{key}] is a table of settings, not {value!r}.")
+        body[key] = dict(value) if isinstance(value, Mapping) else value
+    return body
+
+
+def _choose(body: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Settle method, preset, partition and model, which decide what other settings there are."""
+    for key in ("method", "preset", "partition", "model"):
+        default = body.get(key, Config.model_fields[key].default)
+        body[key] = str(changes.pop(key, default))
+    root = changes.get("data_root", body.get("execution", {}).get("data_root"))
+    data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
+    if body["partition"] == "auto":
+        body["partition"] = "natural" if has_clients(data, root) else "domains"
+    if body["model"] == "auto":
+        body["model"] = _fitting_model(body, changes, data, root)
+    if body["partition"] != "given":
+        body["partition"] = partitions.PARTITIONS.spelling(body["partition"])
+    if body["model"] != "given":
+        body["model"] = models.MODELS.spelling(body["model"])
+
+
+def _fitting_model(
+    body: Mapping[str, Any], changes: Mapping[str, Any], data: str, root: str | None
+) -> str:
+    """The model that fits the data, where the user names none."""
+    if changes.get("encoder", body.get("encoder")):
+        return "linear"
+    flat = body.get("source", {}).get("flatten")
+    for key in ("source.flatten", "flatten"):
+        flat = changes.get(key, flat)
+    return MODEL_FOR["vector" if flat else kind_of(data, root)]
+
+
+def _apply_preset(body: dict[str, Any], cls: type[_Method], known: Mapping[str, set[str]]) -> None:
+    """Put in the settings of the preset that nobody has set."""
+    presets = cls.traits.presets
+    if body["preset"] not in ("paper", *presets):
+        raise unknown(f"preset of {body['method']}", body["preset"], ("paper", *presets))
+    for key, value in presets.get(body["preset"], {}).items():
+        section, name = _place(key, known)
+        body.setdefault(section, {}).setdefault(name, value)
+
+
+def _complete(body: dict[str, Any], section: str, choice: str, options: Any) -> None:
+    """Put in the defaults of the partition or the model, as a file would give them back."""
+    complete = {}
+    if body[choice] != "given":
+        complete = dict(options(body[choice]))
+    complete |= body.get(section, {})
+    complete = {key: value for key, value in complete.items() if value is not None}
+    body[section] = json.loads(json.dumps(complete))  # a tuple becomes a list
+
+
 def read(path: Path) -> dict[str, Any]:
-    """A TOML file as a mapping."""
+    """Read a TOML file as a mapping."""
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -190,7 +298,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse_set(items: Iterable[str]) -> dict[str, Any]:
-    """`["mu=0.1", "hidden=[64, 32]"]` as a mapping; values are TOML, anything else is text."""
+    """Read `["mu=0.1", "hidden=[64, 32]"]` as a mapping; a value that is not TOML is a text."""
     changes: dict[str, Any] = {}
     for item in items:
         key, equals, text = item.partition("=")
@@ -203,23 +311,27 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def _known(cls: type[_Method], named: Mapping[str, Any]) -> dict[str, set[str]]:
+def _known(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
     """The keys of every section, for this method, partition and model."""
-    return {
-        "": {k for k in Config.model_fields if k not in SECTIONS},
+    known = {
+        "": set(Config.model_fields) - set(SECTIONS),
         "source": set(Source.model_fields),
         "schedule": set(Schedule.model_fields),
         "training": set(Training.model_fields),
-        "hyper": {f.name for f in fields(cls)},  # type: ignore[arg-type]
-        "partitioning": set()
-        if named["partition"] == "given"
-        else set(partitions.options(named["partition"])),
-        "network": set() if named["model"] == "given" else set(models.options(named["model"])),
+        "hyper": {field.name for field in fields(cls)},  # type: ignore[arg-type]
+        "partitioning": set(),
+        "network": set(),
         "execution": set(Execution.model_fields),
     }
+    if body["partition"] != "given":
+        known["partitioning"] = set(partitions.options(body["partition"]))
+    if body["model"] != "given":
+        known["network"] = set(models.options(body["model"]))
+    return known
 
 
 def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
+    """The section and the name of a flat key."""
     section, dot, name = key.rpartition(".")
     if dot:
         if section not in known:
@@ -227,33 +339,29 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
         if name not in known[section]:
             raise unknown(f"key in [{section}]", name, known[section])
         return section, name
-    homes = [s for s, names in known.items() if key in names]
-    if not homes:
+    sections = [section for section, names in known.items() if key in names]
+    if not sections:
         raise _nowhere(key, known)
-    if len(homes) > 1:
-        said = ", ".join(f"{s}.{key}" if s else f"the run's own {key}" for s in homes)
-        raise FedloomError(f"{key!r} could be any of {said}: say which.")
-    return homes[0], key
+    if len(sections) > 1:
+        places = [f"{section}.{key}" if section else f"the run's own {key}" for section in sections]
+        raise FedloomError(f"{key!r} could be any of {', '.join(places)}: say which.")
+    return sections[0], key
 
 
 def _nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
-    """The error for a key that this run has not: who has it, or what is near."""
-    from .settings import owners  # it reads all methods, which only this needs
+    """The error for a key that this run does not have; it names who has it, or what is near."""
+    from .settings import owners  # it imports all methods, which nothing else here needs
 
-    if found := owners(key):
-        return FedloomError(f"{key!r} is no setting of this run; it belongs to {', '.join(found)}.")
+    others = owners(key)
+    if others:
+        return FedloomError(
+            f"{key!r} is no setting of this run; it belongs to {', '.join(others)}."
+        )
     names = set().union(*known.values())
     if get_close_matches(key, names, n=1, cutoff=0.5):
         return unknown("key", key, names)
-    own = ", ".join(sorted(known["hyper"] | known["partitioning"] | known["network"])) or "none"
+    chosen = known["hyper"] | known["partitioning"] | known["network"]
     return FedloomError(
-        f"unknown key {key!r}; method, partition and model have: {own}; `fedloom settings` lists all others."
+        f"unknown key {key!r}; method, partition and model have: "
+        f"{', '.join(sorted(chosen)) or 'none'}; `fedloom settings` lists all others."
     )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

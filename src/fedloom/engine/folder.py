@@ -154,7 +154,8 @@ def refuse_changes(folder: Path, checkpoint: Checkpoint, config: Config) -> None
     """Refuse settings that the checkpoint was not made with; only the number of rounds may change."""
     if not checkpoint.round:
         return
-    before = dict(checkpoint.extra["config"])
+    # Read as a config, so that settings which fedloom did not have then get their defaults.
+    before = configs.build(checkpoint.extra["config"]).what()
     now = config.what()
     for settings in (before, now):
         settings["schedule"] = {**settings["schedule"], "rounds": 0}

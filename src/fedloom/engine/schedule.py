@@ -22,21 +22,29 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: Count = setting(10, "How many.")
-    ratio: Ratio = setting(1.0, "Share of clients in a round.")
+    rounds: Count = setting(10, "The number of rounds of the run.", symbol="T")
+    ratio: Ratio = setting(1.0, "The share of the clients that takes part in a round.", symbol="C")
     ratio_max: Ratio | None = setting(
-        None, "If given, each round draws its number of clients between ratio and ratio_max."
+        None,
+        "The largest share of clients in a round; if given, each round draws its number of clients "
+        "between ratio and ratio_max.",
     )
     dropouts: Share | ByRound = setting(
-        0.0, "Chance that a participant is lost after its download, or who is, by round."
+        0.0,
+        "The chance that a participant is lost after its download, or a table of those who are, by "
+        "round.",
     )
     stragglers: Share | ByRound = setting(
-        0.0, "Chance that a participant is slow, or who is, by round."
+        0.0, "The chance that a participant is slow, or a table of those who are, by round."
     )
-    straggler_work: Ratio = setting(0.5, "Share of its steps a slow client manages.")
-    eval_every: Count = setting(1, "Evaluate after every so many rounds, and after the last.")
+    straggler_work: Ratio = setting(0.5, "The share of its steps that a slow client manages.")
+    eval_every: Count = setting(
+        1, "The number of rounds between evaluations; the last round is always evaluated."
+    )
     patience: Count | None = setting(
-        None, "Stop after this many evaluations without a better value of `metric` on validation."
+        None,
+        "The number of evaluations without a better value of `metric` on validation data after "
+        "which the run stops.",
     )
     metric: str = setting(
         DEFAULT,
@@ -44,7 +52,9 @@ class Schedule(BaseModel):
         "data is judged by.",
     )
     checkpoint_every: Count = setting(
-        1, "Save after every so many rounds, more seldom where that takes long; changes no result."
+        1,
+        "The number of rounds between checkpoints; where saving takes long there are fewer.",
+        affects="nothing",
     )
 
     @field_validator("metric")

@@ -1,15 +1,16 @@
-"""What every setting means. The comment beside a field is its documentation; here it is read and put in tables."""
+"""What every setting means, in tables made from the fields and their descriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, get_args, get_origin
 
 from .. import models
 from ..client.training import Training
 from ..core.lookup import PLUGINS, find, names, plugins
 from ..data import partitions
 from ..data.catalogue import Source
+from .config import SECTIONS as TABLES
 from .config import Config, Execution
 from .schedule import Schedule
 
@@ -22,111 +23,127 @@ SECTIONS: dict[str, tuple[type, str]] = {
 }
 
 
+Row = tuple[str, str, str]  # key, default, meaning
+
+
 def described(cls: Any) -> dict[str, Any]:
     """The fields of a section, a method or a plug-in; each has a default and a description."""
-    found: dict[str, Any] = getattr(cls, "model_fields", None) or cls.__pydantic_fields__
-    return found
+    fields: dict[str, Any] = getattr(cls, "model_fields", None) or cls.__pydantic_fields__
+    return fields
 
 
-def rows(section: str) -> Iterator[tuple[str, str, str]]:
-    """(key, default, meaning) of every setting of a section."""
+def meaning(field: Any) -> str:
+    """What a setting means: its values if there are only a few, its description and its symbol."""
+    text = _choices(field.annotation) + (field.description or "")
+    symbol = (field.json_schema_extra or {}).get("symbol")
+    if symbol:
+        text += f" Symbol: {symbol}."
+    return text
+
+
+def rows(section: str) -> Iterator[Row]:
+    """The rows of a section of the config."""
     cls: Any = SECTIONS[section][0]
     for key, field in described(cls).items():
-        if not (section == "" and (key in SECTIONS or key in ("hyper", "partitioning", "network"))):
-            yield key, shown(field.default), _choices(field.annotation) + (field.description or "")
+        if section or key not in TABLES:
+            yield key, shown(field.default), meaning(field)
 
 
-def method_rows(name: str) -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of a method's own settings."""
-    return [
-        (key, shown(f.default), f.description or "") for key, f in described(find(name)).items()
-    ]
+def method_rows(name: str) -> list[Row]:
+    """The rows of a method's own settings."""
+    return _rows(find(name))
 
 
-def plugin_rows(name: str) -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of a plug-in's settings."""
-    fields = described(PLUGINS.find(name))
-    return [(key, shown(f.default), f.description or "") for key, f in fields.items()]
+def plugin_rows(name: str) -> list[Row]:
+    """The rows of a plug-in's settings."""
+    return _rows(PLUGINS.find(name))
+
+
+def _rows(cls: Any) -> list[Row]:
+    return [(key, shown(field.default), meaning(field)) for key, field in described(cls).items()]
 
 
 def owners(key: str) -> list[str]:
-    """Who else has a setting of that name: methods, plug-ins, partitions and models."""
-    found = [f"the method {n}" for n in names() if key in find(n)().params()]
-    found += [f"the plug-in {n}" for n in plugins() if key in {row[0] for row in plugin_rows(n)}]
-    found += [
-        f"the partition {n}" for n in partitions.PARTITIONS.names() if key in partitions.options(n)
-    ]
-    return found + [f"the model {n}" for n in models.MODELS.names() if key in models.options(n)]
+    """Who has a setting of that name: methods, plug-ins, partitions and models."""
+    owners = [f"the method {name}" for name in names() if key in described(find(name))]
+    for name in plugins():
+        if key in described(PLUGINS.find(name)):
+            owners.append(f"the plug-in {name}")
+    for name in partitions.PARTITIONS.names():
+        if key in partitions.options(name):
+            owners.append(f"the partition {name}")
+    for name in models.MODELS.names():
+        if key in models.options(name):
+            owners.append(f"the model {name}")
+    return owners
 
 
 def shown(value: Any) -> str:
     """A default as one would write it after `--set key=`."""
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def markdown() -> str:
     """All settings as a page."""
     lines = ["# Settings", "", *_INTRO, ""]
-    for section, (_, what) in SECTIONS.items():
-        lines += [
-            f"## {f'`[{section}]`' if section else 'The run'}: {what}",
-            "",
-            *_table(rows(section)),
-            "",
-        ]
-    lines += ["## `[partitioning]`: who gets what", ""]
-    lines += _listed(
-        {n: (partitions.options(n), partitions.doc(n)) for n in partitions.PARTITIONS.names()}
-    )
-    lines += ["", "## `[network]`: options of the model", ""]
-    lines += _listed({n: (models.options(n), models.doc(n)) for n in models.MODELS.names()})
-    lines += ["", "## `[hyper]`: the method's own settings", ""]
-    lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
-    own = [
-        (f"{name}: {key}", default, said)
-        for name in names()
-        for key, default, said in method_rows(name)
-    ]
-    lines += [*_table(own), "", "## Plug-ins", ""]
+    for section, (_, about) in SECTIONS.items():
+        heading = f"`[{section}]`" if section else "The run"
+        lines += [f"## {heading}: {about}", "", *_table(rows(section)), ""]
     lines += [
-        "`METHOD+NAME` puts one round a method; its settings are then settings of the method (`[hyper]`).",
+        "## `[partitioning]`: who gets what",
+        "",
+        *_list_options(partitions, "PARTITIONS"),
         "",
     ]
-    own = [
-        (f"+{name}: {key}", default, said)
-        for name in plugins()
-        for key, default, said in plugin_rows(name)
-    ]
-    return "\n".join([*lines, *_table(own)]) + "\n"
+    lines += ["## `[network]`: options of the model", "", *_list_options(models, "MODELS"), ""]
+    lines += ["## `[hyper]`: the method's own settings", ""]
+    lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
+    lines += [*_table(_prefixed("", names(), method_rows)), "", "## Plug-ins", ""]
+    lines += ["`METHOD+NAME` wraps a method in a plug-in, whose settings become the method's own."]
+    lines += ["", *_table(_prefixed("+", plugins(), plugin_rows))]
+    return "\n".join(lines) + "\n"
 
 
 _INTRO = [
-    "Every setting can be given with `--set key=value`, as a keyword of `fedloom.run`, or in a TOML file, in the table",
-    "named below. Where two sections know the same key, say which: `--set training.lr=0.1`. This page is what",
-    "`fedloom settings --markdown` prints.",
+    "Every setting can be given with `--set key=value`, as a keyword of `fedloom.run`, or in a TOML",
+    "file, in the table named below. Where two sections have the same key, name the section:",
+    "`--set training.lr=0.1`. `fedloom settings --markdown` prints this page.",
 ]
 
 
-def _table(found: Any) -> list[str]:
+def _prefixed(mark: str, owners: Iterable[str], rows_of: Callable[[str], list[Row]]) -> list[Row]:
+    """The rows of several methods or plug-ins, each with its owner's name in front."""
+    rows = []
+    for owner in owners:
+        for key, default, text in rows_of(owner):
+            rows.append((f"{mark}{owner}: {key}", default, text))
+    return rows
+
+
+def _table(rows: Iterable[Row]) -> list[str]:
     lines = ["| key | default | meaning |", "|---|---|---|"]
-    return lines + [
-        f"| `{key}` | `{default}` | {said.replace('|', chr(92) + '|')} |"
-        for key, default, said in found
-    ]
+    for key, default, text in rows:
+        escaped = text.replace("|", r"\|")
+        lines.append(f"| `{key}` | `{default}` | {escaped} |")
+    return lines
 
 
-def _listed(found: dict[str, tuple[dict[str, Any], str]]) -> list[str]:
+def _list_options(room: Any, registry: str) -> list[str]:
+    """The entries of a registry of functions, with their options."""
     lines = ["| name | options | what it does |", "|---|---|---|"]
-    for name, (options, said) in found.items():
-        written = ", ".join(f"`{k}={shown(v)}`" for k, v in options.items()) or "-"
-        lines.append(f"| `{name}` | {written} | {said} |")
+    for name in getattr(room, registry).names():
+        options = [f"`{key}={shown(value)}`" for key, value in room.options(name).items()]
+        lines.append(f"| `{name}` | {', '.join(options) or '-'} | {room.doc(name)} |")
     return lines
 
 
 def _choices(annotation: Any) -> str:
-    """The values of a Literal, in words."""
-    inner = [a for a in get_args(annotation) if a is not type(None)]
-    for kind in (annotation, *inner):
-        if str(get_origin(kind)) == "typing.Literal":
-            return f"{' or '.join(map(str, get_args(kind)))}; "
+    """The values of a Literal in words, as the first sentence of a meaning."""
+    for kind in (annotation, *get_args(annotation)):
+        if get_origin(kind) is Literal:
+            return f"One of {', '.join(map(str, get_args(kind)))}. "
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,8 +25,6 @@ from ..executors import EXECUTORS
 from ..metrics.cost import forget_peak
 from ..report.callback import Report
 
-# The parts of a config that do not change the federation; all others decide who has which samples.
-NOT_DATA = {"method", "hyper", "training", "schedule", "execution", "model", "network", "format"}
 COMMON_SETTINGS = (
     Config,
     settings.Schedule,
@@ -166,7 +163,7 @@ class Dealer:
     @staticmethod
     def key(config: Config) -> str:
         """Configs with the same key get the same federation."""
-        return json.dumps(config.model_dump(mode="json", exclude=NOT_DATA), sort_keys=True)
+        return config.data_key()
 
     def __call__(self, config: Config) -> Federation:
         key = self.key(config)
@@ -231,7 +228,10 @@ def _carry_out(
     try:
         with logging as loggers:
             cell.run = execute(
-                cell.config, out=cell.folder, callbacks=[*callbacks, *loggers], federation=federation
+                cell.config,
+                out=cell.folder,
+                callbacks=[*callbacks, *loggers],
+                federation=federation,
             )
         (cell.folder / "error.txt").unlink(missing_ok=True)
     except Exception as error:  # whatever a method may raise

@@ -21,7 +21,7 @@ from .recipe import Recipe, Scale, Setting, available, is_part, locate_data, rec
 from .values import mean_and_std, value_at
 
 # The table describes the data in words; the others of these change no figure.
-NOT_DIFFERENCES = {"data", "source", "seed", "execution", "method", "hyper", "format"}
+NOT_DIFFERENCES = {"data", "source", "seed", "method", "hyper"}
 
 
 @dataclass
@@ -250,7 +250,9 @@ def _changed(table: Recipe, setting: Setting) -> list[str]:
 def _flat(config: Config) -> dict[str, Any]:
     """The config's values by key: `model`, `training.lr`."""
     flat: dict[str, Any] = {}
-    for name, value in config.model_dump(mode="json", exclude=NOT_DIFFERENCES).items():
+    for name, value in config.what().items():
+        if name in NOT_DIFFERENCES:
+            continue
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:

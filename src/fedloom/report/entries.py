@@ -11,12 +11,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..engine.config import affecting
 from ..engine.folder import Run
 from .figures import Value
 
 TUNED = "fedavg-tuned"  # a row that comparisons derive from the runs of fedavg
 # Where or how a run was computed does not make it another method.
-ASIDE = {"seed", "execution", "toml", "schedule.checkpoint_every"}
+ASIDE = {"seed", "toml"} | affecting("nothing")
 Row = Mapping[str, Any]  # a row of a comparison's leaderboard.json
 
 

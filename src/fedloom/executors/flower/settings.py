@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...core.errors import FedloomError, explain
 from ...core.settings import Count, NotNegative, Positive
-from ...engine.config import SECTIONS, Config, build, parse_set
+from ...engine.config import SECTIONS, Config, affecting, build, parse_set
 
 PREFIX = "federation."
 
@@ -36,7 +36,7 @@ class Settings(BaseModel):
 def flat(config: Config, settings: Settings) -> dict[str, str | int | float | bool]:
     """Everything as Flower's run config wants it: flat keys, plain values, no key missing."""
     found: dict[str, Any] = {}
-    body = config.model_dump(mode="json", exclude={"format", "execution"})
+    body = config.model_dump(mode="json", exclude=affecting("nothing") & set(Config.model_fields))
     for name, value in body.items():
         found |= {f"{name}.{k}": v for k, v in value.items()} if name in SECTIONS else {name: value}
     found |= {f"{PREFIX}{k}": v for k, v in settings.model_dump(mode="json").items()}

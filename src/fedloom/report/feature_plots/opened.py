@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,10 +82,7 @@ class Opened:
 
 def opened(entry: Entry, run: Run, federations: dict[str, Federation]) -> Opened:
     """Open a run; `federations` keeps the data for further runs that have the same."""
-    # Methods of a comparison differ in these sections only, and these do not change the data.
-    apart = {"method", "hyper", "model", "network", "schedule", "execution"}
-    dealt = run.config.model_dump(mode="json", exclude=apart)
-    name = json.dumps(dealt, sort_keys=True)
+    name = run.config.data_key()
     trained = Trained.from_folder(run, federation=federations.get(name))
     federations[name] = trained.setup.federation
     worker = trained.setup.worker
