@@ -122,7 +122,7 @@ class ClientContext:
         """Train the resident model on the client's data.
 
         `Job` in client/job.py explains each argument. Other keywords change the run's `Training`.
-        Every call adds to the loss what a plug-in wants there (`Method.terms`).
+        Every call adds to the loss what a plug-in wants there (`Plugin.terms`).
         """
         job = Job(
             self.worker,

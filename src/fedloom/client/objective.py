@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import FedloomError
 from ..core.local import Batch, Outputs, Seen, cross_entropy
+from ..core.method import Plugin
 from ..core.tree import Tree
 from .job import Job
 
@@ -27,10 +28,13 @@ class Objective:
         self._references: dict[str, Any] = {}
         for i, (name, weights) in enumerate(job.refs.items()):
             self._references[name] = worker.reference(i, weights)
-        self._terms = worker.method.terms if worker.method.adds else None
+        self._terms: Callable[[Batch, Any], dict[str, Tensor]] | None = None
         self._own = len(job.watch)
-        # Those of the job come first, then those of the plug-in.
-        self._watched = [*job.watch, *worker.method.watched(worker.model)]
+        self._watched = list(job.watch)
+        method = worker.method
+        if isinstance(method, Plugin) and method.adds:
+            self._terms = method.terms
+            self._watched += method.watched(worker.model)
         self._norms: list[_BatchNorm] = []
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,8 @@ class Traits:
 class Method:
     """One algorithm. A subclass registers with `@method(name)`; its fields are hyper-parameters.
 
-    The hooks below are the whole contract; `methods/fedavg.py` fills them in.
+    The hooks below are the whole contract; `methods/fedavg.py` fills them in. A method that has more
+    to say also implements `FindsGroups`, `HasFigures` or `PromisesPrivacy`.
     """
 
     name: ClassVar[str] = ""
@@ -150,40 +151,42 @@ class Method:
         """The one model for everybody, if the method has one."""
         return None
 
-    def groups(self, server: Payload) -> Sequence[int] | None:
-        """The group of each client (negative: none), in methods that find groups.
+    def params(self) -> dict[str, Any]:
+        """The hyper-parameters as plain values."""
+        return asdict(self)  # type: ignore[call-overload]
+
+
+@runtime_checkable
+class FindsGroups(Protocol):
+    """A method that sorts clients into groups."""
+
+    def groups(self, server: Payload) -> Sequence[int]:
+        """The group of each client (negative: none).
 
         Evaluation compares the groups with the clients' domains, which no method knows.
         """
-        return None
+        ...
 
-    def watched(self, model: Any) -> Sequence[nn.Module]:
-        """Modules whose inputs and outputs `terms` needs; by default none."""
-        return ()
 
-    def terms(self, batch: Batch, model: Any) -> dict[str, Tensor]:
-        """What is added to the loss of every `local.fit`, by name; `batch.seen` is of `watched`."""
-        return {}
-
-    @property
-    def adds(self) -> bool:
-        """Whether some plug-in adds terms, so that no loss is only what `local.fit` was given."""
-        return type(self).terms is not Method.terms
+@runtime_checkable
+class HasFigures(Protocol):
+    """A method that measures something of its own about the server after a round."""
 
     def figures(self, server: Payload, worker: Worker) -> Mapping[str, float]:
-        """Numbers of the method's own about the server after a round, for that round's metrics."""
-        return {}
+        """Numbers by name; they go into that round's line of metrics."""
+        ...
+
+
+@runtime_checkable
+class PromisesPrivacy(Protocol):
+    """A method whose uploads may be differentially private; see `parts/privacy.py`."""
 
     def promise(self) -> tuple[float, float] | None:
         """The noise multiplier and delta of the Gaussian mechanism behind each class's vector.
 
-        None: there is no such promise of privacy. See `parts/privacy.py`.
+        None: with these settings there is no such promise.
         """
-        return None
-
-    def params(self) -> dict[str, Any]:
-        """The hyper-parameters as plain values."""
-        return asdict(self)  # type: ignore[call-overload]
+        ...
 
 
 class Plugin(Method):
@@ -207,6 +210,19 @@ class Plugin(Method):
                 f"{self.name}: its clients share no weights, so there is nothing to plug in to."
             )
         return super().init(worker)
+
+    def watched(self, model: Any) -> Sequence[nn.Module]:
+        """Modules whose inputs and outputs `terms` needs; by default none."""
+        return ()
+
+    def terms(self, batch: Batch, model: Any) -> dict[str, Tensor]:
+        """What is added to the loss of every `local.fit`, by name; `batch.seen` is of `watched`."""
+        return {}
+
+    @property
+    def adds(self) -> bool:
+        """Whether some plug-in adds terms, so that no loss is only what `local.fit` was given."""
+        return type(self).terms is not Plugin.terms
 
 
 def sizes(worker: Worker) -> Tensor:

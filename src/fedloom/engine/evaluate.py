@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..client.worker import ClientWorker
+from ..core.method import FindsGroups, HasFigures
 from ..core.payload import Payload
 from ..executors.base import Executor, Result, Results, Task
 from ..metrics.accuracy import COUNTS, accuracies
@@ -98,8 +99,8 @@ class Evaluation:
         worker, method = self.worker, self.worker.method
         domains = [c.domain for c in worker.federation.clients]
         record: dict[str, Any] = {}
-        if (groups := method.groups(self.server)) is not None:
-            record["clustering"] = clustering_accuracy(groups, domains)
+        if isinstance(method, FindsGroups):
+            record["clustering"] = clustering_accuracy(method.groups(self.server), domains)
         figures = {stage: self._summary(rows["test"], domains) for stage, rows in scores.items()}
         held = {stage: self._held_out(rows["validation"]) for stage, rows in scores.items()}
         record["personal"] = figures[method.traits.stage]
@@ -110,8 +111,10 @@ class Evaluation:
             stage: accuracies(rows["test"][:, counts]) for stage, rows in scores.items()
         }
         # A method's figures may look at test samples, which a server of real sites does not have.
-        if not self.executor.remote and (own := method.figures(self.server, worker)):
-            record["figures"] = {name: float(value) for name, value in own.items()}
+        if isinstance(method, HasFigures) and not self.executor.remote:
+            own = method.figures(self.server, worker)
+            if own:
+                record["figures"] = {name: float(value) for name, value in own.items()}
         return record
 
     def _sheet(self, split: str) -> Sheet:

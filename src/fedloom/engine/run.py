@@ -13,7 +13,7 @@ from torch import nn
 from .. import executors
 from ..client.worker import ClientWorker
 from ..core.files import write_atomic
-from ..core.method import Method
+from ..core.method import Method, PromisesPrivacy
 from ..core.rng import key
 from ..data.catalogue import MODEL_FOR
 from ..data.federation import Federation
@@ -87,7 +87,7 @@ def execute(
         config, images=federation, method=method, model=model, progress=_encoding(callbacks)
     )
     run.federation = setup.federation.describe()
-    if setup.method.promise():
+    if isinstance(setup.method, PromisesPrivacy) and setup.method.promise():
         accountant()  # refuse a run whose promise cannot be accounted for before it is computed
     return carry_out(
         run, setup.worker, setup.executor, images=setup.images, callbacks=callbacks, fresh=fresh

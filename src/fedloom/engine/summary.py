@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..client.worker import ClientWorker
+from ..core.method import PromisesPrivacy
 from ..core.version import __version__
 from ..metrics.fairness import compared
 from ..metrics.summary import summarise_run
@@ -45,7 +46,8 @@ def privacy(
 
     None for a method that promises nothing.
     """
-    promise = worker.method.promise()
+    method = worker.method
+    promise = method.promise() if isinstance(method, PromisesPrivacy) else None
     if promise is None:
         return None
     sent = [0] * worker.clients

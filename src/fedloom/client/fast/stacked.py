@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ...core.local import Fit, cross_entropy
+from ...core.method import Plugin
 from ...models.base import Split
 from ...models.projection import Unit
 from ..batches import batch_rows
@@ -69,7 +70,7 @@ def entry(job: Job) -> Entry | None:
         return None
     if job.pull or job.gradient or job.refs or job.inputs or job.watch or job.label:
         return None
-    if training.augment or training.clip or method.adds or method.watched(job.worker.model):
+    if training.augment or training.clip or (isinstance(method, Plugin) and method.adds):
         return None
     part = job.head or job.model
     if job.head is None and (job.only is not None or not _stackable(job)):
