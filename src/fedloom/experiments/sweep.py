@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 from ..core.errors import FedloomError
 from ..core.files import write_atomic
 from ..engine.config import Config, build, parse_set
+from ..report.figures import Heat
+from ..report.static import save
 from .plan import Cell, Display, Logs, carry_out
 from .values import mean_and_std, value_at
 
@@ -186,43 +187,29 @@ def remark(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
-    """Validation accuracy over two keys as SVG; with more keys, the best over the values of the others."""
-    best: dict[tuple[int, int], float] = {}
-    xs, ys = board["grid"][x], board["grid"][y]
-    for row in board["rows"]:
-        at = (xs.index(row["values"][x]), ys.index(row["values"][y]))
-        if row["validation"] is not None:
-            best[at] = max(best.get(at, 0.0), row["validation"])
-    low, high = (min(best.values()), max(best.values())) if best else (0.0, 1.0)
-    left, top, wide, tall = 110, 40, 76, 34
-    parts = []
-    for i, j in product(range(len(xs)), range(len(ys))):
-        value = best.get((i, j))
-        depth = 0.0 if value is None or high == low else (value - low) / (high - low)
-        px, py = left + i * wide, top + j * tall
-        said, ink = (
-            "-" if value is None else f"{100 * value:.1f}",
-            "#fff" if depth > 0.55 else "#222",
-        )
-        parts.append(
-            f'<rect x="{px}" y="{py}" width="{wide - 2}" height="{tall - 2}" fill="#1f6f8b" '
-            f'fill-opacity="{0.08 + 0.92 * depth:.3f}"/>'
-            f'<text x="{px + wide / 2 - 1}" y="{py + tall / 2 + 4}" fill="{ink}">{said}</text>'
-        )
-    for i, value in enumerate(xs):
-        parts.append(
-            f'<text x="{left + i * wide + wide / 2 - 1}" y="{top - 8}">{escape(str(value))}</text>'
-        )
-    for j, value in enumerate(ys):
-        middle = top + j * tall + tall / 2 + 4
-        parts.append(
-            f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(str(value))}</text>'
-        )
-    width, height = left + len(xs) * wide + 10, top + len(ys) * tall + 30
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12" text-anchor="middle" fill="#222">'
-        f'<rect width="{width}" height="{height}" fill="#fff"/>'
-        f'<text x="8" y="16" text-anchor="start">validation %: {escape(x)} across, {escape(y)} down</text>'
-        f"{''.join(parts)}</svg>\n"
+    """Validation accuracy over two keys as SVG; of more keys, the best over the others' values."""
+    columns = board["grid"][x]
+    rows = board["grid"][y]
+    cells: list[list[float | None]] = [[None] * len(columns) for _ in rows]
+    for point in board["rows"]:
+        i = rows.index(point["values"][y])
+        j = columns.index(point["values"][x])
+        value = point["validation"]
+        if value is not None and value > (cells[i][j] or 0.0):
+            cells[i][j] = value
+    values = [value for row in cells for value in row if value is not None]
+    heat = Heat(
+        title=f"validation accuracy by {x} and {y}, %",
+        rows=[f"{y} = {value}" for value in rows],
+        columns=[f"{x} = {value}" for value in columns],
+        bands=[None] * len(columns),
+        cells=cells,
+        ends=(min(values, default=0.0), max(values, default=1.0)),
+        show=_percent,
+        of="",
     )
+    return save(heat, "svg", legend=True).decode()
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"

@@ -30,7 +30,7 @@ class Section:
 
 
 SECTIONS: Registry[Section] = Registry(
-    "report section", "fedloom.sections", "fedloom.report.sections"
+    "report section", "fedloom.sections", "fedloom.report.sections", decorator="section"
 )
 
 
