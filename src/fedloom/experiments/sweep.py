@@ -201,8 +201,8 @@ def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
     heat = Heat(
         title=f"validation accuracy by {x} and {y}, %",
         rows=[f"{y} = {value}" for value in rows],
-        columns=[f"{x} = {value}" for value in columns],
-        bands=[None] * len(columns),
+        columns=[str(value) for value in columns],
+        bands=[x] * len(columns),
         cells=cells,
         ends=(min(values, default=0.0), max(values, default=1.0)),
         show=_percent,
