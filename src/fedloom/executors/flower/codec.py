@@ -1,6 +1,7 @@
 """Payloads as Flower's records and back, exactly, without pickle.
 
-Tensors become one `ArrayRecord` (NumPy's own format, so that Flower's mods can read it), scalars one `ConfigRecord`.
+Tensors become one `ArrayRecord` in NumPy's format, so that Flower's mods can read it; scalars
+become one `ConfigRecord`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from torch import Tensor
 from ...core.errors import FedloomError
 from ...core.payload import Payload, Value
 
-BITS = "fedloom.bits"  # how tensors are written that NumPy has no type for: their bytes as they are
+BITS = "fedloom.bits"  # the raw bytes of a tensor whose type NumPy does not have
 NUMPY = "numpy.ndarray"
+HEADER = 4096  # more bytes than the header that NumPy writes before an array
 DTYPES = {
     str(d).removeprefix("torch."): d
-    for d in (torch.float16, torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.uint8, torch.int8,
-              torch.int16, torch.int32, torch.int64)
+    for d in (torch.float16, torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.uint8,
+              torch.int8, torch.int16, torch.int32, torch.int64)
 }  # fmt: skip
 
 
@@ -33,7 +35,7 @@ def to_records(payload: Payload) -> tuple[ArrayRecord, ConfigRecord]:
             arrays[name] = _array(name, value)
         elif type(value) is int and not -(2**63) <= value < 2**63:
             raise FedloomError(
-                f"{name!r} = {value} does not fit into 64 bits, which a message has for whole numbers."
+                f"{name!r} = {value} does not fit into the 64 bits of a message's whole numbers."
             )
         else:
             scalars[name] = value
@@ -41,7 +43,7 @@ def to_records(payload: Payload) -> tuple[ArrayRecord, ConfigRecord]:
 
 
 def from_records(arrays: ArrayRecord, scalars: ConfigRecord) -> Payload:
-    """The payload that `to_records` made these of; whoever sent them is not trusted."""
+    """The payload that `to_records` turned into these; whoever sent them is not trusted."""
     items: dict[str, Value] = {}
     for name, value in scalars.items():
         if not isinstance(value, bool | int | float | str):
@@ -73,36 +75,37 @@ def _array(name: str, tensor: Tensor) -> Array:
 
 
 def _tensor(name: str, array: Array) -> Tensor:
-    dtype, shape = DTYPES.get(array.dtype), tuple(array.shape)
+    dtype = DTYPES.get(array.dtype)
+    shape = tuple(array.shape)
     if dtype is None or any(n < 0 for n in shape):
         raise FedloomError(
             f"{name!r} is an array of {array.dtype} of shape {shape}, which is no tensor."
         )
-    wanted = math.prod(shape) * dtype.itemsize
     try:
         if array.stype == BITS:
-            if len(array.data) != wanted:
-                raise ValueError(f"{len(array.data)} bytes")
-            return (
-                torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(shape)
-                if wanted
-                else _empty(shape, dtype)
-            )
-        if array.stype != NUMPY:
-            raise ValueError(f"written as {array.stype!r}")
-        if (
-            not wanted <= len(array.data) <= wanted + 4096
-        ):  # the header that NumPy puts before them is short
-            raise ValueError(f"{len(array.data)} bytes")
-        found = np.load(BytesIO(array.data), allow_pickle=False)
-        if found.shape != shape or str(found.dtype) != array.dtype:
-            raise ValueError(f"{found.dtype} of shape {found.shape} inside")
-        return torch.from_numpy(np.require(found, requirements=["C", "W"])).reshape(shape)
+            return _from_bits(array.data, dtype, shape)
+        if array.stype == NUMPY:
+            return _from_numpy(array.data, dtype, shape)
+        raise ValueError(f"written as {array.stype!r}")
     except (ValueError, OSError, EOFError, MemoryError) as error:
         raise FedloomError(
             f"{name!r} claims to be {array.dtype} of shape {shape}, but is not: {error}."
         ) from None
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype)
+def _from_bits(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(data)} bytes")
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+
+
+def _from_numpy(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    expected = math.prod(shape) * dtype.itemsize
+    if not expected <= len(data) <= expected + HEADER:
+        raise ValueError(f"{len(data)} bytes")
+    array = np.load(BytesIO(data), allow_pickle=False)
+    if array.shape != shape or str(array.dtype) != str(dtype).removeprefix("torch."):
+        raise ValueError(f"{array.dtype} of shape {array.shape} inside")
+    return torch.from_numpy(np.require(array, requirements=["C", "W"])).reshape(shape)

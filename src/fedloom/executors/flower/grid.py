@@ -1,4 +1,4 @@
-"""A Grid within one process: messages go straight to a `ClientApp`. For tests, and for trying things out quickly."""
+"""A Grid within one process, for tests and quick trials: messages go straight to a `ClientApp`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ SERVER = 1  # the node id that Flower gives the server
 
 
 class InProcessGrid(Grid):
-    """Nodes as entries of a dictionary: node id -> its node config.
+    """A grid whose nodes are the entries of a dictionary: node id -> node config.
 
-    `fault(message)`, if given, is asked before a message is delivered: "lost" (never delivered), "silent" (executed,
-    but the reply is lost) or None. Errors in a client become error replies, as Flower makes them.
+    `fault(message)`, if given, says before each delivery what goes wrong: "lost" (the message does
+    not arrive), "silent" (it is executed, but the reply is lost) or None. Errors in a client become
+    error replies, as in Flower.
     """
 
     def __init__(
@@ -29,12 +30,10 @@ class InProcessGrid(Grid):
         run_config: dict[str, Any] | None = None,
         fault: Callable[[Message], str | None] | None = None,
     ) -> None:
-        self.app, self.nodes, self.run_config, self.fault = (
-            app,
-            dict(nodes),
-            run_config or {},
-            fault,
-        )
+        self.app = app
+        self.nodes = dict(nodes)
+        self.run_config = run_config or {}
+        self.fault = fault
         self._replies: dict[str, Message] = {}
         self._sent = 0
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER
@@ -44,7 +43,7 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """There is no record of a run."""
+        """Not available: this grid keeps no record of a run."""
         raise FedloomError("the grid within a process keeps no record of a run.")
 
     def create_message(
@@ -59,7 +58,7 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
-        """Who is there."""
+        """The nodes that are there."""
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -69,26 +68,25 @@ class InProcessGrid(Grid):
             self._sent += 1
             message.metadata.__dict__["_message_id"] = f"message-{self._sent}"
             ids.append(message.metadata.message_id)
-            what = self.fault(message) if self.fault else None
-            if what != "lost" and message.metadata.dst_node_id in self.nodes:
+            fault = self.fault(message) if self.fault else None
+            if fault != "lost" and message.metadata.dst_node_id in self.nodes:
                 reply = self.deliver(message)
-                if what != "silent":
+                if fault != "silent":
                     self._replies[message.metadata.message_id] = reply
         return ids
 
     def deliver(self, message: Message) -> Message:
-        """What the client at the message's destination answers."""
+        """The answer of the client at the message's destination."""
         node = message.metadata.dst_node_id
         context = Context(1, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
         try:
             return self.app(message, context)
         except Exception as error:
-            return Message(
-                Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message
-            )
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(code=2, reason=reason), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that are there."""
+        """The replies to these messages that have come so far."""
         return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
 
     def send_and_receive(

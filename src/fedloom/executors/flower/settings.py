@@ -1,4 +1,4 @@
-"""The settings of a federation, and how they and the run's config get into Flower's flat run config and out of it."""
+"""The settings of a federation; they and the run's config as Flower's flat run config, and back."""
 
 from __future__ import annotations
 
@@ -9,65 +9,82 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...core.errors import FedloomError, explain
-from ...core.settings import Count, NotNegative, Positive
+from ...core.settings import Count, NotNegative, Positive, setting
 from ...engine.config import SECTIONS, Config, affecting, build, parse_set
 
 PREFIX = "federation."
 
 
 class Settings(BaseModel):
-    """How the server deals with sites that are slow, absent or wrong, and where things lie."""
+    """What the server does about sites that are slow, absent or wrong, and where files lie."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    out: str = "runs/flower"  # the run's folder at the server; a folder that holds the run already is gone on with
-    state: str = (
-        ""  # where sites keep what they remember; empty: FEDLOOM_STATE or the user's state folder
+    out: str = setting(
+        "runs/flower",
+        "The run's folder at the server; a run that is in it already continues.",
+        affects="nothing",
     )
-    classes: str = ""  # names of all classes, commas between them, where sites with data of their own lack some
-    wait: NotNegative = 300.0  # seconds to wait for sites to be there
-    sites: int = 0  # how many must be there for the run to begin; 0: all
-    timeout: Positive = 600.0  # seconds to wait for a reply
-    replies: Count = 1  # uploads that a round needs; with fewer it is done again
-    tries: Count = 3  # how often a round is done before the run is given up
-    limit_mb: Positive = 500.0  # megabytes that an upload may have
+    state: str = setting(
+        "",
+        "Folder in which a site keeps its clients' states; by default FEDLOOM_STATE or the user's "
+        "state folder.",
+        affects="nothing",
+    )
+    classes: str = setting(
+        "",
+        "Names of all classes, separated by commas, for sites whose own data lack some of them.",
+        affects="data",
+    )
+    wait: NotNegative = setting(
+        300.0, "Seconds for which the server waits for the sites to connect.", affects="nothing"
+    )
+    sites: int = setting(
+        0, "Number of sites that must be there for the run to begin; 0 stands for all."
+    )
+    timeout: Positive = setting(600.0, "Seconds for which the server waits for a reply.")
+    replies: Count = setting(
+        1, "Number of uploads that a round needs; a round with fewer is repeated."
+    )
+    tries: Count = setting(3, "Number of times that a round is tried before the run gives up.")
+    limit_mb: Positive = setting(500.0, "Largest upload that the server accepts, in megabytes.")
 
 
 def flat(config: Config, settings: Settings) -> dict[str, str | int | float | bool]:
     """Everything as Flower's run config wants it: flat keys, plain values, no key missing."""
-    found: dict[str, Any] = {}
-    body = config.model_dump(mode="json", exclude=affecting("nothing") & set(Config.model_fields))
-    for name, value in body.items():
-        found |= {f"{name}.{k}": v for k, v in value.items()} if name in SECTIONS else {name: value}
-    found |= {f"{PREFIX}{k}": v for k, v in settings.model_dump(mode="json").items()}
-    return {k: _plain(v) for k, v in found.items()}
+    values: dict[str, Any] = {}
+    unneeded = affecting("nothing") & set(Config.model_fields)
+    for name, value in config.model_dump(mode="json", exclude=unneeded).items():
+        if name in SECTIONS:
+            values |= {f"{name}.{key}": entry for key, entry in value.items()}
+        else:
+            values[name] = value
+    values |= {f"{PREFIX}{key}": value for key, value in settings.model_dump(mode="json").items()}
+    return {key: _plain(value) for key, value in values.items()}
 
 
 def parse(run_config: Mapping[str, Any]) -> tuple[Config, Settings]:
     """The config and the settings in a run config."""
-    given: dict[str, Any] = {}
-    own: dict[str, Any] = {}
+    for_config: dict[str, Any] = {}
+    for_settings: dict[str, Any] = {}
     for key, value in run_config.items():
         if key.startswith(PREFIX):
-            own[key.removeprefix(PREFIX)] = value
+            for_settings[key.removeprefix(PREFIX)] = value
             continue
         if value == "":
-            continue  # how `flat` writes that nothing is set
+            continue  # `flat` writes a setting without a value like this
+        if isinstance(value, str) and value[:1] in "[{":
+            value = parse_set([f"x={value}"])["x"]
         section, dot, name = key.partition(".")
-        read = (
-            parse_set([f"x={value}"])["x"]
-            if isinstance(value, str) and value[:1] in "[{"
-            else value
-        )
         if dot:
-            given.setdefault(section, {})[name] = read
+            for_config.setdefault(section, {})[name] = value
         else:
-            given[section] = read
+            for_config[section] = value
     try:
-        settings = Settings.model_validate(own)
+        settings = Settings.model_validate(for_settings)
     except ValidationError as error:
         raise FedloomError(f"federation: {explain(error)}") from None
-    config = build(given)
+    config = build(for_config)
     if config.schedule.checkpoint_every != 1:
         raise FedloomError(
             "checkpoint_every must be 1 in a federation: sites rely on what the server has saved."
@@ -81,7 +98,6 @@ def _plain(value: Any) -> str | int | float | bool:
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return (
-            "{" + ", ".join(f"{json.dumps(str(k))} = {_plain(v)}" for k, v in value.items()) + "}"
-        )
+        entries = [f"{json.dumps(str(key))} = {_plain(entry)}" for key, entry in value.items()]
+        return "{" + ", ".join(entries) + "}"
     return json.dumps(value)

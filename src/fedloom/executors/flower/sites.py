@@ -1,4 +1,4 @@
-"""What a site says of itself before the first round, and the federation without samples that the server makes of it."""
+"""How sites describe themselves, and the federation without samples that the server sees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ NONE = np.arange(0)
 
 @dataclass(frozen=True)
 class Description:
-    """One site: which client it is, what its samples look like and how many there are. No sample, no class count."""
+    """One site: which client it is, what its samples look like and how many it has.
+
+    It holds no sample and no class count.
+    """
 
     client: int
     clients: int  # in the whole federation
@@ -27,7 +30,7 @@ class Description:
     classes: tuple[str, ...]
     sample: tuple[int, ...]  # shape
     dtype: str
-    target: tuple[int, ...]  # shape of a label; () but for segmentation
+    target: tuple[int, ...]  # shape of a label; () except for segmentation
     vocabulary: int | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -38,28 +41,26 @@ class Description:
     test: int
 
     def encode(self) -> str:
-        """As text."""
+        """The description as text."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def decode(text: str) -> Description:
         """The description that `encode` turned into this text."""
         try:
-            body: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()
-            }
-            found = Description(**body)
-            if (
-                not 0 <= found.client < found.clients
-                or min(found.train, found.validation, found.test) < 0
-            ):
-                raise ValueError("numbers that cannot be")
-            return found
+            body: dict[str, Any] = {}
+            for name, value in json.loads(text).items():
+                body[name] = tuple(value) if isinstance(value, list) else value
+            site = Description(**body)
+            smallest = min(site.train, site.validation, site.test)
+            if not 0 <= site.client < site.clients or smallest < 0:
+                raise ValueError("its numbers are impossible")
+            return site
         except (ValueError, TypeError, AttributeError) as error:
             raise FedloomError(f"a site's description of itself cannot be read: {error}") from None
 
 
-# What must be the same at all sites, in words. The rest (sizes, domain, where the data come from) is each site's own.
+# What must be the same at all sites, in words. Sizes, domain and source of the data may differ.
 AGREED = {
     "clients": "number of sites",
     "classes": "classes",
@@ -74,8 +75,9 @@ AGREED = {
 
 
 def describe(federation: Federation, k: int) -> Description:
-    """What client `k` says of itself."""
-    data, own = federation.data, federation.clients[k]
+    """How client `k` describes itself."""
+    data = federation.data
+    client = federation.clients[k]
     return Description(
         client=k,
         clients=len(federation),
@@ -88,48 +90,55 @@ def describe(federation: Federation, k: int) -> Description:
         mean=data.mean,
         std=data.std,
         encoder=data.encoder,
-        domain=own.domain,
-        **{split: len(getattr(own, split)) for split in SPLITS},
+        domain=client.domain,
+        **{split: len(getattr(client, split)) for split in SPLITS},
     )
 
 
 def disagreement(known: Mapping[int, Description], site: Description) -> str | None:
     """Why a site does not fit those that are known already; None if it does."""
-    for name, what in AGREED.items():
-        said = Counter(getattr(d, name) for d in known.values() if d.client != site.client)
-        if said and getattr(site, name) not in said:
-            usual = said.most_common(1)[0][0]
-            return f"site {site.client} has as {what} {_shown(getattr(site, name))}, others have {_shown(usual)}"
+    others = [other for other in known.values() if other.client != site.client]
+    for name, words in AGREED.items():
+        counts = Counter(getattr(other, name) for other in others)
+        value = getattr(site, name)
+        if counts and value not in counts:
+            usual = counts.most_common(1)[0][0]
+            return f"site {site.client} has as {words} {_shown(value)}, others have {_shown(usual)}"
     return None
 
 
 def agree(sites: Mapping[int, Description]) -> None:
     """Refuse sites that do not fit together; the one named is in the minority."""
-    for name, what in AGREED.items():
-        said = Counter(getattr(sites[k], name) for k in sorted(sites))
-        if len(said) > 1:
-            usual = said.most_common(1)[0][0]
-            odd = next(k for k in sorted(sites) if getattr(sites[k], name) != usual)
+    for name, words in AGREED.items():
+        values = {client: getattr(sites[client], name) for client in sorted(sites)}
+        counts = Counter(values.values())
+        if len(counts) > 1:
+            usual = counts.most_common(1)[0][0]
+            odd = next(client for client, value in values.items() if value != usual)
             raise FedloomError(
-                f"site {odd} does not fit the others: as {what} it has {_shown(getattr(sites[odd], name))}, "
-                f"{said[usual]} of {len(sites)} sites have {_shown(usual)}."
+                f"site {odd} does not fit the others: as {words} it has {_shown(values[odd])}, "
+                f"{counts[usual]} of {len(sites)} sites have {_shown(usual)}."
             )
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
 
 
 def alone(federation: Federation, k: int) -> Federation:
-    """The federation as client `k` sees it: the others are there by number, and have nothing."""
-    empty = Client(NONE, NONE, NONE)
-    return replace(
-        federation, clients=tuple(c if i == k else empty for i, c in enumerate(federation.clients))
-    )
+    """The federation as client `k` sees it: all others exist, but have no samples."""
+    clients = [Client(NONE, NONE, NONE)] * len(federation.clients)
+    clients[k] = federation.clients[k]
+    return replace(federation, clients=tuple(clients))
 
 
 def blank(sites: Mapping[int, Description]) -> Federation:
-    """The federation as the server sees it: sizes are true, and every sample is blank. Unknown sites have nothing."""
+    """The federation as the server sees it: the sizes are true, and every sample is blank.
+
+    Sites that have not described themselves have no samples.
+    """
     some = sites[min(sites)]
     classes = len(some.classes)
     labels = torch.arange(classes).reshape(classes, *(1 for _ in some.target))
@@ -148,32 +157,37 @@ def blank(sites: Mapping[int, Description]) -> Federation:
         vocabulary=some.vocabulary,
         encoder=some.encoder,
     )
-    empty = Client(NONE, NONE, NONE)
-    clients = [
-        dealt(np.arange(classes), sites[k]) if k in sites else empty for k in range(some.clients)
-    ]
+    clients = [Client(NONE, NONE, NONE)] * some.clients
+    for client, site in sites.items():
+        clients[client] = dealt(np.arange(classes), site)
     return Federation(data, tuple(clients))
 
 
 def dealt(rows: np.ndarray, like: Description | Client) -> Client:
-    """A client with as many samples in each part as `like`, which are these rows over and over."""
-    sizes = [n if isinstance(n := getattr(like, s), int) else len(n) for s in SPLITS]
-    train, validation, test = (np.resize(rows, n) for n in sizes)
-    return Client(train, validation, test, like.domain)
+    """A client whose splits are as large as those of `like`; they repeat these rows."""
+    splits = {}
+    for split in SPLITS:
+        size = getattr(like, split)
+        if not isinstance(size, int):
+            size = len(size)
+        splits[split] = np.resize(rows, size)
+    return Client(**splits, domain=like.domain)
 
 
 def listed(sites: Mapping[int, Description], partition: str) -> dict[str, Any]:
-    """What `federation.json` holds of a federation elsewhere: no class counts, which the sites keep to themselves."""
+    """The content of `federation.json`, without class counts, which the sites keep private."""
     some = sites[min(sites)]
-    known = {k: asdict(d) for k, d in sites.items()}
-    nothing = dict.fromkeys(SPLITS, 0) | {"domain": None}
+    clients: list[dict[str, Any]] = []
+    for k in range(some.clients):
+        entry: dict[str, Any] = {"domain": None, **dict.fromkeys(SPLITS, 0)}
+        if k in sites:
+            entry = {name: getattr(sites[k], name) for name in entry}
+        clients.append(entry)
     return {
         "data": some.data,
         "partition": partition,
         "description": "Data stay at the sites; only their sizes are known here.",
         "classes": list(some.classes),
         "domains": sorted({d.domain for d in sites.values() if d.domain}),
-        "clients": [
-            {n: known.get(k, nothing)[n] for n in ("domain", *SPLITS)} for k in range(some.clients)
-        ],
+        "clients": clients,
     }
