@@ -108,7 +108,7 @@ def certs(
     ] = None,
 ) -> None:
     """Make certificates and node keys to try a federation with TLS. For tests only."""
-    from ..executors.flower.app import write_certificates
+    from ..executors.flower.certificates import write_certificates
 
     for path in write_certificates(folder, sites, host or ["localhost", "127.0.0.1", "::1"]):
         print_line(f"wrote {path}")

@@ -37,12 +37,13 @@ from fedloom.engine.config import build
 from fedloom.engine.engine import Engine
 from fedloom.engine.folder import Run
 from fedloom.engine.schedule import Schedule
-from fedloom.executors.flower.app import write_certificates
 from fedloom.executors.flower.book import Book
+from fedloom.executors.flower.certificates import write_certificates
 from fedloom.executors.flower.client import Home, client_app
+from fedloom.executors.flower.executor import Flower
 from fedloom.executors.flower.grid import InProcessGrid
 from fedloom.executors.flower.roster import Roster, gather
-from fedloom.executors.flower.server import Arrivals, Flower
+from fedloom.executors.flower.server import Arrivals
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone, blank
 from fedloom.executors.flower.store import Versions

@@ -48,9 +48,7 @@ def test_every_key_is_in_the_app(tmp_path: Path) -> None:
     assert components["clientapp"] == "fedloom.executors.flower.client:app" and isinstance(
         client.app, object
     )
-    assert (
-        components["serverapp"] == "fedloom.cli.serverapp:app" and server.app is not None
-    )
+    assert components["serverapp"] == "fedloom.cli.serverapp:app" and server.app is not None
     given = body["tool"]["flwr"]["app"]["config"]
     found = {f"{s}.{k}" if isinstance(v, dict) else s: x for s, v in given.items()
              for k, x in (v.items() if isinstance(v, dict) else [("", v)])}  # fmt: skip
@@ -112,7 +110,7 @@ def test_a_certificate_holds_for_its_hosts_only(tmp_path: Path) -> None:
     import ssl
     import threading
 
-    from fedloom.executors.flower.app import write_certificates
+    from fedloom.executors.flower.certificates import write_certificates
 
     write_certificates(tmp_path, 1, ["127.0.0.1", "fed.example"])
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -247,8 +245,8 @@ def test_agreed_classes_may_be_more_than_a_site_has(tmp_path: Path) -> None:
     assert made.federation["classes"] == ["cat", "dog", "fish"]
     home = client.from_config(SimpleNamespace(node_config=nodes[1], run_config=grid.run_config))
     assert (
-        home.site.federation.counts(1).tolist()[0] == 0
-        and len(home.site.federation.clients[0].train) == 0
+        home.worker.federation.counts(1).tolist()[0] == 0
+        and len(home.worker.federation.clients[0].train) == 0
     )
     grid, settings = federation(
         tmp_path, config, nodes, classes="cat, dog", out=str(tmp_path / "other")

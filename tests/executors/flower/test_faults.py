@@ -13,7 +13,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.executors.flower.book import Book
-from fedloom.executors.flower.server import TooFew
+from fedloom.executors.flower.executor import TooFew
 from fedloom.executors.flower.settings import Settings
 from fedloom.executors.flower.sites import alone
 from fedloom.testing import small_world
@@ -257,8 +257,8 @@ def test_two_nodes_with_one_number(world, caplog) -> None:
 def test_a_site_that_does_not_fit_is_named(world) -> None:
     here = world(make("fedavg"))
     home = here.homes[2]
-    data = replace(home.site.federation.data, classes=("zero", "one", "two", "three"))
-    home.site.federation = replace(alone(here.federation, 2), data=data)
+    data = replace(home.worker.federation.data, classes=("zero", "one", "two", "three"))
+    home.worker.federation = replace(alone(here.federation, 2), data=data)
     with pytest.raises(
         FedloomError,
         match=r"site 2 does not fit the others: as classes it has zero, one, two, three, 3",

@@ -31,19 +31,18 @@ from .wire import DESCRIBE, TYPES, read_order, read_task, write_refusal, write_r
 
 @dataclass
 class Home:
-    """What a client has at its place."""
+    """What a client has at its site."""
 
     client: int
-    site: ClientWorker  # with its own data; the others' are empty
-    memory: Path  # the folder where it keeps states
+    worker: ClientWorker  # it holds this client's data; all other clients are empty
+    memory: Path  # the folder in which it keeps states
 
 
 def answer(message: Message, home: Home) -> RecordDict:
-    """Do what a message asks for. What it changes, it changes at the end, in one step, or not at all."""
+    """Do what a message asks for. All changes happen at the end, in one step, or not at all."""
     if message.metadata.message_type == DESCRIBE:
-        return RecordDict(
-            {"site": ConfigRecord({"about": describe(home.site.federation, home.client).encode()})}
-        )
+        about = describe(home.worker.federation, home.client).encode()
+        return RecordDict({"site": ConfigRecord({"about": about})})
     order = read_order(message.content)
     if order.client != home.client:
         raise FedloomError(f"this is site {home.client}, the message is for site {order.client}.")
@@ -52,7 +51,7 @@ def answer(message: Message, home: Home) -> RecordDict:
     if trains:
         versions.check(order.version)
     task = read_task(message.content, order, versions.get(order.since))
-    result = execute(home.site, task)
+    result = execute(home.worker, task)
     reply = write_result(order, result)
     if trains:
         versions.put(order.version, order.since, result.state)
@@ -67,9 +66,8 @@ def client_app(
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
-        torch.set_num_threads(
-            1
-        )  # as every executor: numbers must not depend on how many cores a site has
+        # As every executor: numbers must not depend on how many cores a site has.
+        torch.set_num_threads(1)
         keep_freed_memory()
         try:
             content = answer(message, find(context))
@@ -85,10 +83,11 @@ def client_app(
 
 
 def from_config(context: Context) -> Home:
-    """The place that run config and node config describe.
+    """The client that run config and node config describe.
 
-    A node config with `data` (a file or folder) names the site's own samples; without, the site takes its share of the
-    run's data set. `partition-id` says which client it is; `domain` its domain; `state` where it keeps its memory.
+    In the node config, `partition-id` says which client it is, `domain` its domain and `state`
+    where it keeps its memory. `data` names a file or folder with the site's own samples; without
+    it, the site takes its share of the run's data set.
     """
     node = dict(context.node_config)
     if "partition-id" not in node:
@@ -97,51 +96,50 @@ def from_config(context: Context) -> Home:
         )
     client = int(node["partition-id"])
     run = json.dumps(dict(context.run_config), sort_keys=True)
-    own = str(node.get("data", ""))
-    config, settings, site, federation = _workplace(
-        run, own, str(node.get("domain", "")), str(node.get("data-root", ""))
+    path = str(node.get("data", ""))
+    config, settings, worker, federation = _workplace(
+        run, path, str(node.get("domain", "")), str(node.get("data-root", ""))
     )
-    if own:
+    if path:
         federation = _among(federation, client, config)
     if not 0 <= client < len(federation):
         raise FedloomError(
             f"there is no client {client}: the federation has {len(federation)}, counted from 0."
         )
-    site.federation = alone(federation, client)
-    return Home(
-        client, site, Path(str(node.get("state") or settings.state or store.root())).expanduser()
-    )
+    worker.federation = alone(federation, client)
+    memory = Path(str(node.get("state") or settings.state or store.root())).expanduser()
+    return Home(client, worker, memory)
 
 
 @lru_cache(maxsize=1)
 def _workplace(
-    run: str, own: str, domain: str, root: str
+    run: str, path: str, domain: str, root: str
 ) -> tuple[Config, Settings, ClientWorker, Federation]:
-    """Model and data, made once per process; a simulation's worker plays one client after another."""
+    """Model and data, loaded once per process: a simulation plays one client after another."""
     config, settings = parse(json.loads(run))
     if root:
         config = config.model_copy(
             update={"execution": config.execution.model_copy(update={"data_root": root})}
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the server's log is no place for a site's notes
-        images = _own(config, settings, own, domain) if own else None
+        warnings.simplefilter("ignore")  # they would end up in the server's log
+        images = _samples(config, settings, path, domain) if path else None
         setup = Setup.from_config(config, images=images)
     return config, settings, setup.worker, setup.federation
 
 
-def _own(config: Config, settings: Settings, path: str, domain: str) -> Federation:
+def _samples(config: Config, settings: Settings, path: str, domain: str) -> Federation:
     """A site's own samples, as a federation of one."""
     data = load(path, config.source, root=config.execution.data_root, seed=config.seed)
     if data.kind == "text" and not config.source.hashed:
         raise FedloomError(
-            "sites with texts of their own need source.hashed = true: they share no list of words."
+            "sites with their own texts need source.hashed = true: they share no list of words."
         )
     if settings.classes:
         data = with_classes(data, tuple(c.strip() for c in settings.classes.split(",")))
     if domain:
         data = replace(data, domain=torch.zeros_like(data.domain), domains=(domain,))
-    made = federate(
+    federation = federate(
         data,
         "iid",
         clients=1,
@@ -150,28 +148,28 @@ def _own(config: Config, settings: Settings, path: str, domain: str) -> Federati
         split=config.split,
         merged_share=config.merged_share,
     )
-    only = data.domains[0] if len(data.domains) == 1 else None
-    return replace(made, clients=(replace(made.clients[0], domain=only),))
+    only_domain = data.domains[0] if len(data.domains) == 1 else None
+    client = replace(federation.clients[0], domain=only_domain)
+    return replace(federation, clients=(client,))
 
 
 def _among(federation: Federation, client: int, config: Config) -> Federation:
     """A federation of one as client `client` of many."""
     if config.clients is None:
-        raise FedloomError("sites with data of their own must know how many they are: set clients.")
-    empty = Client(NONE, NONE, NONE)
-    own = federation.clients[0]
-    return replace(
-        federation, clients=tuple(own if k == client else empty for k in range(config.clients))
-    )
+        raise FedloomError("sites with their own data must know how many they are: set clients.")
+    clients = [Client(NONE, NONE, NONE)] * config.clients
+    if 0 <= client < config.clients:
+        clients[client] = federation.clients[0]
+    return replace(federation, clients=tuple(clients))
 
 
 def with_classes(data: Dataset, names: tuple[str, ...]) -> Dataset:
-    """The same samples with their classes numbered as in `names`, which may hold more of them."""
+    """The same samples, with classes numbered as in `names`, which may hold further classes."""
     for name in data.classes:
         if name not in names:
             raise unknown("class among those agreed", name, names)
-    number = torch.tensor([names.index(name) for name in data.classes])
-    return replace(data, y=number[data.y], classes=names)
+    numbers = torch.tensor([names.index(name) for name in data.classes])
+    return replace(data, y=numbers[data.y], classes=names)
 
 
 app = client_app()

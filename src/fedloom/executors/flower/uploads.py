@@ -1,9 +1,10 @@
-"""Uploads are looked at before they touch the server.
+"""Uploads are inspected before they touch the server.
 
-What an upload should look like is known from a rehearsal: the server executes the very task itself, for one step, on
-blank samples, once with all classes and once with one class only. Names that both have are required, dimensions that
-both share are fixed; a dimension that differs depends on the data and is bounded. A part of a name that is a number (a
-class, a client) stands for any number that there is, unless tensors of different kinds differ in it only.
+A rehearsal shows what an upload should look like: the server executes the very task itself, for one
+step, on blank samples, once with all classes and once with only one. Names that occur in both are
+required, dimensions that agree are fixed; a dimension that differs depends on the data and has a
+bound. A number in a name (a class, a client) stands for any number, unless tensors of different
+kinds differ only in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from ...client.worker import ClientWorker
 from ...core.errors import ClientError
 from ...core.payload import Payload, Value
+from ...data.federation import Client
 from ..base import Task, execute
 from .sites import dealt
 
@@ -28,7 +30,7 @@ _NUMBER = re.compile(r"(?:(?<=/)|^)\d+(?=/|$)")
 
 @dataclass
 class _Form:
-    """What a value of an upload may be: its type and, for a tensor, the least and the largest of each dimension."""
+    """What a value of an upload may be: its type and, for a tensor, bounds of each dimension."""
 
     kind: str
     low: tuple[int, ...]
@@ -36,27 +38,35 @@ class _Form:
     seen: int = 1  # in how many rehearsals
 
     def widened(self, other: _Form, free: int) -> _Form | None:
-        """A form that allows both; a dimension that differs may be anything up to `free`. None: they do not mix."""
+        """A form that allows both; None if they have nothing in common.
+
+        A dimension that differs may be anything up to `free`.
+        """
         if (self.kind, len(self.low)) != (other.kind, len(other.low)):
             return None
-        differ = [
-            a != b or c != d
-            for a, b, c, d in zip(self.low, other.low, self.high, other.high, strict=True)
-        ]
-        low = tuple(0 if d else n for d, n in zip(differ, self.low, strict=True))
-        high = tuple(
-            max(free, a, b) if d else a
-            for d, a, b in zip(differ, self.high, other.high, strict=True)
-        )
-        return _Form(self.kind, low, high, self.seen + other.seen)
+        low = list(self.low)
+        high = list(self.high)
+        for i, bounds in enumerate(zip(other.low, other.high, strict=True)):
+            if bounds != (low[i], high[i]):
+                low[i] = 0
+                high[i] = max(free, high[i], bounds[1])
+        return _Form(self.kind, tuple(low), tuple(high), self.seen + other.seen)
+
+    def allows(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor may have this shape."""
+        if len(shape) != len(self.low):
+            return False
+        bounds = zip(self.low, shape, self.high, strict=True)
+        return all(low <= size <= high for low, size, high in bounds)
 
 
 class Inspector:
-    """Judges uploads by what the server expects. It works on a site of its own and changes nothing of the run."""
+    """Judges uploads by what the server expects. It changes nothing of the run."""
 
-    def __init__(self, site: ClientWorker) -> None:
-        self.site = site  # the server's: its samples are blank
-        # By kind of task: how many rehearsals there were, and the form of each name; None where a pattern fits nothing.
+    def __init__(self, worker: ClientWorker) -> None:
+        self.worker = worker  # the server's: its samples are blank
+        # By kind of task: the number of rehearsals, and the form of each name or pattern of names;
+        # None for a pattern whose tensors have nothing in common.
         self._forms: dict[str, tuple[int, dict[str, _Form | None]]] = {}
 
     def flaw(self, task: Task, upload: Payload) -> str | None:
@@ -64,21 +74,20 @@ class Inspector:
         for name, value in upload.items():
             if isinstance(value, float) and not math.isfinite(value):
                 return f"{name} = {value}"
-            if (
-                isinstance(value, Tensor)
-                and value.is_floating_point()
-                and not torch.isfinite(value).all()
-            ):
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            if not torch.isfinite(value).all():
                 return f"a NaN or infinity in {name!r}"
-        # Forms change seldom (a first round without models of others, say): rehearse again only where they do not fit.
+        # Forms seldom change (the first round may lack models of others, for example), so there is
+        # another rehearsal only if an upload does not fit.
         if task.kind in self._forms and self._misfit(task, upload) is None:
             return None
         try:
             self._rehearse(task)
         except ClientError as error:
             warnings.warn(
-                f"uploads of {self.site.method.name} are only checked for numbers that are not finite: what they "
-                f"should look like cannot be found out, since on blank samples {error}",
+                f"uploads of {self.worker.method.name} are only checked for numbers that are not "
+                f"finite: nobody knows what they should look like, since on blank samples {error}",
                 stacklevel=2,
             )
             return None
@@ -86,52 +95,54 @@ class Inspector:
 
     def _misfit(self, task: Task, upload: Payload) -> str | None:
         rehearsals, forms = self._forms[task.kind]
-        bound = max(self.site.clients, self.site.classes)
+        bound = max(self.worker.clients, self.worker.classes)
         for name, value in upload.items():
             form = forms.get(name) or forms.get(_NUMBER.sub("*", name))
             if form is None or any(int(n) >= bound for n in _NUMBER.findall(name)):
-                return f"{name!r}, which {self.site.method.name} does not send"
+                return f"{name!r}, which {self.worker.method.name} does not send"
             if _kind(value) != form.kind:
                 return f"{name!r} as {_kind(value)}, not {form.kind}"
             shape = _shape(value)
-            fits = len(shape) == len(form.low)
-            if not fits or any(
-                not a <= n <= b for a, n, b in zip(form.low, shape, form.high, strict=True)
-            ):
+            if not form.allows(shape):
                 return f"{name!r} of shape {shape}, not {form.high}"
-        always = [
-            n for n, form in forms.items() if form and form.seen == rehearsals and not _numbered(n)
-        ]
-        missing = [n for n in always if n not in upload]
-        return f"no {missing[0]!r}" if missing else None
+        for name, form in forms.items():
+            required = form is not None and form.seen == rehearsals and not _numbered(name)
+            if required and name not in upload:
+                return f"no {name!r}"
+        return None
 
     def _rehearse(self, task: Task) -> None:
-        """Execute the task on blank samples, and note what comes of it."""
-        site, k = self.site, task.clients[0]
-        own = site.federation.clients[k]
-        free = max(len(own.train), site.classes)
-        seen: list[dict[str, _Form]] = []
-        for rows in (np.arange(site.classes), np.zeros(1, dtype=np.int64)):
-            made_up = dealt(rows, own)
-            clients = tuple(made_up if i == k else c for i, c in enumerate(site.federation.clients))
-            stage = ClientWorker(
-                site.method,
-                replace(site.federation, clients=clients),
-                site.given,
-                site.training.changed(epochs=1, steps=1),
-                site.seed,
-            )
-            upload = execute(stage, replace(task, state=Payload(), splits=())).upload
-            seen.append({n: _Form(_kind(v), _shape(v), _shape(v)) for n, v in upload.items()})
-        number, known = self._forms.get(task.kind, (0, {}))
-        merged = dict(known)
-        for forms in seen:
-            for name, form in forms.items():
-                for stored in {name, _NUMBER.sub("*", name)}:
-                    old = merged.get(stored, form)
-                    mixed = old and old.widened(form, free)
-                    merged[stored] = form if stored not in merged else mixed
-        self._forms[task.kind] = (number + len(seen), merged)
+        """Execute the task on blank samples, and note the form of what it uploads."""
+        worker = self.worker
+        client = worker.federation.clients[task.clients[0]]
+        bound = max(len(client.train), worker.classes)
+        rehearsals, known = self._forms.get(task.kind, (0, {}))
+        forms = dict(known)
+        for rows in (np.arange(worker.classes), np.zeros(1, dtype=np.int64)):
+            for name, value in self._upload(task, dealt(rows, client)).items():
+                form = _Form(_kind(value), _shape(value), _shape(value))
+                for pattern in {name, _NUMBER.sub("*", name)}:
+                    if pattern not in forms:
+                        forms[pattern] = form
+                        continue
+                    before = forms[pattern]
+                    forms[pattern] = before and before.widened(form, bound)
+            rehearsals += 1
+        self._forms[task.kind] = (rehearsals, forms)
+
+    def _upload(self, task: Task, client: Client) -> Payload:
+        """What this client would upload after one step."""
+        worker = self.worker
+        clients = list(worker.federation.clients)
+        clients[task.clients[0]] = client
+        rehearsing = ClientWorker(
+            worker.method,
+            replace(worker.federation, clients=tuple(clients)),
+            worker.given,
+            worker.training.changed(epochs=1, steps=1),
+            worker.seed,
+        )
+        return execute(rehearsing, replace(task, state=Payload(), splits=())).upload
 
 
 def _numbered(name: str) -> bool:
@@ -139,12 +150,12 @@ def _numbered(name: str) -> bool:
 
 
 def _kind(value: Value) -> str:
-    return (
-        str(value.dtype).removeprefix("torch.")
-        if isinstance(value, Tensor)
-        else type(value).__name__
-    )
+    if isinstance(value, Tensor):
+        return str(value.dtype).removeprefix("torch.")
+    return type(value).__name__
 
 
 def _shape(value: Value) -> tuple[int, ...]:
-    return tuple(value.shape) if isinstance(value, Tensor) else ()
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return ()

@@ -1,8 +1,8 @@
 """Tasks and results as the content of Flower messages.
 
-A message carries a download (one `ArrayRecord`, one `ConfigRecord` of scalars) and an `order`; its reply an upload, the
-scores and losses as a `MetricRecord`, and a `receipt`, or else a `refusal` in words. A client's state is in neither:
-the order names the version of it that is meant.
+A message carries a download (one `ArrayRecord`, one `ConfigRecord` of scalars) and an `order`. Its
+reply carries an upload, the scores and losses as a `MetricRecord`, and a `receipt`, or else a
+`refusal` in words. Neither holds a client's state: the order names the version to use.
 """
 
 from __future__ import annotations
@@ -18,22 +18,19 @@ from ...core.errors import FedloomError
 from ...core.payload import Payload
 from ..base import Result, Task
 from .codec import from_records, size, to_records
-from .store import Version
+from .store import NOTHING, Version
 
-TYPES = {
-    "hello": "query.hello",
-    "client": "train",
-    "before": "evaluate",
-}  # the message type of a task
+# The message type of each kind of task.
+TYPES = {"hello": "query.hello", "client": "train", "before": "evaluate"}
 DESCRIBE = "query.site"
 
 
 @dataclass(frozen=True)
 class Order:
-    """What goes with a download: whose task it is, and what it is based on."""
+    """What goes with a download: which client does which task, and from which state."""
 
     experiment: str
-    attempt: int  # the how-manieth start of the server
+    attempt: int  # how often the server has been started, this time included
     client: int
     kind: str
     round: int
@@ -46,22 +43,20 @@ class Order:
 
     @property
     def version(self) -> Version:
-        """The version of the state that comes of it."""
+        """The version of the state that the task produces."""
         return self.attempt, self.round
 
     @property
     def since(self) -> Version:
-        """The version of the state it is based on."""
+        """The version of the state that the task starts from."""
         return self.state_attempt, self.state_round
 
 
 def ordered(task: Task, experiment: str, attempt: int, limit: int) -> Order:
-    """The order for a task; its state is what the server knows of a state, the version."""
-    since = (
-        (int(task.state.number("attempt")), int(task.state.number("round")))
-        if task.state
-        else (0, 0)
-    )
+    """The order for a task, whose state at the server is only the version of the client's state."""
+    since = NOTHING
+    if task.state:
+        since = int(task.state.number("attempt")), int(task.state.number("round"))
     splits = " ".join(task.splits)
     return Order(
         experiment,
@@ -110,14 +105,16 @@ def read_task(content: RecordDict, order: Order, state: Payload) -> Task:
 def write_result(order: Order, result: Result) -> RecordDict:
     """A result as the content of a reply; its state stays behind."""
     arrays, scalars = to_records(result.upload)
-    if (bytes := size(arrays)) > order.limit:
+    length = size(arrays)
+    if length > order.limit:
         raise FedloomError(
-            f"the upload has {bytes / 1e6:.1f} MB, the server takes {order.limit / 1e6:.1f}."
+            f"the upload has {length / 1e6:.1f} MB, the server takes {order.limit / 1e6:.1f}."
         )
-    metrics: dict[str, Any] = {
-        f"score/{split}": rows[0].tolist() for split, rows in result.scores.items()
-    }
-    metrics |= {f"loss/{part}": float(value) for part, value in result.losses.items()}
+    metrics: dict[str, Any] = {}
+    for split, rows in result.scores.items():
+        metrics[f"score/{split}"] = rows[0].tolist()
+    for part, value in result.losses.items():
+        metrics[f"loss/{part}"] = float(value)
     receipt = ConfigRecord(
         {"experiment": order.experiment, "client": order.client, "round": order.round}
     )
@@ -137,17 +134,18 @@ def write_refusal(why: str) -> RecordDict:
 
 
 def read_result(content: RecordDict, order: Order) -> Result:
-    """The result in a reply; anything wrong with it is said in a sentence."""
-    if refusal := content.config_records.get("refusal"):
+    """The result in a reply; whatever is wrong with it becomes an error of one sentence."""
+    refusal = content.config_records.get("refusal")
+    if refusal:
         raise FedloomError(str(refusal.get("why", "it did not say why")))
     receipt = dict(content.config_records.get("receipt") or {})
     if receipt != {"experiment": order.experiment, "client": order.client, "round": order.round}:
+        wanted = f"client {order.client} in round {order.round}"
+        raise FedloomError(f"the reply does not come from {wanted}, it says {receipt}")
+    length = size(content.array_records.get("payload") or ArrayRecord())
+    if length > order.limit:
         raise FedloomError(
-            f"the reply is not one to client {order.client} in round {order.round}, it says {receipt}"
-        )
-    if (bytes := size(content.array_records.get("payload") or ArrayRecord())) > order.limit:
-        raise FedloomError(
-            f"the upload has {bytes / 1e6:.1f} MB, more than the {order.limit / 1e6:.1f} allowed"
+            f"the upload has {length / 1e6:.1f} MB, more than the {order.limit / 1e6:.1f} allowed"
         )
     result = Result((order.client,), _payload(content))
     if order.kind == "client":
