@@ -88,9 +88,9 @@ FAULTS = {
     "a lie": (array("head.bias", lambda old: Array("float32", (4,), "numpy.ndarray", b"nonsense" * 5)), "but is not"),
     "a scalar": (lambda r: r.content["scalars"].update(size=float("nan")), "= nan"),
     "a loss": (lambda r: r.content["metrics"].update({"loss/ce": float("nan")}), "its ce is nan"),
-    "another round": (receipt, "not one to client 1 in round 2"),
+    "another round": (receipt, "does not come from client 1 in round 2"),
     "impossible score": (more_right_than_there_are, "13 of 12"),
-    "no content": (lambda r: setattr(r, "content", RecordDict()), "not one to client"),
+    "no content": (lambda r: setattr(r, "content", RecordDict()), "does not come from client"),
     "an exception": (fails, "disk is full"),
 }  # fmt: skip
 
