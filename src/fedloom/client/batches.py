@@ -27,7 +27,7 @@ class Batches:
         self._drawn: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def groups(self, ahead: int = 1) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
-        """The samples of up to `ahead` batches at a time, one batch after another, and each batch's labels."""
+        """The samples of up to `ahead` batches at a time, and the labels of each batch."""
         job, done = self._job, 0
         coming = batch_rows(len(job.samples), job.training, job.planned, job.rng("batches"))
         while True:
@@ -46,7 +46,10 @@ class Batches:
                 yield x, y.split([len(rows) for rows in group])
 
     def drawn(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Batch 0 is the one of this step; 1, 2 ... are drawn independently and kept until it is over."""
+        """The step's batch (0) or a further one, drawn independently and kept until it is over.
+
+        With it comes the state of the generator with which the model meets it.
+        """
         job, noise = self._job, torch.get_rng_state()
         while len(self._drawn) <= number:
             order = torch.randperm(len(job.samples), generator=self._further)

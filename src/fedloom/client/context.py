@@ -84,11 +84,11 @@ class ClientContext:
         return self.worker.parameters(only)
 
     def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
-        """The resident model as it is now, or its body with another head, as a predictor that sees `inputs(x)`."""
+        """The resident model as it is now, or its body with another head, as a predictor."""
         return self.worker.predictor(inputs, head)
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
-        """The client's samples as the model wants them, and their labels, in order, many at a time."""
+        """The client's samples as the model wants them, and their labels, in order, in chunks."""
         data, index = self.worker.data, torch.from_numpy(self.worker.rows(self.id, part))
         if not len(index):
             return
@@ -154,7 +154,7 @@ class ClientContext:
 
     @torch.no_grad()
     def renormalise(self) -> None:
-        """Estimate the statistics of BatchNorm anew, on all training samples, for the resident weights.
+        """Estimate the statistics of BatchNorm anew, on all training samples.
 
         It is for weights that were never trained as they are, such as mixtures of models.
         """
@@ -180,9 +180,9 @@ class ClientContext:
         """The BatchNorm layers that keep running statistics which are not frozen."""
         norms = []
         for name, m in self.worker.model.named_modules():
-            if isinstance(m, _BatchNorm) and m.track_running_stats:
-                if f"{name}.running_mean" not in self.worker.frozen:
-                    norms.append(m)
+            frozen = f"{name}.running_mean" in self.worker.frozen
+            if isinstance(m, _BatchNorm) and m.track_running_stats and not frozen:
+                norms.append(m)
         return norms
 
     @torch.no_grad()

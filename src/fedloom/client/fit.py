@@ -1,8 +1,8 @@
 """`fit`: the library's only training loop.
 
 `Batches` says which samples a step sees, `Objective` what their loss is, `Rule` what becomes of its
-gradient. A *backend* takes the steps. It is chosen once per job: `Plain` goes through autograd; those
-in `client/fast` take the same steps by quicker ways where the network and the rule allow it.
+gradient. A *backend*, chosen once per job, takes the steps: `Plain` goes through autograd, those in
+client/fast take the same steps by quicker ways where the network and the rule allow it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Backend(Protocol):
     ahead: int
 
     def steps(self, x: Tensor, targets: Sequence[Tensor]) -> Iterable[Parts]:
-        """Take a step on each of the batches whose samples follow each other in `x`; their losses."""
+        """Take a step on each batch; their samples follow each other in `x`. Returns the losses."""
         ...
 
 
@@ -48,9 +48,8 @@ def fit(job: Job) -> Fit:
                     sums[name] = sums[name] + total if name in sums else total
                 job.seen += len(y)
                 steps += 1
-    losses = {}
-    for name, total in sums.items():
-        losses[f"{job.label}/{name}" if job.label else name] = float(total) / job.seen
+    prefix = f"{job.label}/" if job.label else ""
+    losses = {f"{prefix}{name}": float(total) / job.seen for name, total in sums.items()}
     return Fit(steps, rule.lr, losses)
 
 

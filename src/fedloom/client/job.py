@@ -52,7 +52,7 @@ class Job:
     # The number of the stream of batches. By default it is `earlier`, so two calls see different
     # orders; `stream=0` twice gives both the same one.
     stream: int | None = None
-    # Stands before the names of the reported parts, so that the loss of a second model is told apart.
+    # Stands before the names of the reported parts, to tell the loss of a second model apart.
     label: str = ""
     # Progress: the number of the step that is under way, and the samples seen so far in all steps.
     step: int = 0
@@ -96,6 +96,6 @@ class Job:
         return self.training.planned(len(self.samples), self.work)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """A generator that belongs to the client, the round, the stream of batches and a purpose."""
+        """A generator that belongs to the client, the round, the stream and a purpose."""
         stream = self.earlier if self.stream is None else self.stream
         return torch_rng(self.worker.seed, self.round, self.client, f"{purpose} {stream}")

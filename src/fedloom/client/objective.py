@@ -39,7 +39,7 @@ class Objective:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the cross-entropy of the model's logits, and nothing looks at anything else."""
+        """Whether it is the cross-entropy of the model's logits and nothing more."""
         special = self._inputs or self._references or self._watched or self._terms
         return self._loss is cross_entropy and not special
 
@@ -83,26 +83,28 @@ class Objective:
         return outputs
 
     def gradient_at(self, weights: Tree, x: Tensor, y: Tensor, noise: Tensor) -> Tree:
-        """The gradient of a batch's loss at other weights; the model and the generator stay as they are.
+        """The gradient of a batch's loss at other weights; model and generator stay as they are.
 
-        `noise` is the state of the generator with which the batch was met first. A batch meets the
+        `noise` is the state of the generator with which the model met the batch first. It meets the
         same dropout at all weights, else differences of gradients would be noise.
         """
-        named, params = self._job.named, self._job.params
+        names = [n for n, _ in self._job.named]
+        params: list[Tensor] = [*self._job.params]
         state = torch.get_rng_state()
-        kept = [(p, p.clone()) for p in params]
+        changed = [*params]
         for norm in self._norms:
-            kept += [(buffer, buffer.clone()) for buffer in norm.buffers()]
+            changed += norm.buffers()
+        before = [tensor.clone() for tensor in changed]
         with torch.no_grad():
-            torch._foreach_copy_(params, [weights[n] for n, _ in named])
+            torch._foreach_copy_(params, [weights[n] for n in names])
         torch.set_rng_state(noise)
         with torch.enable_grad():
             slopes = torch.autograd.grad(self._measure(x, y)[0], params, materialize_grads=True)
         torch.set_rng_state(state)
         with torch.no_grad():
-            for tensor, before in kept:
-                tensor.copy_(before)
-        return Tree((n, g) for (n, _), g in zip(named, slopes, strict=True))
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+        return Tree(zip(names, slopes, strict=True))
 
     @contextmanager
     def training_mode(self) -> Iterator[None]:
@@ -166,7 +168,8 @@ def _watching(modules: Sequence[nn.Module], seen: list[Seen]) -> Iterator[None]:
             handle.remove()
     for module in modules:
         if id(module) not in records:
+            kind = type(module).__name__
             raise FedloomError(
-                f"a {type(module).__name__} that is watched takes no part in what the model computes."
+                f"a {kind} that is watched takes no part in what the model computes."
             )
         seen.append(records[id(module)])

@@ -1,7 +1,8 @@
 """SGD, Adam and AdamW by torch's own functions for lists of tensors, without its optimiser classes.
 
-The first step of a `torch.optim.Optimizer` imports `torch._dynamo`: one to three seconds in every process, for a
-compiler that is not used here. The functions under those classes do the same arithmetic (the tests compare bits).
+The first step of a `torch.optim.Optimizer` imports `torch._dynamo`: one to three seconds in every
+process, for a compiler that is not used here. The functions below those classes do the same
+arithmetic; the tests compare bits.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch.optim.adam import adam
 
 
 class Optimizer:
-    """Steps for some parameters; those without a gradient are left as they are. `lr` may be changed at any time."""
+    """Takes steps with some parameters; those without a gradient stay. `lr` may change any time."""
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
         self.params = list(params)
         self.lr = lr
-        self.plain = False
+        self.plain = False  # whether a step is exactly w - lr * gradient
         self._memory: dict[int, Any] = {}  # by place in `params`
 
     def zero_grad(self) -> None:
@@ -31,33 +32,38 @@ class Optimizer:
 
     def step(self) -> None:
         """Move the parameters along their gradients."""
-        places = [i for i, p in enumerate(self.params) if p.grad is not None]
+        places, params, grads = [], [], []
+        for i, p in enumerate(self.params):
+            if p.grad is not None:
+                places.append(i)
+                params.append(p)
+                grads.append(p.grad)
         if places:
             with torch.no_grad():  # as a decorator it takes longer
-                self._move(
-                    places, [self.params[i] for i in places], [self.params[i].grad for i in places]
-                )  # type: ignore[misc]
+                self._move(places, params, grads)
 
     def narrowed(self, params: Iterable[Tensor], rows: int) -> Self:
         """The same optimiser for parameters that are the first `rows` rows of those it had."""
-        made = copy.copy(self)
-        made.params = list(params)
-        made._memory = {i: _first(value, rows) for i, value in self._memory.items()}
-        return made
+        other = copy.copy(self)
+        other.params = list(params)
+        other._memory = {i: _first(value, rows) for i, value in self._memory.items()}
+        return other
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         raise NotImplementedError
 
 
 def _first(value: Any, rows: int) -> Any:
-    """The first rows of all tensors in there; a number of steps is one for all."""
+    """The first rows of all tensors in an optimiser's memory; a number of steps is one for all."""
     if isinstance(value, tuple):
         return tuple(_first(part, rows) for part in value)
-    return value[:rows].clone() if isinstance(value, Tensor) and value.ndim else value
+    if isinstance(value, Tensor) and value.ndim:
+        return value[:rows].clone()
+    return value
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent; options as those of `torch.optim.SGD`."""
+    """Stochastic gradient descent, with the options of `torch.optim.SGD`."""
 
     def __init__(
         self,
@@ -69,38 +75,38 @@ class SGD(Optimizer):
         nesterov: bool = False,
     ) -> None:
         super().__init__(params, lr)
-        self.momentum, self.dampening, self.decay, self.nesterov = (
-            momentum,
-            dampening,
-            weight_decay,
-            nesterov,
-        )
-        self.plain = not (momentum or weight_decay)  # a step is w - lr * gradient
+        self.momentum, self.dampening, self.nesterov = momentum, dampening, nesterov
+        self.decay = weight_decay
+        self.plain = not (momentum or weight_decay)
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
-        # Not `torch.optim.sgd.sgd`: it sorts tensors by device first, which takes longer than a small model's step.
+        # Not `torch.optim.sgd.sgd`, which first sorts tensors by device: that takes longer than a
+        # small model's step.
         if self.decay:
             grads = list(torch._foreach_add(grads, params, alpha=self.decay))
         if self.momentum:
-            moving = [self._memory[i] for i in places if i in self._memory]
-            if moving:
-                torch._foreach_mul_(moving, self.momentum)
-                known = [g for i, g in zip(places, grads, strict=True) if i in self._memory]
-                torch._foreach_add_(moving, known, alpha=1 - self.dampening)
-            self._memory |= {
-                i: g.clone() for i, g in zip(places, grads, strict=True) if i not in self._memory
-            }
-            moved = [self._memory[i] for i in places]
-            grads = (
-                list(torch._foreach_add(grads, moved, alpha=self.momentum))
-                if self.nesterov
-                else moved
-            )
+            grads = self._with_momentum(places, grads)
         torch._foreach_add_(params, grads, alpha=-self.lr)
+
+    def _with_momentum(self, places: list[int], grads: list[Tensor]) -> list[Tensor]:
+        old, new = [], []  # momenta that exist, and the gradients that they take up
+        for i, g in zip(places, grads, strict=True):
+            if i in self._memory:
+                old.append(self._memory[i])
+                new.append(g)
+            else:
+                self._memory[i] = g.clone()
+        if old:
+            torch._foreach_mul_(old, self.momentum)
+            torch._foreach_add_(old, new, alpha=1 - self.dampening)
+        momenta = [self._memory[i] for i in places]
+        if self.nesterov:
+            return list(torch._foreach_add(grads, momenta, alpha=self.momentum))
+        return momenta
 
 
 class Adam(Optimizer):
-    """Adam and, with `decoupled_weight_decay`, AdamW; options as those of `torch.optim.Adam`."""
+    """Adam and, with `decoupled_weight_decay`, AdamW, with the options of `torch.optim.Adam`."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, amsgrad: bool, **options: Any) -> None:
         super().__init__(params, lr)
@@ -109,18 +115,24 @@ class Adam(Optimizer):
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         for i, p in zip(places, params, strict=True):
             if i not in self._memory:
-                moments = [
-                    torch.zeros_like(p, memory_format=torch.preserve_format)
-                    for _ in range(2 + self.amsgrad)
-                ]
-                self._memory[i] = (
-                    *moments,
-                    *[None] * (not self.amsgrad),
-                    torch.zeros((), device=p.device),
-                )
-        first, second, largest, steps = zip(*(self._memory[i] for i in places), strict=True)
+                largest = _zeros(p) if self.amsgrad else None
+                self._memory[i] = _zeros(p), _zeros(p), largest, torch.zeros((), device=p.device)
+        first, second, largests, steps = zip(*(self._memory[i] for i in places), strict=True)
         adam(
-            params, grads, list(first), list(second), list(largest) if self.amsgrad else [], list(steps),
-            foreach=False, fused=True, amsgrad=self.amsgrad, lr=self.lr, maximize=False,  # fused: 3 times as fast
+            params,
+            grads,
+            list(first),
+            list(second),
+            list(largests) if self.amsgrad else [],
+            list(steps),
+            foreach=False,
+            fused=True,  # three times as fast
+            amsgrad=self.amsgrad,
+            lr=self.lr,
+            maximize=False,
             **self.options,
-        )  # fmt: skip
+        )
+
+
+def _zeros(p: Tensor) -> Tensor:
+    return torch.zeros_like(p, memory_format=torch.preserve_format)

@@ -34,7 +34,7 @@ class Rule:
         )
 
     def rate(self, ahead: int = 0) -> float:
-        """The step size of the step that is under way, or of one that is so many steps ahead of it."""
+        """The size of the step that is under way, or of one that is `ahead` of it."""
         job = self._job
         return job.training.rate(self.lr, job.step - 1 + ahead, job.planned)
 
@@ -70,7 +70,7 @@ class Rule:
             weights = Tree((n, p.detach()) for n, p in self._job.named)
             step = Step(Tree(zip(names, grads, strict=True)), weights, self.lr, self._elsewhere)
             new = self._job.gradient(step)
-            # Copied: clipping and optimisers change gradients in place, the hook's tensors are its own.
+            # Copied: clipping and optimisers change gradients in place, which the hook may keep.
             torch._foreach_copy_(grads, [new[n] for n in names])
 
     def _elsewhere(self, weights: Tree, number: int) -> Tree:

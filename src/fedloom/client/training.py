@@ -1,4 +1,4 @@
-"""How a client trains: optimiser, step size, amount of work. Every method has the same settings."""
+"""How a client trains: optimiser, step size, amount of work. All methods have these settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .optim import SGD, Adam, Optimizer
 
 Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
 
-# With these settings every step is exactly `w - lr * gradient`, whatever the run's optimiser is: for
+# With these settings every step is exactly `w - lr * gradient`, whatever the run's optimiser: for
 # steps that a paper fixes.
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",

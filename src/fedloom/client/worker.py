@@ -63,7 +63,7 @@ class Network:
 
 
 class ClientWorker:
-    """The resident model with its first weights, the data and the method, for one client after another."""
+    """The resident model with its first weights, the data and the method."""
 
     def __init__(
         self,
@@ -140,9 +140,10 @@ class ClientWorker:
 
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
-        """Set every tensor of the resident model: from the last tree that names it, else to its first value.
+        """Set every tensor of the resident model.
 
-        Because all are set, nothing of the previous client is left over.
+        Each is set from the last tree that names it, else to its first value, so nothing of the
+        previous client is left over.
         """
         source = dict(self.first)
         for tree in trees:
@@ -166,11 +167,11 @@ class ClientWorker:
         return Tree(self.tensors).only(self.roles.names(role)).map(_plain)
 
     def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
-        """A copy of the resident model's trainable parameters (no buffers), of all modules or `only` some."""
+        """A copy of the resident model's trainable parameters, of all modules or `only` some."""
         return Tree(self.trainable(only)).map(_plain)
 
     def trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
-        """The parameters that training may change, by name: those of all modules or of `only` some."""
+        """The parameters that training may change, by name, of all modules or `only` some."""
         wanted = None
         if only is not None:
             wanted = {id(p) for module in only for p in module.parameters()}
@@ -186,9 +187,9 @@ class ClientWorker:
         return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
 
     def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
-        """The resident model as it is now, as a predictor that sees `inputs(x)`. Valid until the next `load`.
+        """The resident model as it is now, as a predictor that sees `inputs(x)`.
 
-        With `head`, that module takes the place of the model's own head.
+        It is valid until the next `load`. `head` takes the place of the model's own head.
         """
         return Network(self, head, inputs)
 
@@ -215,7 +216,7 @@ class ClientWorker:
         return Outputs(torch.cat(features), torch.cat(logits))
 
     def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits, computed in the run's precision; the results are fp32 in any case."""
+        """Features and logits, computed in the run's precision; the results are always fp32."""
         if self.training.precision == "fp32":
             features = body(x)
             return features, head(features)

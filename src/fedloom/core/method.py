@@ -121,7 +121,11 @@ class Method:
         raise NotImplementedError
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
-        """The local work; the only place that sees data."""
+        """The local work; the only place that sees data.
+
+        It is pure: it changes nothing but the resident model and what it returns. An executor may
+        therefore call it twice in a round, and may end the first call where `local.fit` would train.
+        """
         raise NotImplementedError
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:

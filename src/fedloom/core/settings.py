@@ -32,7 +32,7 @@ def setting(
     `description` is a whole sentence. `symbol` is the paper's letter for it. pydantic gets the
     `checks` (`ge=0`, `le=1`).
     """
-    extra = {"symbol": symbol, "affects": affects}
+    extra: dict[str, Any] = {"symbol": symbol, "affects": affects}
     return Field(default, description=description, json_schema_extra=extra, **checks)
 
 

@@ -1,7 +1,8 @@
-"""Begins in this process, tries worker processes once the work is worth their start, and stays with what is quicker.
+"""Begins in this process and tries worker processes once the work is worth their start.
 
-Both give the same bits, so results do not depend on what is chosen, and what was computed while trying is used. The
-choice is kept in the cache folder for the next run of the same kind. `vmap`, whose last digits differ, is not tried.
+It stays with what is quicker. Both give the same bits, so results do not depend on the choice, and
+what was computed while trying is used. The choice is kept in the cache folder for the next run of
+the same kind. `vmap`, whose last digits differ, is not tried.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from statistics import median
 from time import perf_counter
 
@@ -21,40 +23,24 @@ from .inplace import Inplace
 from .pool import Pool
 
 WORTH = 3.0  # seconds of work after which workers are tried: about what their start takes
-TRIAL = 1.0  # seconds for which they are tried at the least: the first tasks of a round tell little
+TRIAL = 1.0  # seconds for which they are tried at least: a round's first tasks tell little
 
 
 @EXECUTORS.register("auto")
 class Auto:
-    """`inplace` or `pool`, whichever takes less time per client here."""
+    """`inplace` or `pool`, whichever takes less time per step here."""
 
     remote = False
 
     def __init__(self, worker: ClientWorker, workers: int) -> None:
-        self._site, self._workers = worker, workers
-        self._here, self._pool = Inplace(worker), None  # type: tuple[Inplace, Pool | None]
-        self._seconds = {"inplace": 0.0, "pool": 0.0}  # of waiting for what tasks give
+        self._worker, self._workers = worker, workers
+        self._here = Inplace(worker)
+        self._pool: Pool | None = None
+        self._seconds = {"inplace": 0.0, "pool": 0.0}  # spent waiting for results
         self._steps = {"inplace": 0, "pool": 0}  # taken meanwhile: clients differ in size
         self._tried = 0  # tasks that workers have done
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-        shapes = [tuple(p.shape) for p in worker.model.parameters()]
-        sizes = [len(c.train) for c in worker.federation.clients]
-        kind = repr(
-            (
-                repr(worker.method),
-                worker.training,
-                shapes,
-                len(sizes),
-                median(sizes),
-                workers,
-                cores,
-            )
-        )
-        self._note = cache_folder() / "auto" / f"{sha256(kind.encode())[:32]}.json"
+        cores = _cores()
+        self._note = cache_folder() / "auto" / f"{_kind_of_run(worker, workers, cores)}.json"
         self.choice = "inplace" if min(workers, cores) < 2 else self._noted()
         if self.choice == "pool":
             self._pool = Pool(worker, workers)
@@ -67,54 +53,59 @@ class Auto:
             first = next(waiting, None)
             if first is None:
                 return
-            self._pool = self._pool or Pool(self._site, self._workers)
-            yield from self._timed(self._pool, "pool", _chain(first, waiting))
+            self._pool = self._pool or Pool(self._worker, self._workers)
+            yield from self._timed(self._pool, "pool", chain([first], waiting))
             self._settle()
-        best: Executor = self._pool if self.choice == "pool" and self._pool else self._here
+        best: Executor = self._here
+        if self.choice == "pool" and self._pool:
+            best = self._pool
         yield from best.run(waiting)
 
     def _timed(self, executor: Executor, name: str, tasks: Iterator[Task]) -> Iterator[Result]:
-        """Results of one executor with their times noted; `inplace` ends when workers are worth a trial."""
+        """One executor's results, and note their times; `inplace` ends when workers are due."""
         steps: list[int | None] = []
 
         def drawn() -> Iterator[Task]:
             while name == "pool" or self._seconds["inplace"] < WORTH or not self._steps["inplace"]:
-                if (task := next(tasks, None)) is None:
+                task = next(tasks, None)
+                if task is None:
                     return
-                size = (
-                    len(self._site.federation.clients[task.clients[0]].train)
-                    if task.kind == "client"
-                    else 0
-                )
-                # What is said once, before the first round, is no part of one.
-                steps.append(
-                    None if task.kind == "hello" else self._site.training.planned(size, task.work)
-                )
+                steps.append(self._planned(task))
                 yield task
 
         results, number = executor.run(drawn()), 0
         while True:
             clock = perf_counter()
-            found = next(results, None)
-            if found is None:
+            result = next(results, None)
+            if result is None:
                 return
             waited, taken = perf_counter() - clock, steps[number]
-            self._tried += name == "pool"
+            if name == "pool":
+                self._tried += 1
             # Workers' first answers include their start.
             if taken is not None and (name == "inplace" or self._tried > self._workers):
                 self._seconds[name] += waited
                 self._steps[name] += taken
             number += 1
-            yield found
+            yield result
+
+    def _planned(self, task: Task) -> int | None:
+        """How many training steps the task has; None for a hello, which is no part of a round."""
+        if task.kind == "hello":
+            return None
+        if task.kind != "client":
+            return 0
+        samples = len(self._worker.rows(task.clients[0]))
+        return self._worker.training.planned(samples, task.work)
 
     def _settle(self) -> None:
-        if (
-            self._tried < 3 * self._workers
-            or self._seconds["pool"] < TRIAL
-            or not all(self._steps.values())
-        ):
+        """Choose for good, if the trial was long enough."""
+        if self._tried < 3 * self._workers or self._seconds["pool"] < TRIAL:
             return
-        here, there = (self._seconds[name] / self._steps[name] for name in ("inplace", "pool"))
+        if not all(self._steps.values()):
+            return
+        here = self._seconds["inplace"] / self._steps["inplace"]
+        there = self._seconds["pool"] / self._steps["pool"]
         self.choice = "pool" if there < here else "inplace"
         if self.choice == "inplace" and self._pool:
             self._pool.close()
@@ -122,6 +113,7 @@ class Auto:
         write_atomic(self._note, json.dumps({"choice": self.choice}).encode(), durable=False)
 
     def _noted(self) -> str | None:
+        """The choice that an earlier run of the same kind has made, if there is one."""
         try:
             choice = json.loads(self._note.read_bytes())["choice"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -145,6 +137,17 @@ class Auto:
         self._here.close()
 
 
-def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
-    yield first
-    yield from rest
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _kind_of_run(worker: ClientWorker, workers: int, cores: int) -> str:
+    """A digest of what decides which executor is quicker."""
+    shapes = [tuple(p.shape) for p in worker.model.parameters()]
+    sizes = worker.sizes()
+    method = repr(worker.method)
+    kind = (method, worker.training, shapes, len(sizes), median(sizes), workers, cores)
+    return sha256(repr(kind).encode())[:32]

@@ -16,7 +16,10 @@ from .base import Results, Task, execute
 
 @EXECUTORS.register("inplace")
 class Inplace:
-    """Clients one by one in this process, with one thread, so that numbers equal those of single-threaded workers."""
+    """Clients one by one in this process, with one thread.
+
+    Worker processes have one thread each too, so the numbers are the same.
+    """
 
     remote = eager = False
 
@@ -26,23 +29,26 @@ class Inplace:
         torch.set_num_threads(1)
 
     def run(self, tasks: Iterable[Task]) -> Results:
-        """Execute the tasks in order. What crosses the boundary is copied, as it would be on a wire."""
+        """Execute the tasks in order. What crosses the boundary is copied, as on a wire."""
         for task in tasks:
-            result = execute(
-                self.worker, replace(task, down=task.down.copy(), state=task.state.copy())
-            )
+            result = execute(self.worker, copied(task))
             yield replace(result, upload=result.upload.copy(), state=self._kept(result.state))
 
     def _kept(self, state: Payload) -> Payload:
-        """A client's state, copied if any of its tensors is one of the resident model's or part of something larger."""
-        tensors = [t for t in state.values() if isinstance(t, Tensor)]
-        places = {t.untyped_storage().data_ptr() for t in tensors}
-        whole = all(t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes for t in tensors)
-        resident = (*self.worker.tensors.values(), *self.worker.first.values())
-        shared = len(places) < len(tensors) or not places.isdisjoint(
-            t.untyped_storage().data_ptr() for t in resident
-        )
-        return state if whole and not shared else state.copy()
+        """A client's state, copied unless each of its tensors has memory of its own."""
+        resident = set()
+        for tensor in (*self.worker.tensors.values(), *self.worker.first.values()):
+            resident.add(tensor.untyped_storage().data_ptr())
+        for value in state.values():
+            if not isinstance(value, Tensor):
+                continue
+            memory = value.untyped_storage()
+            if not value.is_contiguous() or memory.nbytes() != value.nbytes:
+                return state.copy()
+            if memory.data_ptr() in resident:
+                return state.copy()
+            resident.add(memory.data_ptr())
+        return state
 
     @property
     def processes(self) -> list[int]:
@@ -52,3 +58,8 @@ class Inplace:
     def close(self) -> None:
         """Restore the number of threads."""
         torch.set_num_threads(self._threads)
+
+
+def copied(task: Task) -> Task:
+    """The task with a download and a state that a client may write to."""
+    return replace(task, down=task.down.copy(), state=task.state.copy())

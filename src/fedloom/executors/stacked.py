@@ -1,10 +1,10 @@
-"""One process in which clients that train small heads or models take their steps together, as one stack.
+"""One process in which clients with small heads or models take their steps together, as one stack.
 
-Methods are pure, so a client can be asked twice. The first time it is stopped where it would train, only
-to see what it would train and how. What has one shape is then trained side by side (`client/fast/stacked.py`),
-and the second time `local.fit` hands the weights over. Whatever cannot be stacked, such as a
-convolutional network or a loss of the method's own, is trained as `inplace` does. The numbers agree with
-those of `inplace` to about 1e-6.
+Methods are pure, so a client can be asked twice. The first time it is stopped where it would train,
+only to see what it would train and how. What has one shape is then trained side by side
+(client/fast/stacked.py), and the second time `local.fit` hands the weights over. Whatever cannot be
+stacked, such as a convolutional network or a loss of its own, is trained as `inplace` does. The
+numbers agree with those of `inplace` to about 1e-6.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.local import Fit
 from ..core.payload import Payload
 from . import EXECUTORS
 from .base import LastPayload, Result, Results, Task, execute
-from .inplace import Inplace
+from .inplace import Inplace, copied
 
 CHUNK = 64  # clients that are asked at once
 STACK = 1 << 24  # bytes of weights in a stack, so that large models are not held many times over
@@ -32,8 +32,8 @@ FEW = 4  # clients; where a stack has room for fewer, stacking is not worth it
 class Postponed(BaseException):
     """Ends a client's first asking where its training would begin.
 
-    It is no failure and therefore no `Exception`: a method that handles its own failures lets it pass,
-    and so does `execute`. Only `Vmap` raises it, and only `Vmap` catches it.
+    It is no failure and therefore no `Exception`: a method that handles its own failures lets it
+    pass, and so does `execute`. Only `Vmap` raises it, and only `Vmap` catches it.
     """
 
     def __init__(self, entry: Entry | None) -> None:
@@ -46,12 +46,12 @@ class Vmap(Inplace):
     """Clients in this process, trained together where that is possible."""
 
     def run(self, tasks: Iterable[Task]) -> Results:
-        """Execute the tasks; those of clients in chunks. What crosses the boundary is copied, as on a wire."""
+        """Execute the tasks, those of clients in chunks; what crosses the boundary is copied."""
         waiting = iter(tasks)
         # Copied while others are drawn: a method may fill the tensors of a download again.
-        copied = LastPayload(Payload.copy)
+        kept = LastPayload(Payload.copy)
         while True:
-            chunk = [replace(task, down=copied(task.down)) for task in islice(waiting, CHUNK)]
+            chunk = [replace(task, down=kept(task.down)) for task in islice(waiting, CHUNK)]
             if not chunk:
                 return
             ready = self._prepare([task for task in chunk if task.kind == "client"])
@@ -60,7 +60,7 @@ class Vmap(Inplace):
                 if isinstance(answer, Result):
                     result = answer
                 else:
-                    result = execute(self.worker, _copied(task), _trainer(answer))
+                    result = execute(self.worker, copied(task), _trainer(answer))
                 yield replace(result, upload=result.upload.copy(), state=result.state.copy())
 
     def _prepare(self, tasks: Sequence[Task]) -> dict[int, Trained | Result]:
@@ -85,12 +85,13 @@ class Vmap(Inplace):
         return ready
 
     def _ask(self, task: Task) -> Entry | Result | None:
-        """What the client would train in a stack; the result itself if it trains nothing; else None.
+        """What the client would train in a stack, or the result itself if it trains nothing.
 
-        A client that fails when it is asked fails the round, as it would when it is executed.
+        None if what it would train cannot be stacked. A client that fails when it is asked
+        fails the round, as it would when it is executed.
         """
         try:
-            return execute(self.worker, _copied(task), _postpone)
+            return execute(self.worker, copied(task), _postpone)
         except Postponed as postponed:
             return postponed.entry
 
@@ -100,7 +101,7 @@ def _postpone(job: Job) -> Fit:
 
 
 def _trainer(trained: Trained | None) -> Callable[[Job], Fit]:
-    """A trainer that hands over what was trained together in place of the client's first training."""
+    """A trainer that hands over what was trained in a stack in place of the client's first fit."""
     if trained is None:
         return fit
 
@@ -110,12 +111,8 @@ def _trainer(trained: Trained | None) -> Callable[[Job], Fit]:
     return train
 
 
-def _copied(task: Task) -> Task:
-    return replace(task, down=task.down.copy(), state=task.state.copy())
-
-
 def _train(entries: Sequence[Entry]) -> dict[int, Trained | Result]:
-    """Train entries of one kind together; what came of each, by client. One alone has no companions."""
+    """Train entries of one kind together; returns what came of each, by client. One alone waits."""
     if len(entries) < 2:
         return {}
     clients = [entry.job.client for entry in entries]

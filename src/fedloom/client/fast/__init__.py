@@ -1,8 +1,8 @@
 """Quicker ways through the same steps.
 
-`dense` trains chains of linear layers without autograd's graph, `lowrank` keeps the gradients of large
-linear layers as products, `stacked` trains small models of several clients side by side (only the
-executor `vmap` uses it). Each gives the numbers of the plain way, up to rounding.
+`dense` trains chains of linear layers without autograd's graph. `lowrank` keeps the gradients of
+large linear layers as products. `stacked` trains small models of several clients side by side; only
+the executor `vmap` uses it. Each gives the numbers of the plain way, up to rounding.
 
 The environment variable `FEDLOOM_FAST` switches them off: `FEDLOOM_FAST=0` allows none of them,
 `FEDLOOM_FAST=dense,stacked` only those two. Unset or 1, it allows all.

@@ -1,7 +1,7 @@
 """Networks that are one layer after another: the gradient of their cross-entropy without a graph.
 
-Most of a step of a linear head, and a fifth of one of the `mlp`, is the making and walking of autograd's graph. Where
-layers come in a plain order and the loss is the cross-entropy, the same kernels can be called one by one.
+To build and walk autograd's graph takes most of a linear head's step, and a fifth of the `mlp`'s.
+Where layers follow each other and the loss is the cross-entropy, we call its kernels one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..objective import Objective
 from ..rule import Rule
 
 AHEAD = 64  # samples whose batches a chain takes together
-SMALL = 16  # samples in a batch that is small: a large weight is shown several of them at once
+SMALL = 16  # samples in a small batch; a large weight is shown several of those at once
 _KINDS = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 _aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ class Gradients:
 
 
 class Descent:
-    """A backend whose chain takes steps of plain gradient descent itself, on several batches at a time."""
+    """A backend whose chain takes plain steps itself, on several batches at a time."""
 
     def __init__(self, chain: Chain, rule: Rule, ahead: int) -> None:
         self._chain, self._rule, self.ahead = chain, rule, ahead
@@ -55,7 +55,7 @@ class Descent:
 def backend(
     job: Job, objective: Objective, rule: Rule
 ) -> AbstractContextManager[Gradients | Descent] | None:
-    """The backend for this job; None if its network is no chain or more than cross-entropy is wanted."""
+    """The backend for this job; None if its network is no chain or its loss is no cross-entropy."""
     worker, training = job.worker, job.training
     if worker.training.precision != "fp32" or worker.strict or not objective.plain:
         return None
@@ -76,13 +76,13 @@ def backend(
 
 
 class _Link(NamedTuple):
-    """A layer. Its parameters are looked up once: to ask a module for one takes as long as a small product."""
+    """A layer and its parameters: to ask a module for one takes as long as a small product."""
 
     layer: nn.Module
     weight: Tensor | None
     bias: Tensor | None
-    weighs: bool  # whether the weight is trained
-    shifts: bool  # whether the bias is
+    trains_weight: bool
+    trains_bias: bool
 
 
 class Chain:
@@ -90,23 +90,22 @@ class Chain:
 
     def __init__(self, layers: Sequence[nn.Module], params: Sequence[Tensor]) -> None:
         trained = {id(p) for p in params}
-        self._links = []
-        for layer in layers:
-            weight, bias = (
-                (layer.weight, layer.bias) if isinstance(layer, nn.Linear) else (None, None)
-            )
-            self._links.append(
-                _Link(layer, weight, bias, id(weight) in trained, id(bias) in trained)
-            )
         self._one = params[0].new_ones(())
-        # Otherwise steps have the very bits of autograd and SGD.
-        self._large = any(
-            link.weighs and cast(Tensor, link.weight).numel() >= fast.LARGE for link in self._links
-        )
-        # What comes before the first that is trained needs no gradient.
-        self._first = next(
-            (i for i, link in enumerate(self._links) if link.weighs or link.shifts), len(layers)
-        )
+        self._links: list[_Link] = []
+        # What comes before the first layer that is trained needs no gradient.
+        self._first = len(layers)
+        # Without a large weight, steps have the very bits of autograd and SGD.
+        self._large = False
+        for i, layer in enumerate(layers):
+            weight, bias = None, None
+            if isinstance(layer, nn.Linear):
+                weight, bias = layer.weight, layer.bias
+            link = _Link(layer, weight, bias, id(weight) in trained, id(bias) in trained)
+            self._links.append(link)
+            if link.trains_weight or link.trains_bias:
+                self._first = min(self._first, i)
+            if link.trains_weight and cast(Tensor, weight).numel() >= fast.LARGE:
+                self._large = True
 
     @torch.no_grad()
     def back(self, x: Tensor, y: Tensor) -> Tensor:
@@ -115,40 +114,47 @@ class Chain:
 
     @torch.no_grad()
     def descend(self, x: Tensor, targets: Sequence[Tensor], rates: Sequence[float]) -> list[Tensor]:
-        """A step of plain gradient descent on each of several batches, whose samples follow each other in `x`; their
-        mean cross-entropies. Gradients are not written out."""
-        for link in self._links[: self._first]:  # they stay the same meanwhile
+        """Take a step of plain gradient descent on each of several batches.
+
+        Their samples follow each other in `x`. Returns their mean cross-entropies. Gradients are
+        not written out.
+        """
+        for link in self._links[: self._first]:  # these layers stay the same meanwhile
             x = link.layer(x)
-        _, weight, bias, weighs, shifts = self._links[self._first]
-        large = (
-            weight is not None
-            and weight.numel() >= fast.LARGE
-            and weighs
-            and shifts == (bias is not None)
-        )
-        if large and len(targets) > 1 and len(x) <= SMALL * len(targets):
+        if self._pays(x, targets):
             return self._together(x, targets, rates)
         batches = zip(x.split([len(y) for y in targets]), targets, rates, strict=True)
         return [self._back(part, y, self._first, lr)[0] for part, y, lr in batches]
 
+    def _pays(self, x: Tensor, targets: Sequence[Tensor]) -> bool:
+        """Whether to show all batches together to the first layer that is trained."""
+        link = self._links[self._first]
+        if link.weight is None or link.weight.numel() < fast.LARGE or not link.trains_weight:
+            return False
+        if link.trains_bias != (link.bias is not None):
+            return False
+        return len(targets) > 1 and len(x) <= SMALL * len(targets)
+
     def _together(
         self, x: Tensor, targets: Sequence[Tensor], rates: Sequence[float]
     ) -> list[Tensor]:
-        """The same, with one product for all batches in the first trained layer.
+        """The same steps, with one product for all batches in the first layer that is trained.
 
-        Its weight W changes meanwhile, which is made up for: after a step W - lr g^T x it gives lr (x' x^T) g less for
-        samples x', and its bias lr 1 g less. One product of 60 rows takes less time than six of 10, and W is read and
-        written once.
+        Its weight W changes from batch to batch, which we make up for: after a step W - lr g^T x
+        the layer gives lr (x' x^T) g less for samples x', and its bias lr 1 g less. One product of
+        60 rows takes less time than six of 10, and W is read and written once.
         """
-        weight, bias = cast(Tensor, self._links[self._first].weight), self._links[self._first].bias
-        made, losses, start = F.linear(x, weight, bias), [], 0
-        slopes, sizes = torch.empty_like(made), torch.tensor([len(y) for y in targets])
+        link = self._links[self._first]
+        weight, bias = cast(Tensor, link.weight), link.bias
+        outputs = F.linear(x, weight, bias)
+        slopes, sizes = torch.empty_like(outputs), torch.tensor([len(y) for y in targets])
         lrs = x.new_tensor(rates).repeat_interleave(sizes)
         alike = x @ x.T if bias is None else torch.addmm(x.new_ones(()), x, x.T)
         alike *= lrs
+        losses, start = [], 0
         for y, lr in zip(targets, rates, strict=True):
             end = start + len(y)
-            h = made[start:end]
+            h = outputs[start:end]
             if start:
                 h.addmm_(alike[start:end, :start], slopes[:start], alpha=-1)
             loss, g = self._back(h, y, self._first + 1, lr)
@@ -162,38 +168,47 @@ class Chain:
         return losses
 
     def _back(self, x: Tensor, y: Tensor, start: int, lr: float | None) -> tuple[Tensor, Tensor]:
-        """The mean cross-entropy of what has come as far as the layer `start`, and its gradient there. Parameters from
-        there on take a step at once or, without `lr`, get gradients."""
-        seen = []
+        """The mean cross-entropy of what enters the layer `start`, and its gradient there.
+
+        Parameters from there on take a step at once or, without `lr`, get gradients.
+        """
+        entered = []
         for layer, weight, bias, *_ in self._links[start:]:
-            seen.append(x)
-            # Called directly where that is easy: the way through a module takes as long as a small kernel.
+            entered.append(x)
+            # Called directly where that is easy: the way through a module takes as long as a
+            # small kernel.
             if weight is not None:
                 x = F.linear(x, weight, bias)
+            elif isinstance(layer, nn.ReLU):
+                x = torch.relu(x)
             else:
-                x = torch.relu(x) if isinstance(layer, nn.ReLU) else layer(x)
+                x = layer(x)
         logs = torch.log_softmax(x, 1)
         loss: Tensor
         loss, total = _aten.nll_loss_forward.default(logs, y, None, 1, -100)
         g: Tensor = _aten.nll_loss_backward.default(self._one, logs, y, None, 1, -100, total)
         g = _aten._log_softmax_backward_data.default(g, logs, 1, logs.dtype)
         for i in range(len(self._links) - 1, max(start, self._first) - 1, -1):
-            link, x = self._links[i], seen[i - start]
-            if link.weight is None:
-                g = (
-                    _aten.threshold_backward.default(g, x, 0)
-                    if isinstance(link.layer, nn.ReLU)
-                    else g.view_as(x)
-                )
-                continue
-            above, g = g, g @ link.weight if i > self._first else g
-            if link.weighs and lr is not None and self._large:
-                link.weight.addmm_(above.T, x, alpha=-lr)  # its gradient is never written out
-            elif link.weighs:
-                _use(link.weight, above.T @ x, lr)
-            if link.bias is not None and link.shifts:
-                _use(link.bias, above.sum(0), lr)
+            g = self._through(i, entered[i - start], g, lr)
         return loss, g
+
+    def _through(self, i: int, x: Tensor, g: Tensor, lr: float | None) -> Tensor:
+        """Take the gradient `g` of layer `i`'s output back to its input `x`; train the layer."""
+        link = self._links[i]
+        if link.weight is None:
+            if isinstance(link.layer, nn.ReLU):
+                below: Tensor = _aten.threshold_backward.default(g, x, 0)
+                return below
+            return g.view_as(x)
+        below = g @ link.weight if i > self._first else g
+        if link.trains_weight:
+            if lr is not None and self._large:
+                link.weight.addmm_(g.T, x, alpha=-lr)  # its gradient is never written out
+            else:
+                _use(link.weight, g.T @ x, lr)
+        if link.bias is not None and link.trains_bias:
+            _use(link.bias, g.sum(0), lr)
+        return below
 
 
 def _use(parameter: Tensor, slope: Tensor, lr: float | None) -> None:
@@ -208,38 +223,48 @@ def layers(
 ) -> list[nn.Module] | None:
     """The layers of modules that follow each other and are shown batches of `ndim` dimensions.
 
-    None if they are not all of kinds that are known here (or `also` known), if anything else is done in them, or if
-    they are shown more than one vector for a sample.
+    None if one of them is of another kind than those above and `also`, if somebody has touched it,
+    or if they are shown more than one vector for a sample.
     """
-    found: list[nn.Module] = []
-    if not all(_gathered(module, (*_KINDS, *also), found) for module in modules):
+    chain: list[nn.Module] = []
+    for module in modules:
+        if not _gather(module, (*_KINDS, *also), chain):
+            return None
+    if ndim != 2 and not (chain and type(chain[0]) is nn.Flatten):
         return None
-    flat = ndim == 2 or (found and type(found[0]) is nn.Flatten)
-    whole = all((m.start_dim, m.end_dim) == (1, -1) for m in found if isinstance(m, nn.Flatten))
-    weights = [id(p) for m in found for p in m.parameters()]
-    # A layer that comes twice has two gradients.
-    return found if flat and whole and len(set(weights)) == len(weights) else None
+    weights = []
+    for m in chain:
+        weights += [id(p) for p in m.parameters()]
+        if isinstance(m, nn.Flatten) and (m.start_dim, m.end_dim) != (1, -1):
+            return None
+    if len(set(weights)) < len(weights):  # a layer that comes twice has two gradients
+        return None
+    return chain
 
 
-def _gathered(module: nn.Module, kinds: Sequence[type[nn.Module]], found: list[nn.Module]) -> bool:
-    """Puts a module's layers into `found`; False if there is one of another kind, or one that somebody touched."""
+def _gather(module: nn.Module, kinds: Sequence[type[nn.Module]], chain: list[nn.Module]) -> bool:
+    """Append a module's layers to `chain`; False if one is of another kind or touched."""
+    if touched(module):
+        return False
     if type(module) is nn.Sequential:
-        return not touched(module) and all(_gathered(m, kinds, found) for m in module)
-    found.append(module)
-    return type(module) in kinds and not touched(module)
+        return all(_gather(m, kinds, chain) for m in module)
+    chain.append(module)
+    return type(module) in kinds
 
 
 def touched(module: nn.Module) -> bool:
-    """Whether somebody looks at what goes through the module, or has changed what it does."""
-    hooks = (
+    """Whether somebody watches what goes through the module, or has changed what it does."""
+    if "forward" in vars(module):
+        return True
+    for hooks in (
         module._forward_hooks,
         module._forward_pre_hooks,
         module._backward_hooks,
         module._backward_pre_hooks,
-    )
-    on_gradients = (
-        h
-        for p in module.parameters(recurse=False)
-        for h in (p._backward_hooks, p._post_accumulate_grad_hooks)
-    )
-    return "forward" in vars(module) or any(hooks) or any(on_gradients)
+    ):
+        if hooks:
+            return True
+    for p in module.parameters(recurse=False):
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            return True
+    return False

@@ -1,7 +1,8 @@
 """Gradients of large linear layers, kept as the products they are.
 
-The gradient of a weight W is g^T x, where g and x have a row for each sample of a batch. If a plain SGD step is all
-that becomes of it, W - lr g^T x is one call, and a matrix as large as W is neither written nor read again.
+The gradient of a weight W is g^T x, where g and x have a row for each sample of a batch. If a plain
+SGD step is all that becomes of it, W - lr g^T x is one call, and we neither write nor read a
+gradient that is as large as W.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Product = tuple[Tensor, Tensor, Tensor]  # a weight W, and g and x of its gradie
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b; on the way back g and x are noted in place of W's gradient."""
+    """x W^T + b, whose backward pass notes g and x in place of W's gradient."""
 
     @staticmethod
     def forward(
@@ -40,37 +41,39 @@ class _Linear(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         rows = g.flatten(0, -2)
         ctx.noted.append((ctx.weight, rows, x.flatten(0, -2)))
-        return (
-            g @ ctx.weight if ctx.needs_input_grad[0] else None,
-            None,
-            rows.sum(0) if ctx.needs_input_grad[2] else None,
-            None,
-        )
+        of_input, of_bias = None, None
+        if ctx.needs_input_grad[0]:
+            of_input = g @ ctx.weight
+        if ctx.needs_input_grad[2]:
+            of_bias = rows.sum(0)
+        return of_input, None, of_bias, None
 
 
 class LowRank:
-    """A backend like the plain one, but for the large layers' gradients, which it applies itself."""
+    """A backend like the plain one, but that it applies the gradients of large layers itself."""
 
     ahead = 1
 
-    def __init__(self, objective: Objective, rule: Rule, products: list[Product]) -> None:
-        self._objective, self._rule, self._products = objective, rule, products
+    def __init__(self, objective: Objective, rule: Rule, noted: list[Product]) -> None:
+        self._objective, self._rule, self._noted = objective, rule, noted
 
     def steps(self, x: Tensor, targets: Sequence[Tensor]) -> Iterable[dict[str, Tensor]]:
         """Take a step."""
         loss, parts = self._objective(x, *targets)
-        self._products.clear()  # the loss may have asked for gradients itself
+        self._noted.clear()  # the loss may have asked for gradients itself
         self._rule.descend(loss)
-        descend(self._products, self._rule.rate())
+        descend(self._noted, self._rule.rate())
         return (parts,)
 
 
 def backend(job: Job, objective: Objective, rule: Rule) -> AbstractContextManager[LowRank] | None:
     """The backend for this job; None if no layer is large or somebody wants to see gradients."""
-    if not rule.unseen or job.worker.training.precision != "fp32":
+    if not rule.unseen or job.worker.training.precision != "fp32" or not fast.allowed("lowrank"):
         return None
-    large = large_layers(job.model, job.params) if fast.allowed("lowrank") else []
-    return _opened(large, objective, rule) if large else None
+    large = large_layers(job.model, job.params)
+    if not large:
+        return None
+    return _opened(large, objective, rule)
 
 
 @contextmanager
@@ -80,13 +83,14 @@ def _opened(layers: Sequence[nn.Linear], objective: Objective, rule: Rule) -> It
 
 
 def large_layers(model: nn.Module, params: Iterable[Tensor]) -> list[nn.Linear]:
-    """The linear layers whose weights are large and among `params`, and which nobody has touched."""
+    """The linear layers with a large weight among `params` that nobody has touched."""
     trained = {id(p) for p in params}
     large = []
     for m in model.modules():
-        if type(m) is nn.Linear and id(m.weight) in trained and m.weight.numel() >= fast.LARGE:
-            if not touched(m):
-                large.append(m)
+        if type(m) is not nn.Linear or touched(m):
+            continue
+        if id(m.weight) in trained and m.weight.numel() >= fast.LARGE:
+            large.append(m)
     return large
 
 
@@ -103,18 +107,17 @@ def products(layers: Sequence[nn.Linear]) -> Iterator[list[Product]]:
             del layer.forward
 
 
-def _forward(layer: nn.Linear, own: Tensor, noted: list[Product], x: Tensor) -> Tensor:
-    if (
-        layer.weight is not own or not torch.is_grad_enabled()
-    ):  # it is lent other weights, or only asked
+def _forward(layer: nn.Linear, weight: Tensor, noted: list[Product], x: Tensor) -> Tensor:
+    # Somebody may have lent the layer another weight, or want no gradient.
+    if layer.weight is not weight or not torch.is_grad_enabled():
         return F.linear(x, layer.weight, layer.bias)
-    made: Tensor = _Linear.apply(x, own, layer.bias, noted)
-    return made
+    y: Tensor = _Linear.apply(x, weight, layer.bias, noted)
+    return y
 
 
 @torch.no_grad()
 def descend(noted: list[Product], lr: float) -> None:
-    """W -= lr g^T x for all that was noted, which is then forgotten."""
+    """Take the step W -= lr g^T x for every product, and forget them."""
     for weight, g, x in noted:
         weight.addmm_(g.T, x, alpha=-lr)
     noted.clear()

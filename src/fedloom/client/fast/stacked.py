@@ -1,8 +1,8 @@
-"""Small heads, or small models of linear layers, of several clients: trained side by side as one stack.
+"""Small heads, or small models of linear layers, of several clients, trained side by side.
 
-Clients that take more steps come first in the stack, which grows shorter as others finish. Batches that
-are not full are padded, and the padding does not count. The numbers agree with those of one client
-after another to about 1e-6, because sums are taken in another order.
+Clients that take more steps come first in the stack, which grows shorter as others finish. Batches
+that are not full are padded, and the padding does not count. The numbers agree with those of one
+client after another to about 1e-6, because sums are taken in another order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .dense import layers
 
 
 class Entry:
-    """One client's place in a stack: its head or model at the moment at which training would begin."""
+    """One client's place in a stack: its head or model as it is when training would begin."""
 
     def __init__(self, job: Job, part: nn.Module) -> None:
         self.job, self.part = job, part
@@ -179,8 +179,8 @@ class _Stack:
 class _Linear(torch.autograd.Function):
     """x W^T + b for every client.
 
-    The backward pass computes g^T x, which has the layout of W. Torch's own choice, (x^T g)^T, is five
-    times as slow and has to be transposed.
+    The backward pass computes g^T x, which has the layout of W. Torch's own choice, (x^T g)^T, is
+    five times as slow and has to be transposed.
     """
 
     @staticmethod
@@ -198,8 +198,8 @@ class _Linear(torch.autograd.Function):
 def through(module: nn.Module, weights: Mapping[int, Tensor], x: Tensor) -> Tensor:
     """The outputs of a stack of models for samples (clients, samples, ...).
 
-    `weights` holds the clients' weights by the id of the parameter that they stand for. For a linear
-    head `torch.func.vmap` takes twice as long.
+    `weights` holds the clients' weights by the id of the parameter that they stand for. For a
+    linear head `torch.func.vmap` takes twice as long.
     """
     if isinstance(module, nn.Linear):
         y: Tensor = _Linear.apply(x, weights[id(module.weight)], weights.get(id(module.bias)))
