@@ -35,6 +35,11 @@ def test_both_registries_hold_all_there_is() -> None:
     assert set(plugins()) >= {"daa", "dfdc", "fedgr"} and plugins() == PLUGINS.names()
 
 
+def test_both_are_listed_without_imports() -> None:
+    assert METHODS.listed() == names()
+    assert PLUGINS.listed() == plugins()
+
+
 @pytest.mark.parametrize("spec", ["FedALA", "FEDALA", "fedala", "FedAvg-FT", "PFedMe"])
 def test_the_case_of_a_name_does_not_matter(spec: str) -> None:
     assert find(spec).name == spec.lower()

@@ -23,8 +23,12 @@ from .errors import FedloomError, explain, unknown
 from .method import Method, Plugin, Traits
 from .registry import Registry
 
-METHODS: Registry[type[Method]] = Registry("method", "fedloom.methods", "fedloom.methods")
-PLUGINS: Registry[type[Plugin]] = Registry("plug-in", "fedloom.plugins", "fedloom.methods.plugins")
+METHODS: Registry[type[Method]] = Registry(
+    "method", "fedloom.methods", "fedloom.methods", decorator="method"
+)
+PLUGINS: Registry[type[Plugin]] = Registry(
+    "plug-in", "fedloom.plugins", "fedloom.methods.plugins", decorator="plugin"
+)
 
 T = TypeVar("T", bound=Method)
 P = TypeVar("P", bound=Plugin)
