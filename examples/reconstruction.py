@@ -18,6 +18,7 @@ import fedloom
 from fedloom import federate
 from fedloom.core.rng import torch_rng
 from fedloom.data.catalogue import Source, load
+from fedloom.encoders import image
 from fedloom.engine.checkpoint import Store
 from fedloom.parts.privacy import Perturbed
 
@@ -25,7 +26,7 @@ ENCODER, CLIENT = "vit-mini", 0
 torch.set_num_threads(1)
 data = load("digits4", Source(limit_train=20))
 world = federate(data, "domains", clients=4, validation=0.0)
-features = world.encode(ENCODER)
+features = world.encode(image(ENCODER))
 with tempfile.TemporaryDirectory() as folder:
     run = fedloom.run(
         "fedpcl",

@@ -192,11 +192,10 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
     pair = replace(
         pair, image=Encoder("checks", 64, Preprocess(8), Pixels, settings="pixels of a test")
     )
-    monkeypatch.setattr("fedloom.encoders.known.dual", lambda name: pair)
     monkeypatch.setattr("fedloom.parts.prompts.dual", lambda name: pair)
-    from fedloom.encoders.known import IMAGE
+    from fedloom.encoders import IMAGE
 
-    monkeypatch.setitem(IMAGE._makers, "checks", lambda: pair.image)
+    monkeypatch.setitem(IMAGE._entries, "checks", lambda: pair.image)
     data = pictures(tmp_path / "data", ["zero", "one", "two"], train=8, test=4)
     run(
         "fedpact", str(data), partition="fewshot", clients=2, rounds=1, encoder="checks", model="linear",

@@ -98,7 +98,7 @@ def test_arrays_that_cannot_be_used(fedloom, tmp_path, arrays, said) -> None:
         ("a.npz", b"xx", "a.npz: is not an .npz file"),
         ("a.npz", pickle.dumps({1: 2}), "a.npz: is not an .npz file (a pickle, perhaps"),
         ("a.npz", b"PK\x03\x04 and no more", "a.npz: is truncated or not an .npz file"),
-        ("notes.txt", b"hello", "notes.txt: is no file of a known kind (.npz, .csv"),
+        ("notes.txt", b"hello", "notes.txt: no reader recognises it; it must be an .npz file"),
         ("my data.csv", b"text,kind\na,b\n", "my data.csv: wants the header label,text"),
     ],
 )

@@ -133,7 +133,8 @@ def test_errors() -> None:
     with pytest.raises(FedloomError, match="where there is only one class"):
         label_noise(made(40, 1), 0.5)
     with pytest.raises(
-        FedloomError, match=r"a coefficient from 0 to 1 and a scale of 0 or more: -0\.1, 0\.05"
+        FedloomError,
+        match=r"a coefficient from 0 to 1 and a scale of 0 or more, got -0\.1 and 0\.05",
     ):
         image_noise(data, "gaussian", -0.1)
     with pytest.raises(

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import FedloomError
+from fedloom.data.cache import content
 from fedloom.encoders import Cache, Encoder, Preprocess, features
-from fedloom.encoders.cache import CHUNK, content
+from fedloom.encoders.cache import CHUNK
 
 ROWS = 3 * CHUNK + 5
 ABOUT = {"encoder": "made-up", "data": "numbers", "view": ""}

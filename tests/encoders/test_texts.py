@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from fedloom.core.errors import FedloomError
 from fedloom.encoders import TextEncoder, template_for, text
-from fedloom.encoders.texts import Hashed, hashed
+from fedloom.encoders.hash import Hashed, hashed
 
 
 def needs(package: str, extra: str) -> pytest.MarkDecorator:

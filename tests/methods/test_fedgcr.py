@@ -19,6 +19,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
+from fedloom.encoders import image
 from fedloom.engine.config import build
 from fedloom.executors.base import Task, execute
 from fedloom.executors.inplace import Inplace
@@ -61,7 +62,7 @@ def pictures(
 
 
 def encoded(folder: Path, world: Federation | None = None) -> Federation:
-    return (world or pictures()).encode(f"hf:{folder}", pixels=True)
+    return (world or pictures()).encode(image(f"hf:{folder}"), pixels=True)
 
 
 def worker(

@@ -15,7 +15,8 @@ from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make
 from fedloom.encoders import TextEncoder
-from fedloom.encoders.texts import ENSEMBLE, Hashed
+from fedloom.encoders.hash import Hashed
+from fedloom.encoders.texts import ENSEMBLE
 from fedloom.parts.prompts import embedded, sentences, text_head
 from fedloom.testing import small_world
 

@@ -48,7 +48,7 @@ def encoders(as_json: AsJson = False) -> None:
             note = ""
             if not name.endswith(":"):
                 try:
-                    registry.make(name)
+                    registry.find(name)()
                 except FedloomError as error:
                     note = str(error)
             shown = f"{name}{'DIM' if name == 'hash:' else 'PATH'}" if name.endswith(":") else name
@@ -56,7 +56,7 @@ def encoders(as_json: AsJson = False) -> None:
                 {
                     "kind": kind,
                     "name": shown,
-                    "about": registry.about[name],
+                    "about": (registry.find(name).__doc__ or "").split("\n")[0].rstrip("."),
                     "missing": note or None,
                 }
             )

@@ -1,43 +1,50 @@
 """`digits4`: four digit domains, made offline from what scikit-learn and Pillow ship.
 
 - `handwritten`: scikit-learn's 8x8 handwritten digits, smoothly enlarged, white on black;
-- `photo`: the same handwriting blended into photograph patches by absolute difference, as in MNIST-M;
+- `photo`: the same handwriting blended into photograph patches by absolute difference, as in
+  MNIST-M;
 - `printed`: Pillow's built-in font, slanted and seen in perspective, dark ink on shaded paper;
-- `street`: like coloured house numbers, bold or outlined, neighbours cut off at both sides, blurred and noisy.
+- `street`: like coloured house numbers, bold or outlined, with neighbours cut off at both sides,
+  blurred and noisy.
 
-Every domain has 1200 training and 300 test images, balanced over the ten classes. Training and test share the font,
-but neither a handwritten source nor a photograph region.
+Every domain has 1200 training and 300 test images, balanced over the ten classes. Training and test
+share the font, but neither a handwritten source nor a photograph region.
 """
 
 from __future__ import annotations
 
 import warnings
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import PIL
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from ..core.files import replacing
+from .dataset import Dataset
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Rng = np.random.Generator
 
+ABOUT = (
+    "Four digit domains (handwritten, photo, printed, street), 1200 + 300 images each, 32x32x3, "
+    "made offline"
+)
 DOMAINS: tuple[str, ...] = ("handwritten", "photo", "printed", "street")
 RECIPE_VERSION = 2  # raise it whenever pixels or labels change, or old caches pass for new ones
 
 _PER_CLASS = {"train": 120, "test": 30}
-_TEST_SOURCES = (
-    35  # per class; the rarest class has 174 sources, so 139 remain for its 120 training images
-)
+# Per class. The rarest class has 174 sources, so 139 remain for its 120 training images.
+_TEST_SOURCES = 35
 _SIDE = 32
-_FINE = (
-    2 * _SIDE
-)  # digits are drawn at twice the size and averaged down, which keeps thin strokes whole
+# Digits are drawn at twice the size and averaged down, which keeps thin strokes whole.
+_FINE = 2 * _SIDE
 
 
 def _rng(*seed: int) -> Rng:
@@ -49,7 +56,7 @@ def _uniform(rng: Rng, low: float, high: float, *shape: int) -> Floats:
 
 
 def split_sources(labels: npt.NDArray[Any]) -> dict[str, list[Ints]]:
-    """Split the handwritten sources, once for all domains: per class the indices for `train` and for `test`."""
+    """Split the handwritten sources, once for all domains: indices per part and class."""
     rng = _rng(4, 0)
     shuffled = [
         rng.permutation(np.flatnonzero(labels == digit)).astype(np.int64) for digit in range(10)
@@ -62,12 +69,11 @@ def split_sources(labels: npt.NDArray[Any]) -> dict[str, list[Ints]]:
 
 def _handwriting() -> tuple[Floats, Ints]:
     """Return the enlarged handwritten masks and their labels, in the order of `load_digits`."""
-    from sklearn.datasets import (
-        load_digits,
-    )  # here: with SciPy behind it, it takes a second to import
+    from sklearn.datasets import load_digits  # not at the top: the import takes a second
 
     digits = load_digits()
-    # The ink touches the 8x8 frame; without a margin the enlargement would end in a hard edge there.
+    # The ink touches the 8x8 frame; without a margin the enlargement would end in a hard edge
+    # there.
     small = np.pad(digits.images / 16, ((0, 0), (1, 1), (1, 1))).astype(np.float32)
     large = [
         np.asarray(Image.fromarray(mask).resize((_FINE, _FINE), Image.Resampling.BICUBIC))
@@ -78,13 +84,14 @@ def _handwriting() -> tuple[Floats, Ints]:
 
 
 def _glyphs() -> Floats:
-    """Return printed masks indexed [style, digit]: four weights from light to bold, and last an outlined style."""
+    """Printed masks indexed [style, digit]: four weights from light to bold, then outlines."""
     font = ImageFont.load_default(66)
 
     def draw(digit: int, stroke: int) -> Floats:
         canvas = Image.new("L", (_FINE, _FINE))
         left, top, right, bottom = font.getbbox(str(digit))
-        # Centred on its ink, so that a pose moves every digit alike whatever the font's own margins.
+        # Centred on its ink, so that a pose moves every digit alike whatever the font's own
+        # margins.
         place = ((_FINE - left - right) / 2 - stroke, (_FINE - top - bottom) / 2 - stroke)
         ImageDraw.Draw(canvas).text(place, str(digit), fill=255, font=font, stroke_width=stroke)
         return np.asarray(canvas, dtype=np.float32) / np.float32(255)
@@ -95,7 +102,10 @@ def _glyphs() -> Floats:
 
 
 def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
-    """Draw each mask in its pose on 32x32 pixels; coordinates run from -1 to 1, and zeros surround the mask."""
+    """Draw each mask in its pose on 32x32 pixels.
+
+    Coordinates run from -1 to 1, and zeros surround the mask.
+    """
     if len(masks) > 100:  # small blocks stay in the processor's cache: twice as fast
         blocks = [slice(i, i + 100) for i in range(0, len(masks), 100)]
         return np.concatenate([_warp(masks[b], {k: v[b] for k, v in pose.items()}) for b in blocks])
@@ -121,14 +131,14 @@ def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
 
 
 def _pose(rng: Rng, n: int, size: tuple[float, float], **spread: float) -> dict[str, Floats]:
-    """Draw `n` poses: `size` uniform in its range, all else uniform within plus or minus its spread."""
+    """Draw `n` poses: `size` is uniform in its range, all else within plus or minus its spread."""
     spread = {"tilt_x": 0.0, "tilt_y": 0.0, "shift": 0.0} | spread
     pose = {name: _uniform(rng, -most, most, n) for name, most in spread.items()}
     return pose | {"size": _uniform(rng, *size, n), "aspect": 1 + pose["aspect"]}
 
 
 def _patches(rng: Rng, n: int, split: str) -> Floats:
-    """Cut photograph patches (n,3,32,32) from tiles, four in fifteen of them for test and the rest for training."""
+    """Cut photograph patches (n,3,32,32) from tiles, of which four in fifteen are for testing."""
     from sklearn.datasets import load_sample_images
 
     regions: list[Floats] = []
@@ -149,7 +159,8 @@ def _patches(rng: Rng, n: int, split: str) -> Floats:
         top, left = (rng.integers(length - _SIDE + 1) for length in region.shape[:2])
         return region[top : top + _SIDE, left : left + _SIDE][:, :: rng.choice((-1, 1))]
 
-    # Much of the two photographs is smooth shadow, on which a digit looks like plain handwriting: prefer the rest.
+    # Much of the two photographs is smooth shadow, on which a digit looks like plain handwriting:
+    # prefer the rest.
     best = [
         max((cut() for _ in range(3)), key=lambda patch: float(patch.mean() + 2 * patch.std()))
         for _ in range(n)
@@ -222,12 +233,14 @@ def _street(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
     style = rng.integers(2, len(glyphs), size=n)
     mask = _warp(glyphs[style, labels], pose)
     for side in (-1, 1):
-        # A house number has one typeface, so neighbours share style and pose; one place in five is empty.
+        # A house number has one typeface, so neighbours share style and pose; one place in five is
+        # empty.
         there = rng.random((n, 1, 1), dtype=np.float32) < 0.8
         beside = pose | {"shift": side * pose["size"] * _uniform(rng, 1.0, 1.25, n)}
         mask = np.maximum(mask, there * _warp(glyphs[style, rng.integers(10, size=n)], beside))
     wall = _uniform(rng, 0.2, 0.8, n, 1, 1, 1) + _uniform(rng, -0.2, 0.2, n, 3, 1, 1)
-    # Lighter than a dark wall, darker than a light one; between them either, for there is room both ways.
+    # Lighter than a dark wall, darker than a light one; between them either, for there is room both
+    # ways.
     lighter = wall.mean(axis=1, keepdims=True) < _uniform(rng, 0.35, 0.65, n, 1, 1, 1)
     contrast = _uniform(rng, 0.2, 0.65, n, 1, 1, 1) * np.where(
         lighter, np.float32(1), np.float32(-1)
@@ -242,10 +255,10 @@ def _street(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
 
 
 def generate() -> dict[str, npt.NDArray[Any]]:
-    """Make the data set: for each domain and split `<domain>_x_<split>`, `..._y_...` and `..._source_...`.
+    """Make the data set: `<domain>_x_<split>`, `..._y_...` and `..._source_...` for each domain.
 
-    Images are uint8 (N,3,32,32) and labels int64. The source is the int64 index of the digit in `load_digits`, or -1
-    where the image holds no handwriting.
+    Images are uint8 (N,3,32,32) and labels int64. The source is the int64 index of the digit in
+    `load_digits`, or -1 where the image holds no handwriting.
     """
     masks, targets = _handwriting()
     sources, glyphs = split_sources(targets), _glyphs()
@@ -272,33 +285,33 @@ def generate() -> dict[str, npt.NDArray[Any]]:
 
 
 def cache_name() -> str:
-    """Return the cache's file name; it names all that the pixels depend on: recipe, font and photographs, digits."""
+    """The cache's file name, which states all that the pixels depend on.
+
+    These are the recipe, the font (Pillow) and the photographs and digits (scikit-learn).
+    """
     return f"digits4-r{RECIPE_VERSION}-pillow{PIL.__version__}-sklearn{version('scikit-learn')}.npz"
 
 
 def _read(file: Path) -> dict[str, npt.NDArray[Any]]:
     with np.load(file, allow_pickle=False) as stored:
         data = {key: stored[key] for key in stored.files}
-    if set(data) != {
-        f"{d}_{part}_{split}"
-        for d in DOMAINS
-        for part in ("x", "y", "source")
-        for split in _PER_CLASS
-    }:
+    wanted = product(DOMAINS, ("x", "y", "source"), _PER_CLASS)
+    if set(data) != set(map("_".join, wanted)):
         raise ValueError("it does not hold the arrays of digits4")
     return data
 
 
 def load(cache: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return `generate()`'s result, kept as a file in the folder `cache`; a damaged one is replaced, with a warning."""
+    """What `generate` gives, kept as a file in the folder `cache`.
+
+    A damaged file is replaced, with a warning.
+    """
     file = cache / cache_name()
     try:
         return _read(file)
     except FileNotFoundError:
         pass
-    except (
-        Exception
-    ) as error:  # a damaged archive raises whatever its first bad byte leads to, not one known type
+    except Exception as error:  # what a damaged archive raises depends on its first bad byte
         warnings.warn(
             f"The digits4 cache {file} cannot be read ({error}); it is made again.", stacklevel=2
         )
@@ -306,3 +319,25 @@ def load(cache: Path) -> dict[str, npt.NDArray[Any]]:
     with replacing(file, durable=False) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **data)
     return data
+
+
+def dataset(cache: Path) -> Dataset:
+    """The arrays of `load` as a data set."""
+    arrays = load(cache)
+    xs, ys, domains, tests = [], [], [], []
+    for d, domain in enumerate(DOMAINS):
+        for part in ("train", "test"):
+            y = torch.from_numpy(arrays[f"{domain}_y_{part}"])
+            xs.append(torch.from_numpy(arrays[f"{domain}_x_{part}"]))
+            ys.append(y)
+            domains.append(torch.full((len(y),), d))
+            tests.append(torch.full((len(y),), part == "test"))
+    return Dataset(
+        name="digits4",
+        x=torch.cat(xs),
+        y=torch.cat(ys),
+        domain=torch.cat(domains),
+        test=torch.cat(tests),
+        classes=tuple(str(c) for c in range(10)),
+        domains=DOMAINS,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,12 @@ from .dataset import Dataset
 from .partitions import PARTITIONS, Share, partition
 
 SPLITS = ("train", "validation", "test")
+
+
+class DataEncoder(Protocol):
+    """Turns the samples of a data set into features, such as an encoder of `fedloom.encoders`."""
+
+    def encode_dataset(self, data: Dataset, **options: Any) -> Dataset: ...
 
 
 @dataclass(frozen=True)
@@ -55,15 +61,18 @@ class Federation:
         labels = self.data.y[torch.from_numpy(self.clients[k].train)]
         return torch.bincount(labels.flatten(), minlength=len(self.data.classes))
 
-    def encode(self, encoder: Any, **options: Any) -> Federation:
+    def encode(self, encoder: DataEncoder, **options: Any) -> Federation:
         """The same federation with features in place of images.
 
         They are computed once and cached on disk. `encoder` is what `fedloom.encoders.image` or
         `images` gives; `options` are those of `fedloom.encoders.encode`.
         """
-        from ..encoders import encode, images
-
-        return replace(self, data=encode(self.data, images(encoder), **options))
+        if not hasattr(encoder, "encode_dataset"):
+            raise FedloomError(
+                f"Federation.encode takes an encoder, not {encoder!r}: "
+                "fedloom.encoders.images(NAMES) gives one by name."
+            )
+        return replace(self, data=encoder.encode_dataset(self.data, **options))
 
     def share_memory(self) -> Federation:
         """Move the samples to shared memory, so that worker processes read them without a copy."""

@@ -1,7 +1,8 @@
 """Data made harder on purpose: class names without meaning, wrong labels, noisy inputs.
 
-Every function gives a changed data set and leaves its argument as it was. They act on the official training part, so
-they come before `federate`; a client's validation samples are taken from there and are changed too.
+Every function returns a changed data set and leaves its argument as it was. They act on the
+official training part, so they come before `federate`; a client's validation samples are taken from
+there and are changed too.
 """
 
 from __future__ import annotations
@@ -11,41 +12,49 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import FedloomError, unknown
 from ..core.rng import numpy_rng, torch_rng
 from ..core.settings import part_of
-from .federation import Dataset
+from .dataset import Dataset
 
 Nonsense = Literal["digits", "alphanumeric"]
 Noise = Literal["gaussian", "laplace", "exponential"]
-_CHUNK = 1024  # samples made noisy at a time: a whole set of images as floats would not fit
+_CHUNK = 1024  # samples that get noise at a time: a whole set of images as floats would not fit
 
 
 def nonsense(data: Dataset, kind: Nonsense, seed: int = 0) -> Dataset:
-    """The classes renamed: to distinct strings of 3 to 5 digits, or to codes of 5 letters and digits as h2t56."""
+    """The classes renamed to strings of 3 to 5 digits, or to codes of 5 letters and digits."""
     if kind not in get_args(Nonsense):
         raise unknown("kind of nonsense", kind, get_args(Nonsense))
     if len(data.classes) > 10_000:
         raise FedloomError(f"there are too few short codes for {len(data.classes)} classes.")
     rng = numpy_rng(seed, "nonsense", kind)
-    letters = string.digits + (string.ascii_lowercase if kind == "alphanumeric" else "")
     codes: dict[str, None] = {}  # a set that keeps the order
     while len(codes) < len(data.classes):
-        length = 5 if kind == "alphanumeric" else int(rng.integers(3, 6))
-        code = "".join(letters[i] for i in rng.integers(0, len(letters), length))
-        mixed = not code.isdigit() and not code.isalpha()
-        if code not in data.classes and (mixed or kind == "digits"):
+        if kind == "digits":
+            code = _code(rng, string.digits, int(rng.integers(3, 6)))
+        else:
+            code = _code(rng, string.digits + string.ascii_lowercase, 5)
+            if code.isdigit() or code.isalpha():
+                continue  # a code has letters and digits, as h2t56 does
+        if code not in data.classes:
             codes[code] = None
     return replace(data, classes=tuple(codes))
+
+
+def _code(rng: np.random.Generator, letters: str, length: int) -> str:
+    return "".join(letters[i] for i in rng.integers(0, len(letters), length))
 
 
 def label_noise(data: Dataset, share: float, seed: int = 0) -> Dataset:
     """This share of the training labels replaced by one of the other classes, all equally likely.
 
-    In class maps every pixel is a label. With the same seed, a larger share adds to the wrong labels of a smaller one.
+    In class maps every pixel is a label. With the same seed, a larger share adds to the wrong
+    labels of a smaller one.
     """
     classes = len(data.classes)
     if not 0 <= share <= 1:
@@ -71,23 +80,25 @@ def image_noise(
     scale: float = 0.05,
     seed: int = 0,
 ) -> Dataset:
-    """The training inputs as `(1 - coefficient) x + noise`, with x from 0 to 1 for images, which are clipped.
+    """The training inputs x as `(1 - coefficient) x + noise`.
 
-    The noise is normal with deviation `scale`, Laplace with that scale, or exponential with that mean. Vectors of
-    floats are neither scaled nor clipped.
+    Images have values from 0 to 1 and are clipped; vectors of floats are neither scaled nor
+    clipped. The noise is normal with deviation `scale`, Laplace with that scale, or exponential
+    with that mean.
     """
     if kind not in NOISES:
         raise unknown("kind of noise", kind, NOISES)
     if not 0 <= coefficient <= 1 or scale < 0:
         raise FedloomError(
-            f"noise needs a coefficient from 0 to 1 and a scale of 0 or more: {coefficient}, {scale}."
+            f"noise needs a coefficient from 0 to 1 and a scale of 0 or more, got {coefficient} "
+            f"and {scale}."
         )
-    if not isinstance(data.x, Tensor) or not (
-        data.x.dtype == torch.uint8 or data.x.is_floating_point()
-    ):
+    dense = isinstance(data.x, Tensor)
+    if not dense or not (data.x.dtype == torch.uint8 or data.x.dtype.is_floating_point):
         raise FedloomError(
             f"{data.name}: only images and dense vectors of floats can be made noisy."
         )
+    assert isinstance(data.x, Tensor)
     g = torch_rng(seed, "image noise", kind)
     x = data.x.clone()
     for rows in (~data.test).nonzero().view(-1).split(_CHUNK):

@@ -1,7 +1,7 @@
-"""Changes to whole batches of images, N x channels x height x width, bytes or floats; the kind of number is kept.
+"""Changes to whole batches of images, N x channels x height x width, of bytes or floats.
 
-Random ones draw from the generator they are given, one draw per sample, and no more or less whatever the images show.
-They move images only: class maps that belong to them stay where they are.
+The type of the numbers is kept. Random changes draw from the generator that they receive, once per
+sample, whatever the images show. They move images only: class maps that belong to them stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..core.errors import FedloomError, unknown
 
 
 def crop(x: Tensor, g: torch.Generator, padding: int = 4) -> Tensor:
-    """Each image cut out at its original size, at a random place, after `padding` zeros were put on every side."""
+    """Each image cut out at a random place after `padding` zeros were added on every side."""
     _images(x)
     if padding < 0:
         raise FedloomError(f"padding must not be negative, got {padding}.")
@@ -37,7 +37,7 @@ def flip(x: Tensor, g: torch.Generator) -> Tensor:
 
 
 def rotate(x: Tensor, g: torch.Generator, degrees: float = 30) -> Tensor:
-    """Each image turned about its centre by an angle drawn evenly from `-degrees` to `degrees`; zeros come in."""
+    """Each image turned about its centre by an angle drawn evenly from `-degrees` to `degrees`."""
     _images(x)
     angle = (torch.rand(len(x), generator=g) * 2 - 1) * math.radians(degrees)
     if x.numel() == 0:
@@ -48,18 +48,22 @@ def rotate(x: Tensor, g: torch.Generator, degrees: float = 30) -> Tensor:
     turn = torch.stack(
         [cos, -sin * (height / width), zero, sin * (width / height), cos, zero], 1
     ).view(-1, 2, 3)
-    floats = x if x.dtype == torch.float64 else x.to(torch.float32)
+    floats = x
+    if x.dtype != torch.float64:
+        floats = x.to(torch.float32)
     grid = F.affine_grid(turn.to(floats.dtype), list(x.shape), align_corners=False)
-    return _back(
-        F.grid_sample(floats, grid, mode="bilinear", padding_mode="zeros", align_corners=False),
-        x.dtype,
-    )
+    turned = F.grid_sample(floats, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    if x.dtype == torch.uint8:
+        turned = turned.round_().clamp_(0, 255)
+    return turned.to(x.dtype)
 
 
 def resize(x: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """The images at `size` (height and width, or one number for both), bilinear, without aliasing when smaller."""
+    """The images at `size`, bilinear and antialiased; one number stands for height and width."""
     _images(x)
-    height, width = (size, size) if isinstance(size, int) else size
+    if isinstance(size, int):
+        size = (size, size)
+    height, width = size
     if height < 1 or width < 1:
         raise FedloomError(f"images cannot be resized to {height} x {width} pixels.")
     if x.shape[2:] == (height, width):
@@ -74,7 +78,9 @@ def to_rgb(x: Tensor) -> Tensor:
         raise FedloomError(
             f"only images of 1 or 3 channels can become RGB, these have {x.shape[1]}."
         )
-    return x if x.shape[1] == 3 else x.repeat(1, 3, 1, 1)
+    if x.shape[1] == 1:
+        x = x.repeat(1, 3, 1, 1)
+    return x
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
@@ -85,7 +91,7 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 
 
 def augment(x: Tensor, names: Sequence[str], g: torch.Generator) -> Tensor:
-    """The batch after the augmentations called `names` ("crop", "flip", "rotate"), in that order."""
+    """The batch after the augmentations called `names` (crop, flip, rotate), in that order."""
     for name in names:
         if name not in AUGMENTATIONS:
             raise unknown("augmentation", name, AUGMENTATIONS)
@@ -102,7 +108,3 @@ def _images(x: Tensor) -> None:
             "this needs images (samples, channels, height, width) of uint8 or floats, "
             f"but the batch is {kind} of shape {tuple(x.shape)}."
         )
-
-
-def _back(floats: Tensor, dtype: torch.dtype) -> Tensor:
-    return floats.round_().clamp_(0, 255).to(dtype) if dtype == torch.uint8 else floats.to(dtype)

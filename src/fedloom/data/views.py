@@ -1,7 +1,8 @@
-"""Encoded samples that are more than one vector each: views of augmented images, features beside their pixels."""
+"""Encoded samples that are more than one vector: augmented views, or pixels beside features."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,8 +14,8 @@ from ..core.errors import FedloomError
 class Views:
     """Features of each image and of augmented versions of it.
 
-    Indexing gives the features of the images as they are, for evaluation; `drawn` gives one of the views per sample,
-    for training.
+    Indexing gives the features of the images as they are, for evaluation; `drawn` gives one of the
+    views per sample, for training.
     """
 
     def __init__(self, views: Sequence[Tensor]) -> None:
@@ -43,10 +44,10 @@ class Views:
     def drawn(self, rows: Tensor, g: torch.Generator) -> Tensor:
         """One view of each of these samples, all equally likely."""
         chosen = torch.randint(len(self.views), (len(rows),), generator=g)
-        found = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        features = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         for v, view in enumerate(self.views):
-            found[chosen == v] = view[rows[chosen == v]]
-        return found
+            features[chosen == v] = view[rows[chosen == v]]
+        return features
 
     def share_memory_(self) -> Views:
         """Move the features to shared memory."""
@@ -56,23 +57,23 @@ class Views:
 
 
 class WithPixels:
-    """Features beside the pixels they were computed from, as one row: `split` takes them apart again.
+    """Features beside the pixels they were computed from, in one row; see `split_pixels`.
 
-    Prompt methods want both: the image, to be encoded anew with prompts, and what the encoder makes of it without.
+    Prompt methods need both: the image, to be encoded again with prompts, and its features without
+    them.
     """
 
     def __init__(
         self, images: Tensor, features: Tensor, preprocess: Callable[[Tensor], Tensor]
     ) -> None:
-        self.images, self.features, self.preprocess = images, features, preprocess
-        pixels = preprocess(images[:1])
-        self.pixels = tuple(pixels.shape[1:])
+        self.images = images
+        self.features = features
+        self.preprocess = preprocess
+        self.pixels = tuple(preprocess(images[:1]).shape[1:])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return len(self.features), self.pixels[0] * self.pixels[1] * self.pixels[
-            2
-        ] + self.features.shape[1]
+        return len(self.features), math.prod(self.pixels) + self.features.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -86,9 +87,8 @@ class WithPixels:
         return len(self.features)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.cat(
-            [self.preprocess(self.images[rows]).flatten(1), self.features[rows]], dim=1
-        )
+        pixels = self.preprocess(self.images[rows]).flatten(1)
+        return torch.cat([pixels, self.features[rows]], dim=1)
 
     def share_memory_(self) -> WithPixels:
         """Move images and features to shared memory."""
@@ -102,7 +102,7 @@ def split_pixels(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
     pixels = 3 * size * size
     if rows.ndim != 2 or rows.shape[1] <= pixels:
         raise FedloomError(
-            f"rows of pixels and features need more than {pixels} numbers each for {size}x{size} images, "
-            f"these have shape {tuple(rows.shape)}."
+            f"rows of pixels and features need more than {pixels} numbers each for {size}x{size} "
+            f"images, these have shape {tuple(rows.shape)}."
         )
     return rows[:, :pixels].unflatten(1, (3, size, size)), rows[:, pixels:]

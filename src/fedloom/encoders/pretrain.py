@@ -1,9 +1,10 @@
-"""A small ViT of one's own: trained to give what a frozen encoder gives, and the images' labels where there are any.
+"""A small ViT of one's own, trained to give what a frozen encoder gives.
 
-The teacher sees every image once, as it is, through the feature cache. The student is trained on augmented images so
-that a linear map of its class token meets the teacher's standardised features: 2 (1 - cos) + 0.5 mean squared error,
-and 0.5 times the cross-entropy of a linear classifier where images come in folders by class. Both maps are dropped.
-What is left is a Hugging Face folder, for `--encoder hf:DIR` and `--set vit=hf:DIR`.
+The teacher sees every image once, as it is, through the feature cache. The student is trained on
+augmented images so that a linear map of its class token meets the teacher's standardised features:
+2 (1 - cos) + 0.5 mean squared error, and 0.5 times the cross-entropy of a linear classifier where
+images come in folders by class. Both maps are dropped. What is left is a Hugging Face folder, for
+`--encoder hf:DIR` and `--set vit=hf:DIR`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from torch import Tensor, nn
 from ..core.errors import FedloomError, explain
 from ..core.files import write_atomic
 from ..core.rng import key, torch_rng
-from ..core.settings import Count, NotNegative, Positive, Share
+from ..core.settings import Count, NotNegative, Positive, Share, setting
+from ..data.cache import content
 from ..data.catalogue import Progress, Source, load
-from ..data.federation import Dataset
-from ..data.readers.images import SUFFIXES, mod10
+from ..data.dataset import Dataset
+from ..data.readers.decoding import SUFFIXES
+from ..data.readers.splits import mod10
 from ..data.transforms import augment
-from .base import Encoder, Preprocess
-from .cache import Cache, content
-from .compute import features
+from .base import Preprocess
+from .cache import Cache
+from .encoder import Encoder, features
 from .huggingface import import_transformers
 
 
@@ -43,19 +46,21 @@ class Student(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: Count = 64  # side of the images, in pixels
-    patch: Count = 8  # side of a patch
-    width: Count = 192  # numbers of a token
-    layers: Count = 6  # how many
-    heads: Count = 3  # of attention
-    epochs: Count = 8  # passes over the images
-    batch: Count = 128  # images in a step
-    lr: Positive = 1e-3  # the largest step size; it rises at first and falls to 0 as a cosine
-    warmup: Share = 0.05  # share of all steps in which it rises
-    weight_decay: NotNegative = 0.05  # of AdamW
-    label_weight: NotNegative = 0.5  # of the labels' cross-entropy
-    seed: int = 0  # everything random comes from it
-    save_every: Count = 200  # steps between two saves; changes no result
+    size: Count = setting(64, "Side of the images in pixels.")
+    patch: Count = setting(8, "Side of a patch in pixels.")
+    width: Count = setting(192, "How many numbers a token has.")
+    layers: Count = setting(6, "How many layers the network has.")
+    heads: Count = setting(3, "How many heads of attention a layer has.")
+    epochs: Count = setting(8, "How many passes over the images are made.")
+    batch: Count = setting(128, "How many images a step takes.")
+    lr: Positive = setting(
+        1e-3, "The largest step size; it rises at first and then falls to 0 as a cosine."
+    )
+    warmup: Share = setting(0.05, "Share of all steps in which the step size rises.")
+    weight_decay: NotNegative = setting(0.05, "Weight decay of the optimiser AdamW.")
+    label_weight: NotNegative = setting(0.5, "Weight of the labels' cross-entropy in the loss.")
+    seed: int = setting(0, "Seed of everything that is random.")
+    save_every: Count = setting(200, "How many steps lie between two saves.", affects="nothing")
 
 
 def settings(changes: Mapping[str, Any]) -> Student:
@@ -80,18 +85,24 @@ def pretrain(
     reading: Progress | None = None,
     training: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train a ViT and leave it in `out`; an interrupted training goes on, a finished one is only reported.
+    """Train a ViT and leave it in `out`.
 
-    `images` is a data set's name, or a folder: of folders by class, or of images without labels. Gives the figures on
-    held-out images: the mean cosine with the teacher's features and, with labels, the accuracy.
+    An interrupted training continues; a finished one is only reported.
+
+    `images` is a data set's name, or a folder: of folders by class, or of images without labels.
+    Gives the figures on held-out images: the mean cosine with the teacher's features and, with
+    labels, the accuracy.
     """
     student = student or Student()
-    # Twice the student's size: the teacher sees more than the student, as it would of original images.
+    # Twice the student's size: the teacher sees more than the student, as it would of original
+    # images.
     data = read(images, 2 * student.size, root, reading)
     assert isinstance(data.x, Tensor)
     wanted = {
-        "teacher": teacher.hash, "images": content(data.x), **student.model_dump(mode="json", exclude={"save_every"})
-    }  # fmt: skip
+        "teacher": teacher.hash,
+        "images": content(data.x),
+        **student.model_dump(mode="json", exclude={"save_every"}),
+    }
     if (out / "pretraining.json").exists():
         there = json.loads((out / "pretraining.json").read_bytes())
         if there["settings"] == wanted:
@@ -144,7 +155,10 @@ def read(images: str, size: int, root: str | None, progress: Progress | None) ->
 
 
 class Work:
-    """A training in progress: the student, its two maps, the optimiser, and how many steps were taken."""
+    """A training in progress.
+
+    The student, its two maps, the optimiser, and how many steps were taken.
+    """
 
     def __init__(self, data: Dataset, taught: Tensor, student: Student) -> None:
         transformers = import_transformers()
@@ -183,7 +197,10 @@ class Work:
         return last[:, 0]
 
     def advance(self) -> None:
-        """One step. What it draws depends on its number alone, so that a training may stop anywhere."""
+        """One step.
+
+        What it draws depends on its number alone, so that a training may stop anywhere.
+        """
         s, (epoch, place) = self.student, divmod(self.step, self.per_epoch)
         order = torch.randperm(
             len(self.rows), generator=torch_rng(s.seed, "pretrain", "order", epoch)
@@ -223,7 +240,10 @@ class Work:
 
     @torch.no_grad()
     def figures(self) -> dict[str, float | None]:
-        """How near the student comes on held-out images; None where nothing is held out or there are no labels."""
+        """How near the student comes on held-out images.
+
+        None where nothing is held out or there are no labels.
+        """
         self.parts.eval()
         near, right = 0.0, 0
         for rows in self.held.split(self.student.batch) if len(self.held) else ():
@@ -240,7 +260,6 @@ class Work:
             "accuracy": right / held if labelled else None,
         }
 
-    # -- on disk ------------------------------------------------------------------------------------------------
     def save(self, folder: Path, wanted: Mapping[str, Any]) -> None:
         """Note everything that the next step needs."""
         tensors = {f"parts/{n}": t for n, t in self.parts.state_dict().items()}

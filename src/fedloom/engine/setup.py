@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from .. import executors
+from .. import encoders, executors
 from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.lookup import make
@@ -141,7 +141,7 @@ def encoded(config: Config, images: Federation, progress: Progress | None = None
     """The federation with features in place of images, if the config names an encoder."""
     if config.encoder:
         return images.encode(
-            config.encoder,
+            encoders.images(config.encoder),
             views=config.views,
             augment=config.training.augment,
             pixels=config.pixels,

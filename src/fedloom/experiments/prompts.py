@@ -16,6 +16,7 @@ from ..core.rng import key
 from ..core.tree import Tree
 from ..data.catalogue import Progress, Source, load
 from ..data.federation import Client, Federation, federate
+from ..encoders import image
 from ..engine.engine import Engine
 from ..engine.schedule import Schedule
 from ..executors.inplace import Inplace
@@ -63,7 +64,7 @@ def first_pass(
     shares = federate(data, "iid", clients=4, validation=0.0)
     none = np.arange(0)
     clients = tuple(Client(client.train[:32], none, none) for client in shares.clients)
-    world = Federation(data, clients).encode(encoder, pixels=True, progress=progress)
+    world = Federation(data, clients).encode(image(encoder), pixels=True, progress=progress)
     read, read_model = _second_round(_worker(world, computed=False))
     computed, computed_model = _second_round(_worker(world, computed=True))
     difference = float((read_model - computed_model).norm() / read_model.norm())

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..encoders.texts import Hashed
+from ..encoders.hash import Hashed
 
 
 class Texts(nn.Module):

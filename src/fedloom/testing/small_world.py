@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng
 from ..data.federation import Client, Dataset, Federation
-from ..encoders import Context, Dual, Encoder, Preprocess, TextEncoder
-from ..encoders.texts import Hashed
+from ..encoders.checks import patterns as class_patterns
+from ..encoders.checks import small_dual as small_dual
 from ..engine.checkpoint import Checkpoint, Store
 from ..engine.engine import Engine
 from ..engine.schedule import Schedule
@@ -57,7 +56,7 @@ def federation(
     Class 3 exists by name, but nobody has it.
     """
     rng = numpy_rng("checks", "data")
-    patterns = rng.normal(size=(3, 8, 8))
+    patterns = class_patterns(rng)
     xs, ys, domains, clients, at = [], [], [], [], 0
     for k, n in enumerate(sizes):
         labels = rng.choice((only or {}).get(k, [0, 1, 2]), size=n + 20)
@@ -78,36 +77,6 @@ def federation(
         domains=("plain", "bright"),
     )
     return Federation(data, tuple(clients))
-
-
-def small_dual() -> Dual:
-    """The small world's dual encoder: pixels without their mean, and a pattern for a class name.
-
-    It reads the world's three names; any other text is a pseudo-random vector. Context vectors
-    shift a class's row.
-    """
-    patterns = numpy_rng("checks", "data").normal(size=(3, 8, 8)).reshape(3, 64).astype(np.float32)
-    known = {
-        name: torch.from_numpy(p) for name, p in zip(("zero", "one", "two"), patterns, strict=True)
-    }
-
-    def embed(texts: Sequence[str]) -> torch.Tensor:
-        spoken = [next((w for w in re.findall(r"\w+", text) if w in known), None) for text in texts]
-        return torch.stack(
-            [known[w] if w else Hashed(64).word(t) for w, t in zip(spoken, texts, strict=True)]
-        )
-
-    def prompted(classes: Sequence[str], context: torch.Tensor) -> torch.Tensor:
-        return embed(classes) * (1 + context.mean(0)) + 0.1 * context.mean(0)
-
-    size = Preprocess(8)
-    return Dual(
-        "checks",
-        Encoder("checks", 64, size, nn.Flatten, settings="checks"),
-        TextEncoder("checks", 64, embed, "{}"),
-        lambda: 10.0,
-        Context(64, prompted),
-    )
 
 
 def place(

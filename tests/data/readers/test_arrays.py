@@ -14,14 +14,8 @@ import torch
 from PIL import Image
 
 from fedloom.core.errors import FedloomError
-from fedloom.data.readers.arrays import (
-    is_sparse,
-    mod10,
-    npz_keys,
-    read_npz,
-    read_npz_folder,
-    resize,
-)
+from fedloom.data.readers.arrays import is_sparse, npz_keys, read_npz, read_npz_folder, resize
+from fedloom.data.readers.splits import mod10
 
 DATA = Path(os.environ.get("FEDLOOM_DATA") or "/nonexistent")
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.federation import Dataset
-from fedloom.data.readers import images
+from fedloom.data.readers import decoding
 from fedloom.data.readers.images import read_folder
 
 DATA = Path(os.environ.get("FEDLOOM_DATA") or "/nonexistent")
@@ -159,7 +159,7 @@ def test_second_load_decodes_nothing(
     told: list[tuple[int, int]] = []
     first = read(root, cache, progress=lambda done, total: told.append((done, total)))
     assert told == [(64, 140), (128, 140), (140, 140)]
-    monkeypatch.setattr(images, "_decode_chunk", None)
+    monkeypatch.setattr(decoding, "_decode_chunk", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         second = read(root, cache, progress=lambda done, total: told.append((done, total)))
@@ -192,10 +192,10 @@ def test_the_same_content_elsewhere_is_not_decoded_again(
     shutil.copytree(root, copy, copy_function=shutil.copyfile)  # with times of its own
     for i, file in enumerate(sorted(copy.rglob("*.bmp"))):
         os.utime(file, (i, i))
-    monkeypatch.setattr(images, "_decode_chunk", None)
+    monkeypatch.setattr(decoding, "_decode_chunk", None)
     for _ in range(2):  # by content, then by the times noted
         assert torch.equal(read(copy, cache, name="copy").x[:], first.x[:])
-        monkeypatch.setattr(images, "_from_others", None)
+        monkeypatch.setattr(decoding, "_from_others", None)
     monkeypatch.undo()
     assert len(list(cache.glob("*.npy"))) == 1
 
@@ -279,7 +279,7 @@ def test_broken_image(root: Path, cache: Path, kind: str) -> None:
 def test_broken_first_and_all_broken(
     root: Path, cache: Path, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "MANY", many)  # by processes, and by threads
+    monkeypatch.setattr(decoding, "MANY", many)  # by processes, and by threads
     domains(root, {"a": {"cat": 120}})
     for i in range(25):
         (root / "a" / "cat" / f"{i:03d}.png").write_bytes(b"x")
@@ -344,7 +344,7 @@ def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(
 ) -> None:
     files = [str(p) for p in sorted((DATA / "pacs").glob("*/*/*.jpg"))]
     chunks = [files[i : i + 64] for i in range(0, len(files), 64)]
-    monkeypatch.setattr(images, "_workers", lambda: 2)
+    monkeypatch.setattr(decoding, "_workers", lambda: 2)
 
     ours, theirs = [], []
     for attempt in range(3):  # the best of each counts: others may be using the machine

@@ -1,4 +1,7 @@
-"""Data sets stored as NumPy `.npz` files: images, feature vectors and masks. Pickled objects are never loaded."""
+"""Data sets stored as NumPy `.npz` files: images, feature vectors and masks.
+
+Pickled objects are never loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,24 +18,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.errors import FedloomError, unknown
-from ..federation import Dataset
+from ..dataset import Dataset
+from .base import READERS, Kind, Progress, Reader, Source
+from .splits import mod10
 
 DIGITS5 = ("mnist", "usps", "mnist_m", "svhn", "chars74k_font")
-SPARSE = tuple(
-    f"_{part}_{field}" for part in ("train", "test") for field in ("data", "indices", "indptr", "y")
-)
+SPARSE = tuple(map("_".join, product(("train", "test"), ("data", "indices", "indptr", "y"))))
 LABELLED = ("x_train", "y_train", "x_test", "y_test")
 MASKED = ("x_train", "mask_train", "x_test", "mask_test")
-SEGMENTATION = (
-    "background",
-    "lesion",
-)  # what mask values 0 and 1 mean unless the file says otherwise
+# What the mask values 0 and 1 mean unless the file says otherwise.
+SEGMENTATION = ("background", "lesion")
 CHUNK = 2048  # images resized at once
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Samples of one domain, all for training, all for testing or (`test` None) to be split by `mod10`."""
+    """Samples of one domain: all for training, all for testing, or (None) split by `mod10`."""
 
     x: Tensor
     y: Tensor
@@ -41,16 +42,15 @@ class _Part:
     test: bool | None = None
 
 
-def mod10(n: int) -> Tensor:
-    """The test part of `n` samples without an official one: counted from 0, those whose index ends in 8 or 9."""
-    return torch.arange(n) % 10 > 7
-
-
 def is_sparse(keys: Iterable[str]) -> bool:
-    """Whether these are the keys of CSR rows by domain and part: `<domain>_{train,test}_{data,indices,indptr,y}`."""
+    """Whether these are the keys of CSR rows by domain and part.
+
+    `<domain>_{train,test}_{data,indices,indptr,y}`.
+    """
     names = set(keys)
-    domains = {k.removesuffix("_train_indptr") for k in names if k.endswith("_train_indptr")}
-    return bool(domains) and all(f"{d}{end}" in names for d in domains for end in SPARSE)
+    end = "_train_indptr"
+    domains = {name.removesuffix(end) for name in names if name.endswith(end)}
+    return bool(domains) and set(map("_".join, product(domains, SPARSE))) <= names
 
 
 def npz_keys(path: Path) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def npz_keys(path: Path) -> tuple[str, ...]:
         raise _unreadable(path, error) from error
 
 
-def npz_kind(path: Path) -> Literal["image", "vector", "sparse", "segmentation"]:
+def npz_kind(path: Path) -> Kind:
     """What a file holds, from the names and shapes of its arrays."""
     keys = npz_keys(path)
     if is_sparse(keys):
@@ -74,61 +74,71 @@ def npz_kind(path: Path) -> Literal["image", "vector", "sparse", "segmentation"]
         return "vector"
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{first}.npy") as stored:
-            version = np.lib.format.read_magic(stored)
-            read = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
+            read = np.lib.format.read_array_header_2_0
+            if np.lib.format.read_magic(stored) == (1, 0):
+                read = np.lib.format.read_array_header_1_0
             shape, _, _ = read(stored)
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, first, error) from error
-    return "image" if len(shape) > 2 else "vector"
+    if len(shape) > 2:
+        return "image"
+    return "vector"
 
 
 def count_classes(path: Path, y: Tensor) -> int:
     """How many classes the labels 0, 1, 2, ... are, which must all be there."""
-    held = torch.unique(y)
-    if len(held) <= int(held[-1]):
-        gap = int((held != torch.arange(len(held))).nonzero()[0])
+    present = torch.unique(y)
+    if len(present) <= int(present[-1]):
+        gap = int((present != torch.arange(len(present))).nonzero()[0])
         raise FedloomError(
-            f"{path}: no sample has the label {gap} although labels go up to {held[-1]}; "
+            f"{path}: no sample has the label {gap} although labels go up to {present[-1]}; "
             "store the class names as 'classes' if that is meant."
         )
-    return len(held)
+    return len(present)
 
 
 def read_npz(path: Path, *, name: str, size: int | None = None) -> Dataset:
     """A data set in one file, of one of three kinds.
 
-    * `x_train y_train x_test y_test`: uint8 images (N x H x W, or N x H x W x 3) or vectors (which become float32).
-    * `<domain>_x <domain>_y` for each domain, in stored order; in each domain the samples whose index ends in 8 or 9
-      are the test part.
+    * `x_train y_train x_test y_test`: uint8 images (N x H x W, or N x H x W x 3) or vectors (which
+      become float32).
+    * `<domain>_x <domain>_y` for each domain, in stored order; in each domain the samples whose
+      index ends in 8 or 9 are the test part.
     * `x_train mask_train x_test mask_test`: images and class maps, for segmentation.
 
-    `classes` may hold the class names; without them the labels must be 0, 1, 2, ... with no gap. With `size`, images
-    are scaled to size x size.
+    `classes` may hold the class names; without them the labels must be 0, 1, 2, ... with no gap.
+    With `size`, images are scaled to size x size.
     """
     arrays = _load(path)
     classes = _classes(path, arrays)
     domains: tuple[str, ...] = (name,)
-    if any(k in arrays for k in (*LABELLED, *MASKED)):
+    if arrays.keys() & {*LABELLED, *MASKED}:
         parts = _two_parts(path, arrays)
-        if any(k.startswith("mask_") for k in arrays):
+        if any(key.startswith("mask_") for key in arrays):
             classes = classes or SEGMENTATION
     elif is_sparse(arrays):
         raise FedloomError(f"{path}: holds sparse rows (..._indptr), not plain arrays.")
     else:
-        ends = [k for k in arrays if k.endswith(("_x", "_y")) and len(k) > 2]
-        domains = tuple(dict.fromkeys(k[:-2] for k in ends))
-        if not domains:
-            raise FedloomError(
-                f"{path}: expected the arrays {', '.join(LABELLED)}, or <domain>_x and <domain>_y for each domain; "
-                f"found {', '.join(arrays) or 'none'}."
-            )
-        _require(path, arrays, [f"{d}_{end}" for d in domains for end in "xy"])
-        parts = [_part(path, arrays, f"{d}_x", f"{d}_y", i, None) for i, d in enumerate(domains)]
+        domains, parts = _one_part_each(path, arrays)
     return _assemble(name, path, parts, classes, domains, size)
+
+
+def _one_part_each(
+    path: Path, arrays: dict[str, np.ndarray]
+) -> tuple[tuple[str, ...], list[_Part]]:
+    """The domains of a file with `<domain>_x` and `<domain>_y`, and their samples."""
+    ends = [key for key in arrays if key.endswith(("_x", "_y")) and len(key) > 2]
+    domains = tuple(dict.fromkeys(key[:-2] for key in ends))
+    if not domains:
+        raise FedloomError(
+            f"{path}: expected the arrays {', '.join(LABELLED)}, or <domain>_x and <domain>_y for "
+            f"each domain; found {', '.join(arrays) or 'none'}."
+        )
+    parts = []
+    for i, domain in enumerate(domains):
+        _require(path, arrays, (f"{domain}_x", f"{domain}_y"))
+        parts.append(_part(path, arrays, f"{domain}_x", f"{domain}_y", i, None))
+    return domains, parts
 
 
 def read_npz_folder(
@@ -136,43 +146,39 @@ def read_npz_folder(
 ) -> Dataset:
     """A folder of files with `x_train y_train x_test y_test`, each of them one domain.
 
-    Domains are in the order given by `domains` (which may leave some out), else in the order of `DIGITS5` if all are
-    among these, else sorted. Where image sizes differ, all are scaled to `size` (default: the longest side of any);
-    grey images are repeated over three channels if any domain is in colour.
+    Domains are in the order given by `domains` (which may leave some out), else in the order of
+    `DIGITS5` if all are among these, else sorted. Where image sizes differ, all are scaled to
+    `size` (default: the longest side of any); grey images are repeated over three channels if any
+    domain is in colour.
     """
     if not path.is_dir():
         raise FedloomError(f"{path}: no such folder.")
     files = {f.stem: f for f in sorted(path.glob("*.npz")) if not f.name.startswith(".")}
     if not files:
         raise FedloomError(f"{path}: holds no .npz files.")
+    order = tuple(files)
     if domains is not None:
-        for d in domains:
-            if d not in files:
-                raise unknown("domain", d, files)
         order = tuple(domains)
-    else:
-        order = (
-            tuple(d for d in DIGITS5 if d in files) if set(files) <= set(DIGITS5) else tuple(files)
-        )
+    elif set(files) <= set(DIGITS5):
+        order = tuple(domain for domain in DIGITS5 if domain in files)
     parts: list[_Part] = []
     classes: tuple[str, ...] | None = None
-    for i, d in enumerate(order):
-        arrays = _load(files[d])
-        _require(files[d], arrays, LABELLED)
-        own = _classes(files[d], arrays)
-        if own and classes and own != classes:
-            raise FedloomError(f"{files[d]}: its classes are not those of the other domains.")
-        classes = own or classes
-        parts += [
-            _part(files[d], arrays, f"x_{part}", f"y_{part}", i, part == "test")
-            for part in ("train", "test")
-        ]
-    if (
-        size is None
-        and all(p.x.ndim == 4 for p in parts)
-        and len({p.x.shape[2:] for p in parts}) > 1
-    ):
-        size = max(side for p in parts for side in p.x.shape[2:])
+    for i, domain in enumerate(order):
+        if domain not in files:
+            raise unknown("domain", domain, files)
+        arrays = _load(files[domain])
+        _require(files[domain], arrays, LABELLED)
+        named = _classes(files[domain], arrays)
+        if named and classes and named != classes:
+            raise FedloomError(f"{files[domain]}: its classes are not those of the other domains.")
+        classes = named or classes
+        for part in ("train", "test"):
+            keys = f"x_{part}", f"y_{part}"
+            parts.append(_part(files[domain], arrays, *keys, i, part == "test"))
+    if size is None and all(part.x.ndim == 4 for part in parts):
+        sizes = {tuple(part.x.shape[2:]) for part in parts}
+        if len(sizes) > 1:
+            size = max(map(max, sizes))
     return _assemble(name, path, parts, classes, order, size)
 
 
@@ -224,8 +230,8 @@ def _load(path: Path) -> dict[str, np.ndarray]:
 
 
 def _require(path: Path, arrays: Iterable[str], wanted: Sequence[str]) -> None:
-    held = set(arrays)
-    missing = [k for k in wanted if k not in held]
+    present = set(arrays)
+    missing = [key for key in wanted if key not in present]
     if missing:
         raise FedloomError(f"{path}: lacks {', '.join(missing)}.")
 
@@ -242,11 +248,14 @@ def _classes(path: Path, arrays: dict[str, np.ndarray]) -> tuple[str, ...] | Non
 
 def _two_parts(path: Path, arrays: dict[str, np.ndarray]) -> list[_Part]:
     """The training and the test part of a file with one domain."""
-    masked = any(k.startswith("mask_") for k in arrays)
-    _require(path, arrays, MASKED if masked else LABELLED)
-    target = "mask" if masked else "y"
+    wanted = LABELLED
+    if any(key.startswith("mask_") for key in arrays):
+        wanted = MASKED
+    _require(path, arrays, wanted)
+    x_train, y_train, x_test, y_test = wanted
     return [
-        _part(path, arrays, f"x_{p}", f"{target}_{p}", 0, p == "test") for p in ("train", "test")
+        _part(path, arrays, x_train, y_train, 0, False),
+        _part(path, arrays, x_test, y_test, 0, True),
     ]
 
 
@@ -282,11 +291,16 @@ def _part(
 
 
 def _length(array: np.ndarray) -> str:
-    return str(len(array)) if array.ndim else "a single value"
+    if array.ndim == 0:
+        return "a single value"
+    return str(len(array))
 
 
 def _samples(path: Path, key: str, x: np.ndarray) -> Tensor:
-    """Stored samples as a data set wants them: images N x channels x height x width, vectors float32."""
+    """Stored samples as a data set wants them.
+
+    Images N x channels x height x width, vectors float32.
+    """
     if x.ndim == 2 and x.dtype.kind in "iuf":
         values = x.astype(np.float32)
         if not np.isfinite(values).all():
@@ -310,55 +324,104 @@ def _assemble(
     domains: tuple[str, ...],
     size: int | None,
 ) -> Dataset:
-    """The parts as one data set: images of one size and one number of channels, labels that fit the classes."""
-    y = torch.cat([p.y.flatten() for p in parts])
+    """The parts as one data set, with images of one size and labels that fit the classes."""
+    y = torch.cat([part.y.flatten() for part in parts])
     if not len(y):
         raise FedloomError(f"{path}: holds no samples.")
     if classes is None:
         classes = tuple(str(c) for c in range(count_classes(path, y)))
-    elif (top := int(y.max())) >= len(classes):
-        raise FedloomError(f"{path}: a label is {top}, but there are only {len(classes)} classes.")
-
-    first = parts[0]
-    images = first.x.ndim == 4
-    if size is not None and not images:
+    elif int(y.max()) >= len(classes):
         raise FedloomError(
-            f"{first.where} holds vectors; images, to be scaled to size={size}, are wanted."
+            f"{path}: a label is {int(y.max())}, but there are only {len(classes)} classes."
         )
-    channels = max(p.x.shape[1] for p in parts)
-    xs, ys = [], []
-    for p in parts:
-        x, target = p.x, p.y
-        if (x.ndim == 4) != images:
-            raise FedloomError(
-                f"{p.where} and {first.where} do not go together: images and vectors."
-            )
-        if images and size is not None:
+    if size is not None and parts[0].x.ndim != 4:
+        raise FedloomError(
+            f"{parts[0].where} holds vectors; images, to be scaled to size={size}, are wanted."
+        )
+    _refuse_mixture(parts, size)
+    channels = max(part.x.shape[1] for part in parts)
+    xs, ys, of, tests = [], [], [], []
+    for part in parts:
+        x, target = part.x, part.y
+        if size is not None:
             x = resize(x, size)
-            if target.ndim == 3:
-                target = F.interpolate(target[:, None].float(), (size, size), mode="nearest-exact")[
-                    :, 0
-                ].long()
-        if x.shape[2:] != first.x.shape[2:] and size is None:
-            raise FedloomError(
-                f"{p.where} has images of another size than {first.where}; say size=... to scale them to one."
-            )
-        if images:
+            target = _resized_target(target, size)
+        if x.ndim == 4:
             x = x.expand(-1, channels, -1, -1)
-        elif x.shape[1] != first.x.shape[1]:
-            raise FedloomError(
-                f"{p.where} has vectors of {x.shape[1]} values, {first.where} of {first.x.shape[1]}."
-            )
         xs.append(x)
         ys.append(target)
+        of.append(torch.full((len(target),), part.domain))
+        if part.test is None:
+            tests.append(mod10(len(target)))
+        else:
+            tests.append(torch.full((len(target),), part.test))
     return Dataset(
         name=name,
         x=torch.cat(xs),
         y=torch.cat(ys),
-        domain=torch.cat([torch.full((len(p.y),), p.domain) for p in parts]),
-        test=torch.cat(
-            [mod10(len(p.y)) if p.test is None else torch.full((len(p.y),), p.test) for p in parts]
-        ),
+        domain=torch.cat(of),
+        test=torch.cat(tests),
         classes=classes,
         domains=domains,
     )
+
+
+def _refuse_mixture(parts: Sequence[_Part], size: int | None) -> None:
+    """Stop if the samples of the parts are not all alike."""
+    first = parts[0]
+    for part in parts:
+        x, other = part.x, first.x
+        if x.ndim != other.ndim:
+            raise FedloomError(
+                f"{part.where} and {first.where} do not go together: images and vectors."
+            )
+        if x.ndim == 4 and size is None and x.shape[2:] != other.shape[2:]:
+            raise FedloomError(
+                f"{part.where} has images of another size than {first.where}; say size=... to "
+                "scale them to one."
+            )
+        if x.ndim == 2 and x.shape[1] != other.shape[1]:
+            raise FedloomError(
+                f"{part.where} has vectors of {x.shape[1]} values, {first.where} of "
+                f"{other.shape[1]}."
+            )
+
+
+def _resized_target(target: Tensor, size: int) -> Tensor:
+    """Class maps at the size of their images; labels stay as they are."""
+    if target.ndim != 3:
+        return target
+    maps = F.interpolate(target[:, None].float(), (size, size), mode="nearest-exact")
+    return maps[:, 0].long()
+
+
+@READERS.register("npz")
+class Npz(Reader):
+    """An .npz file of images, vectors or masks."""
+
+    order = 10
+
+    def recognises(self, path: Path) -> bool:
+        return path.suffix == ".npz" and path.is_file() and not is_sparse(npz_keys(path))
+
+    def kind(self, path: str) -> Kind:
+        return npz_kind(Path(path))
+
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        return read_npz(Path(path), name=name, size=source.size)
+
+
+@READERS.register("npz-folder")
+class NpzFolder(Reader):
+    """A folder of .npz files, one per domain."""
+
+    order = 40
+
+    def recognises(self, path: Path) -> bool:
+        return path.is_dir() and any(path.glob("*.npz"))
+
+    def kind(self, path: str) -> Kind:
+        return npz_kind(min(Path(path).glob("*.npz")))
+
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        return read_npz_folder(Path(path), name=name, size=source.size)

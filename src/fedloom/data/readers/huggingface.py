@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ...core.errors import FedloomError
-from ..federation import Dataset
-from .tables import every_fifth, number_labels
+from ..cache import cache_folder
+from ..dataset import Dataset
+from .base import READERS, Kind, Progress, Reader, Source
+from .splits import every_fifth
+from .tables import number_labels
 from .text import encode_texts
 
 INPUTS = ("image", "text", "features")
@@ -36,57 +39,48 @@ def read_hf(
     vocabulary: int | None = None,
     hashed: bool = False,
 ) -> Dataset:
-    """A data set with a column `label` and one of `image`, `text` and `features` (lists of numbers).
+    """A data set with a column `label` and a column `image`, `text` or `features`.
 
-    `path_or_name` is a folder written by `save_to_disk`, a folder of `.parquet` or `.arrow` files whose names (or
-    folders) begin with the name of their split, a single such file, or a name on the hub (with its `config`, if it
-    has several). What is downloaded or unpacked goes to `cache`. The split `test` is the test part, for want of it
-    `validation`; without either, every fifth sample of each domain in stored order. Other splits than these and
-    `train` are left out. A column `domain` gives the domains; a column `client` or `owner` gives each sample's client.
-    Images are scaled to `size` x `size` pixels; without it they must all have one size. Texts are treated as
-    `read_csv` treats them.
+    `path_or_name` is a folder written by `save_to_disk`, a folder of `.parquet` or `.arrow` files
+    whose names (or folders) begin with the name of their split, a single such file, or a name on
+    the hub (with its `config`, if it has several). What is downloaded or unpacked goes to `cache`.
+    The split `test` is the test part, for want of it `validation`; without either, every fifth
+    sample of each domain in stored order. Other splits than these and `train` are left out. A
+    column `domain` gives the domains; a column `client` or `owner` gives each sample's client.
+    Images are scaled to `size` x `size` pixels; without it they must all have one size. Texts are
+    treated as `read_csv` treats them.
     """
     library = _library()
     with _quiet(library):
-        splits = _load(library, path_or_name, config, cache)
-        train, test = splits.get("train"), splits.get("test", splits.get("validation"))
-        if train is None:
-            raise FedloomError(f"{path_or_name}: no split called train; found {', '.join(splits)}.")
-        parts = [train] if test is None else [train, test]
-        for part in parts:
-            _check(path_or_name, part)
-        if any(set(part.column_names) != set(train.column_names) for part in parts):
-            raise FedloomError(f"{path_or_name}: the columns of the train and test parts differ.")
-        columns = train.column_names
+        parts, has_test = _parts(library, path_or_name, config, cache)
+        columns = parts[0].column_names
         y, classes = _labels(library, path_or_name, parts)
-        names = (
-            _strings(library, path_or_name, parts, "domain")
-            if "domain" in columns
-            else [name] * len(y)
-        )
+        names = [name] * len(y)
+        if "domain" in columns:
+            names = _strings(library, path_or_name, parts, "domain")
         domains = tuple(dict.fromkeys(names))
         index = {domain: d for d, domain in enumerate(domains)}
         domain = torch.tensor([index[value] for value in names])
-        held = every_fifth(domain) if test is None else torch.arange(len(y)) >= len(train)
+        test = every_fifth(domain)
+        if has_test:
+            test = torch.arange(len(y)) >= len(parts[0])
         tokens = None
-        kind = next(column for column in INPUTS if column in columns)
-        if kind == "image":
+        if "image" in columns:
             x = _images(library, path_or_name, parts, size)
-        elif kind == "text":
+        elif "text" in columns:
             texts = _strings(library, path_or_name, parts, "text")
             x, tokens = encode_texts(
-                texts, held, length=length, vocabulary=vocabulary, hashed=hashed
+                texts, test, length=length, vocabulary=vocabulary, hashed=hashed
             )
         else:
             x = _features(path_or_name, parts)
-        clients = next((column for column in OWNERS if column in columns), None)
-        owner = _owners(path_or_name, parts, clients) if clients else None
+        owner = _owners(path_or_name, parts)
     return Dataset(
         name=name,
         x=x,
         y=y,
         domain=domain,
-        test=held,
+        test=test,
         classes=classes,
         domains=domains,
         vocabulary=tokens,
@@ -94,23 +88,44 @@ def read_hf(
     )
 
 
-def hf_kind(path_or_name: str, cache: Path) -> Literal["image", "vector", "text"]:
+def _parts(library: Any, source: str, config: str | None, cache: Path) -> tuple[list[Any], bool]:
+    """The training split and, if there is one, the test split; and whether there is one."""
+    splits = _load(library, source, config, cache)
+    if "train" not in splits:
+        raise FedloomError(f"{source}: no split called train; found {', '.join(splits)}.")
+    parts = [splits["train"]]
+    for name in ("test", "validation"):
+        if name in splits and len(parts) == 1:
+            parts.append(splits[name])
+    for part in parts:
+        _check(source, part)
+    if set(parts[0].column_names) != set(parts[-1].column_names):
+        raise FedloomError(f"{source}: the columns of the train and test parts differ.")
+    return parts, len(parts) > 1
+
+
+def hf_kind(path_or_name: str, cache: Path) -> Kind:
     """What the samples are, from the names of the columns."""
     library = _library()
     with _quiet(library):
-        columns = {
-            column
-            for part in _load(library, path_or_name, None, cache).values()
-            for column in part.column_names
-        }
-    return "image" if "image" in columns else "text" if "text" in columns else "vector"
+        columns: set[str] = set()
+        for part in _load(library, path_or_name, None, cache).values():
+            columns |= set(part.column_names)
+    if "image" in columns:
+        return "image"
+    if "text" in columns:
+        return "text"
+    return "vector"
 
 
 def is_hf(path: Path) -> bool:
-    """Whether a file, or a folder or one of the folders in it, is or holds parquet or arrow files."""
+    """Whether it is a parquet or arrow file, or a folder with some at most one level down."""
     if path.is_file():
         return path.suffix[1:] in _ENDINGS
-    return any(any(path.glob(f"{place}*.{ending}")) for ending in _ENDINGS for place in ("", "*/"))
+    for ending in _ENDINGS:
+        if any(path.glob(f"*.{ending}")) or any(path.glob(f"*/*.{ending}")):
+            return True
+    return False
 
 
 def _library() -> Any:
@@ -122,7 +137,7 @@ def _library() -> Any:
 
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Without the library's progress bars, which would run through ours, and without a line for every retry."""
+    """Without the library's progress bars, and without a line for every retry."""
     shown = not library.are_progress_bars_disabled()
     library.disable_progress_bars()
     hub = logging.getLogger("huggingface_hub")
@@ -140,9 +155,7 @@ def _load(library: Any, source: str, config: str | None, cache: Path) -> dict[st
     """The splits by name."""
     path = Path(source).expanduser()
     try:
-        if path.is_dir() and any(
-            (path / mark).is_file() for mark in ("dataset_dict.json", "state.json")
-        ):
+        if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             loaded = library.load_from_disk(str(path))
         elif path.exists():
             ending, files = _files(path)
@@ -158,7 +171,9 @@ def _load(library: Any, source: str, config: str | None, cache: Path) -> dict[st
         raise FedloomError(
             f"{source}: the datasets library cannot load it ({type(cause).__name__}: {cause})."
         ) from error
-    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    if isinstance(loaded, dict):
+        return dict(loaded)
+    return {"train": loaded}
 
 
 def _files(path: Path) -> tuple[str, dict[str, list[str]]]:
@@ -195,17 +210,20 @@ def _split(file: Path) -> str | None:
 
 def _check(source: str, part: Any) -> None:
     """Refuse a part without the columns needed, or without samples."""
-    found = part.column_names
-    if "label" not in found or not set(INPUTS) & set(found):
+    present = part.column_names
+    if "label" not in present or not set(INPUTS) & set(present):
         raise FedloomError(
-            f"{source}: wants a column label and one of {', '.join(INPUTS)}; found {', '.join(found) or 'none'}."
+            f"{source}: wants a column label and one of {', '.join(INPUTS)}; found "
+            f"{', '.join(present) or 'none'}."
         )
     if not len(part):
         raise FedloomError(f"{source}: a split has no samples.")
 
 
 def _values(source: str, parts: list[Any], column: str) -> list[Any]:
-    values = [value for part in parts for value in part[column]]
+    values: list[Any] = []
+    for part in parts:
+        values += list(part[column])
     for row, value in enumerate(values):
         if value is None:
             raise FedloomError(f"{source}: sample {row} has no {column}.")
@@ -225,23 +243,29 @@ def _labels(library: Any, source: str, parts: list[Any]) -> tuple[Tensor, tuple[
     values = _values(source, parts, "label")
     where = [f"{source}, sample {row}" for row in range(len(values))]
     if not all(isinstance(feature, library.ClassLabel) for feature in features):
-        if any(not isinstance(value, (int, str)) for value in values):
-            raise FedloomError(
-                f"{source}: labels must be whole numbers or class names, found {features[0]}."
-            )
-        return number_labels(
-            [str(int(value) if isinstance(value, bool) else value) for value in values], where
-        )
+        labels = []
+        for value in values:
+            if not isinstance(value, (int, str)):
+                raise FedloomError(
+                    f"{source}: labels must be whole numbers or class names, found {features[0]}."
+                )
+            if isinstance(value, bool):
+                value = int(value)
+            labels.append(str(value))
+        return number_labels(labels, where)
     classes = tuple(features[0].names)
     if any(tuple(feature.names) != classes for feature in features):
         raise FedloomError(f"{source}: the train and test parts have different classes.")
-    return number_labels(
-        [str(value) for value in values], where, classes
-    )  # -1 marks a sample without label
+    # A sample without a label has the number -1, which is refused there.
+    return number_labels([str(value) for value in values], where, classes)
 
 
-def _owners(source: str, parts: list[Any], column: str) -> Tensor:
-    """Client numbers; names, or numbers with gaps, are numbered in sorted order."""
+def _owners(source: str, parts: list[Any]) -> Tensor | None:
+    """Client numbers, if a column has them; names or numbers with gaps are numbered in order."""
+    columns = [column for column in OWNERS if column in parts[0].column_names]
+    if not columns:
+        return None
+    column = columns[0]
     values = _values(source, parts, column)
     if any(not isinstance(value, (int, str)) for value in values):
         raise FedloomError(f"{source}: {column} must hold whole numbers or names.")
@@ -274,27 +298,55 @@ def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Te
                 raise FedloomError(
                     f"{source}: the image of sample {len(images)} is not readable ({error})."
                 ) from error
-    if len(shapes := {image.shape[:2] for image in images}) > 1:
+    shapes = {image.shape[:2] for image in images}
+    if len(shapes) > 1:
         some = ", ".join(f"{w}x{h}" for h, w in sorted(shapes)[:3])
         raise FedloomError(
             f"{source}: images have different sizes ({some}); give size to scale them."
         )
     if any(image.ndim == 3 for image in images):  # one in colour, all in colour
-        images = [
-            image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images
-        ]
+        for i, image in enumerate(images):
+            if image.ndim == 2:
+                images[i] = np.repeat(image[..., None], 3, axis=2)
         return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
     return torch.from_numpy(np.stack(images)[:, None])
 
 
 def _pixels(value: dict[str, Any], size: int | None) -> np.ndarray:
     """One image as bytes: height x width, or with three colours."""
+    data = value["bytes"]
     # A path is opened as a local file only: data must not make us fetch addresses.
-    with Image.open(
-        io.BytesIO(value["bytes"]) if value["bytes"] is not None else Path(value["path"])
-    ) as opened:
+    source: Any = Path(value["path"]) if data is None else io.BytesIO(data)
+    with Image.open(source) as opened:
         image: Image.Image = ImageOps.exif_transpose(opened)
-        image = image.convert("L" if image.mode in ("1", "L") else "RGB")
+        mode = "RGB"
+        if image.mode in ("1", "L"):
+            mode = "L"
+        image = image.convert(mode)
         if size is not None:
             image = image.resize((size, size), Image.Resampling.BILINEAR)
         return np.array(image)
+
+
+@READERS.register("hf:")
+class HuggingFace(Reader):
+    """A Hugging Face folder, .parquet or .arrow files, or hf:NAME from the hub."""
+
+    order = 50
+
+    def recognises(self, path: Path) -> bool:
+        return is_hf(path)
+
+    def kind(self, path: str) -> Kind:
+        return hf_kind(path, cache_folder() / "hf")
+
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        return read_hf(
+            path,
+            name=name,
+            cache=cache_folder() / "hf",
+            size=source.size,
+            length=source.length,
+            vocabulary=source.words,
+            hashed=source.hashed,
+        )

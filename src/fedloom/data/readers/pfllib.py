@@ -1,8 +1,8 @@
-"""Data that PFLlib has already dealt out: `config.json` and one `.npz` per client in `train` and in `test`.
+"""Data that PFLlib has dealt out: `config.json`, and one `.npz` per client in `train` and `test`.
 
-Those files are pickles, and a pickle can run any code. So none is handed to Python's or NumPy's own loaders: the
-reader below replaces each of the few callables that an array needs by a stand-in of its own, refuses all others by
-name, and builds the arrays itself from the bytes found.
+Those files are pickles, and a pickle can run any code. So none is handed to Python's or NumPy's own
+loaders: the reader below replaces each of the few callables that an array needs by a stand-in,
+refuses all others by name, and builds the arrays itself from the bytes in the file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
 
 from ...core.errors import FedloomError
-from ..federation import Dataset
+from ..dataset import Dataset
+from .base import READERS, Kind, Progress, Reader, Source
 
 PARTS = ("train", "test")
 
@@ -29,16 +30,18 @@ _CODE = re.compile(r"(?P<order>[<>=|]?)(?P<code>\?|b1|[iu][1248]|f[248]|O8?)")
 
 
 def read_pfllib(path: Path, *, name: str) -> Dataset:
-    """A folder made by PFLlib's `generate_*.py`: every sample keeps its client (`owner`) and its part.
+    """A folder made by PFLlib's `generate_*.py`.
 
-    Numbers become float32, bytes of images stay bytes, and token rows (whole numbers; or PFLlib's pairs of a row and
-    its length) become int64.
+    Every sample keeps its client (`owner`) and its part. Numbers become float32, bytes of images
+    stay bytes, and token rows (whole numbers; or PFLlib's pairs of a row and its length) become
+    int64.
     """
     path = Path(path)
     clients, classes = _config(path / "config.json")
     xs: list[np.ndarray] = []
     ys: list[np.ndarray] = []
-    owners, tests = [], []
+    owners = []
+    tests = []
     for part in PARTS:
         for k in range(clients):
             file = path / part / f"{k}.npz"
@@ -60,6 +63,9 @@ def read_pfllib(path: Path, *, name: str) -> Dataset:
     if not xs:
         raise FedloomError(f"{path}: no client has a sample.")
     x = np.concatenate(xs)
+    tokens = None
+    if x.dtype == np.int64:
+        tokens = int(x.max()) + 1
     return Dataset(
         name=name,
         x=torch.from_numpy(x),
@@ -68,7 +74,7 @@ def read_pfllib(path: Path, *, name: str) -> Dataset:
         test=torch.from_numpy(np.concatenate(tests)),
         classes=tuple(str(c) for c in range(classes)),
         domains=(name,),
-        vocabulary=int(x.max()) + 1 if x.dtype == np.int64 else None,
+        vocabulary=tokens,
         owner=torch.from_numpy(np.concatenate(owners)),
     )
 
@@ -78,13 +84,17 @@ def is_pfllib(path: Path) -> bool:
     return path.is_dir() and any((path / "train").glob("*.npz"))
 
 
-def pfllib_kind(path: Path) -> Literal["image", "vector", "text"]:
-    """What the first client's samples are."""
+def pfllib_kind(path: Path) -> Kind:
+    """What the samples of the first client that has any are."""
     clients, classes = _config(path / "config.json")
     for k in range(clients):
         x, _ = _samples(path / "train" / f"{k}.npz", classes)
+        if len(x) and x.dtype == np.int64:
+            return "text"
+        if len(x) and x.ndim == 4:
+            return "image"
         if len(x):
-            return "text" if x.dtype == np.int64 else "image" if x.ndim == 4 else "vector"
+            return "vector"
     return "vector"
 
 
@@ -97,22 +107,24 @@ def _config(file: Path) -> tuple[int, int]:
         ) from None
     except (OSError, ValueError) as error:
         raise FedloomError(f"{file}: cannot be read ({error}).") from error
-    said = config if isinstance(config, dict) else {}
+    if not isinstance(config, dict):
+        config = {}
     for key in ("num_clients", "num_classes"):
-        if type(said.get(key)) is not int or said[key] < 1:
+        if type(config.get(key)) is not int or config[key] < 1:
             raise FedloomError(
-                f"{file}: wants {key}, a whole number from 1, found {said.get(key)!r}."
+                f"{file}: wants {key}, a whole number from 1, found {config.get(key)!r}."
             )
-    return said["num_clients"], said["num_classes"]
+    return config["num_clients"], config["num_classes"]
 
 
 def _samples(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """The samples and labels of one client's file, of the types a `Dataset` holds."""
-    held = _unpickled(file)
-    if not isinstance(held, dict) or not {"x", "y"} <= held.keys():
+    stored = _unpickled(file)
+    if not isinstance(stored, dict) or not {"x", "y"} <= stored.keys():
         raise FedloomError(f"{file}: wants a dictionary with x and y.")
     try:
-        x, y = _plain(held["x"]), _plain(held["y"])
+        x = _plain(stored["x"])
+        y = _plain(stored["y"])
     except (ValueError, TypeError, RecursionError) as error:
         raise FedloomError(f"{file}: x and y must be arrays of numbers ({error}).") from error
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
@@ -123,13 +135,16 @@ def _samples(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
         raise FedloomError(f"{file}: labels must be whole numbers, found {y.dtype}.")
     if len(y) and (y.min() < 0 or y.max() >= classes):
         raise FedloomError(
-            f"{file}: labels must lie between 0 and {classes - 1}, as config.json has {classes} classes."
+            f"{file}: labels must lie between 0 and {classes - 1}, as config.json has {classes} "
+            "classes."
         )
     if x.dtype.kind in "iu" and x.ndim == 2 and x.dtype != np.uint8:
         if x.size and x.min() < 0:
             raise FedloomError(f"{file}: token numbers must not be negative.")
         return x.astype(np.int64), y.astype(np.int64)
-    return x if x.dtype == np.uint8 and x.ndim == 4 else x.astype(np.float32), y.astype(np.int64)
+    if x.dtype != np.uint8 or x.ndim != 4:
+        x = x.astype(np.float32)
+    return x, y.astype(np.int64)
 
 
 def _plain(value: Any) -> np.ndarray:
@@ -138,29 +153,36 @@ def _plain(value: Any) -> np.ndarray:
         array: Any = value.array
         if not array.dtype.hasobject:
             return array
-        # PFLlib's texts are pairs of a row of tokens and its length.
-        value = (array[:, 0] if array.ndim == 2 and array.shape[1] == 2 else array).tolist()
+        if array.ndim == 2 and array.shape[1] == 2:
+            array = array[:, 0]  # PFLlib's texts are pairs of a row of tokens and its length
+        value = array.tolist()
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"found {type(value).__name__}")
-    made = np.array(
-        [_plain(cell) if isinstance(cell, (_Array, list, tuple)) else cell for cell in value]
-    )
-    if made.dtype.kind not in "biuf":
-        raise TypeError(f"found {made.dtype}")
-    return made
+    cells = []
+    for cell in value:
+        if isinstance(cell, (_Array, list, tuple)):
+            cell = _plain(cell)
+        cells.append(cell)
+    numbers = np.array(cells)
+    if numbers.dtype.kind not in "biuf":
+        raise TypeError(f"found {numbers.dtype}")
+    return numbers
 
 
 def _unpickled(file: Path) -> Any:
     """What NumPy stored as the object `data` in a `.npz`, with stand-ins for its arrays."""
     try:
         with zipfile.ZipFile(file) as archive:
-            if "data.npy" not in archive.namelist():
+            entries = archive.namelist()
+            if "data.npy" not in entries:
                 raise FedloomError(
-                    f"{file}: wants one entry, data; found {', '.join(archive.namelist()) or 'none'}."
+                    f"{file}: wants one entry, data; found {', '.join(entries) or 'none'}."
                 )
             stream = io.BytesIO(archive.read("data.npy"))
         version = npy.read_magic(stream)
-        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        header = npy.read_array_header_2_0
+        if version == (1, 0):
+            header = npy.read_array_header_1_0
         shape, _, dtype = header(stream)
         if not dtype.hasobject or shape != ():
             raise FedloomError(
@@ -176,12 +198,15 @@ def _unpickled(file: Path) -> Any:
         return stored.array.item()
     except FedloomError:
         raise
-    except Exception as error:  # of damaged bytes anything may come
+    except Exception as error:  # damaged bytes may raise anything
         raise FedloomError(f"{file}: damaged or cut short, or not PFLlib's ({error}).") from error
 
 
 class _StandIn:
-    """A callable that a pickle may name. It is a class that takes no state, so that no pickle can change it."""
+    """A callable that a pickle may name.
+
+    It is a class that takes no state, so that no pickle can change it.
+    """
 
     def __setstate__(self, state: object) -> None:
         raise ValueError(f"{type(self).__name__} takes no state")
@@ -198,7 +223,10 @@ class _Dtype(_StandIn):
     """For `numpy.dtype`: the plain numbers and objects, nothing with fields."""
 
     def __init__(self, code: object, align: object = False, copy: object = True) -> None:
-        if not isinstance(code, str) or not (match := _CODE.fullmatch(code)):
+        match = None
+        if isinstance(code, str):
+            match = _CODE.fullmatch(code)
+        if match is None:
             raise ValueError(f"arrays of {code!r} are not read")
         self.dtype = np.dtype(match["order"] + match["code"])
 
@@ -222,7 +250,10 @@ class _Array(_StandIn):
         if not isinstance(state, tuple) or len(state) not in (4, 5):
             raise ValueError("unknown state of an array")
         shape, dtype, fortran, raw = state[-4:]
-        self.array = _array(raw, dtype, shape, "F" if fortran else "C")
+        order = "C"
+        if fortran:
+            order = "F"
+        self.array = _array(raw, dtype, shape, order)
 
 
 class _FromBuffer(_Array):
@@ -233,7 +264,7 @@ class _FromBuffer(_Array):
     ) -> None:
         if order not in ("C", "F") or axes is not None:
             raise ValueError("unknown order of an array")
-        self.array = _array(raw, dtype, shape, "C" if order == "C" else "F")
+        self.array = _array(raw, dtype, shape, order)
 
 
 class _Scalar(_StandIn):
@@ -264,12 +295,14 @@ def _array(raw: object, dtype: object, shape: object, order: Any) -> np.ndarray:
         if not isinstance(raw, (bytes, bytearray)):
             raise ValueError("an array of numbers needs bytes")
         native = dtype.dtype.newbyteorder("=")
-        flat = np.frombuffer(raw, dtype.dtype) if raw else np.empty(0, native)
+        flat = np.empty(0, native)
+        if raw:
+            flat = np.frombuffer(raw, dtype.dtype)
         return flat.astype(native).reshape(shape, order=order)
     if not isinstance(raw, list) or len(raw) != math.prod(shape):
         raise ValueError("an array of objects needs a list of as many")
     flat = np.empty(len(raw), dtype=object)
-    for i, value in enumerate(raw):  # one by one: as a whole NumPy would look into lists
+    for i, value in enumerate(raw):  # one by one, or NumPy would look into lists
         flat[i] = value
     return flat.reshape(shape, order=order)
 
@@ -279,10 +312,11 @@ _ALLOWED: dict[tuple[str, str], type[_StandIn]] = {
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _Bytes,
     ("codecs", "encode"): _Bytes,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _Scalar for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer for core in ("core", "_core")},
 }
+for _core in ("core", "_core"):  # NumPy 1 and NumPy 2
+    _ALLOWED[f"numpy.{_core}.multiarray", "_reconstruct"] = _Array
+    _ALLOWED[f"numpy.{_core}.multiarray", "scalar"] = _Scalar
+    _ALLOWED[f"numpy.{_core}.numeric", "_frombuffer"] = _FromBuffer
 
 
 class _Reader(pickle.Unpickler):
@@ -298,3 +332,20 @@ class _Reader(pickle.Unpickler):
                 f"{self._file}: asks for {module}.{name}, which data have no need of; refused."
             )
         return _ALLOWED[module, name]
+
+
+@READERS.register("pfllib")
+class PFLlib(Reader):
+    """A PFLlib folder, which comes with its clients."""
+
+    order = 20
+    has_clients = True
+
+    def recognises(self, path: Path) -> bool:
+        return is_pfllib(path)
+
+    def kind(self, path: str) -> Kind:
+        return pfllib_kind(Path(path))
+
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        return read_pfllib(Path(path), name=name)

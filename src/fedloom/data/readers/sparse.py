@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ...core.errors import FedloomError
-from ..federation import Dataset
-from .arrays import count_classes
+from ..dataset import Dataset
+from .arrays import count_classes, is_sparse, npz_keys
+from .base import READERS, Kind, Progress, Reader, Source
 
 _KEY = re.compile(r"(?P<domain>.+)_(?P<part>train|test)_(?P<array>data|indices|indptr|y)")
 _PARTS = ("train", "test")
@@ -21,24 +22,22 @@ _ARRAYS = ("data", "indices", "indptr", "y")
 
 
 class SparseRows:
-    """A matrix as CSR arrays: row `i` has `data[indptr[i]:indptr[i + 1]]` in the columns `indices[...]`, else 0."""
+    """A matrix as CSR arrays.
+
+    Row `i` has `data[indptr[i]:indptr[i + 1]]` in the columns `indices[...]`, else 0.
+    """
 
     def __init__(self, data: Tensor, indices: Tensor, indptr: Tensor, width: int) -> None:
         self.data = data.to(torch.float32)
         self.indices = indices.to(torch.int32)
         self.indptr = indptr.to(torch.int64)
         self.width = width
-        if not self.data.ndim == self.indices.ndim == self.indptr.ndim == 1 or len(
-            self.data
-        ) != len(self.indices):
+        flat = self.data.ndim == self.indices.ndim == self.indptr.ndim == 1
+        if not flat or len(self.data) != len(self.indices):
             raise FedloomError(
                 "sparse rows: data and indices must be vectors of one length, indptr a vector."
             )
-        if (
-            not len(self.indptr)
-            or int(self.indptr[0]) != 0
-            or int(self.indptr[-1]) != len(self.data)
-        ):
+        if not len(self.indptr) or self.indptr[[0, -1]].tolist() != [0, len(self.data)]:
             raise FedloomError("sparse rows: indptr must go from 0 to the number of entries.")
         if bool((self.indptr.diff() < 0).any()):
             raise FedloomError("sparse rows: indptr must not fall.")
@@ -78,7 +77,9 @@ class SparseRows:
         if len(flat) and (int(flat.min()) < -len(self) or int(flat.max()) >= len(self)):
             raise IndexError(f"row numbers must lie between {-len(self)} and {len(self) - 1}.")
         dense = self._dense(torch.where(flat < 0, flat + len(self), flat))
-        return dense if rows.ndim else dense[0]
+        if rows.ndim == 0:
+            return dense[0]
+        return dense
 
     def take(self, rows: Tensor) -> SparseRows:
         """The rows of these numbers, still compressed."""
@@ -98,9 +99,8 @@ class SparseRows:
         at, counts = self._entries(rows)
         row = torch.repeat_interleave(torch.arange(len(rows)), counts)
         out = torch.zeros(len(rows) * self.width)
-        out.index_add_(
-            0, row * self.width + self.indices[at], self.data[at]
-        )  # entries named twice add up, as in SciPy
+        # Entries named twice add up, as in SciPy.
+        out.index_add_(0, row * self.width + self.indices[at], self.data[at])
         return out.view(len(rows), self.width)
 
     def share_memory_(self) -> SparseRows:
@@ -111,53 +111,18 @@ class SparseRows:
 
 
 def read_sparse_npz(path: Path, *, name: str, width: int | None = None) -> Dataset:
-    """A `.npz` with the CSR arrays `<domain>_{train,test}_{data,indices,indptr}` and the labels `<domain>_..._y`.
+    """A `.npz` with CSR arrays `<domain>_{train,test}_{data,indices,indptr}` and labels `..._y`.
 
-    Domains come in the order stored. The rows are `width` wide, or as wide as the largest index asks for. With two
-    classes these are called negative and positive.
+    Domains come in the order stored. The rows are `width` wide, or as wide as the largest index
+    asks for. Two classes are called negative and positive.
     """
     path = Path(path)
-    try:
-        with np.load(path) as stored:  # refuses pickled arrays
-            arrays = {key: stored[key] for key in stored.files if _KEY.fullmatch(key)}
-            found = stored.files
-    except FileNotFoundError:
-        raise FedloomError(f"{path}: there is no such file.") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
-        raise FedloomError(
-            f"{path}: not a readable .npz file of plain arrays ({error})."
-        ) from error
-    domains = tuple(dict.fromkeys(m["domain"] for key in arrays if (m := _KEY.fullmatch(key))))
-    if not domains:
-        raise FedloomError(
-            f"{path}: wants arrays <domain>_train_data, _indices, _indptr, _y and the same with test;"
-            f" found {', '.join(found) or 'none'}."
-        )
+    arrays = _arrays(path)
+    domains = tuple(dict.fromkeys(domain for domain, _, _ in arrays))
     data, indices, counts, ys, of, tests = [], [], [], [], [], []
     for d, domain in enumerate(domains):
         for part in _PARTS:
-            keys = [f"{domain}_{part}_{array}" for array in _ARRAYS]
-            if missing := [key for key in keys if key not in arrays]:
-                raise FedloomError(f"{path}: {', '.join(missing)} missing.")
-            values, columns, ends, y = (arrays[key] for key in keys)
-            if y.ndim != 1 or y.dtype.kind not in "iu" or (y.size and y.min() < 0):
-                raise FedloomError(f"{path}: {keys[3]} must be a vector of whole numbers from 0.")
-            if columns.dtype.kind not in "iu" or ends.dtype.kind not in "iu":
-                raise FedloomError(f"{path}: {keys[1]} and {keys[2]} must be whole numbers.")
-            if len(ends) != len(y) + 1:
-                raise FedloomError(
-                    f"{path}: {keys[2]} has {len(ends)} entries, {len(y)} labels need {len(y) + 1}."
-                )
-            wide = width or int(columns.max(initial=0)) + 1
-            try:
-                SparseRows(
-                    torch.from_numpy(values),
-                    torch.from_numpy(columns),
-                    torch.from_numpy(ends),
-                    wide,
-                )
-            except (FedloomError, TypeError) as error:
-                raise FedloomError(f"{path}: {domain}_{part}: {error}") from error
+            values, columns, ends, y = _part(path, arrays, domain, part, width)
             data.append(values.astype(np.float32))
             indices.append(columns.astype(np.int32))
             counts.append(np.diff(ends.astype(np.int64)))
@@ -166,18 +131,98 @@ def read_sparse_npz(path: Path, *, name: str, width: int | None = None) -> Datas
             tests.append(np.full(len(y), part == "test"))
     columns = np.concatenate(indices)
     y = np.concatenate(ys)
-    classes = count_classes(path, torch.from_numpy(y)) if len(y) else 1
+    ends = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
     return Dataset(
         name=name,
         x=SparseRows(
             torch.from_numpy(np.concatenate(data)),
             torch.from_numpy(columns),
-            torch.from_numpy(np.concatenate([[0], np.cumsum(np.concatenate(counts))])),
+            torch.from_numpy(ends),
             width or int(columns.max(initial=0)) + 1,
         ),
         y=torch.from_numpy(y),
         domain=torch.from_numpy(np.concatenate(of)),
         test=torch.from_numpy(np.concatenate(tests)),
-        classes=("negative", "positive") if classes == 2 else tuple(str(c) for c in range(classes)),
+        classes=_classes(path, torch.from_numpy(y)),
         domains=domains,
     )
+
+
+def _classes(path: Path, y: Tensor) -> tuple[str, ...]:
+    classes = 1
+    if len(y):
+        classes = count_classes(path, y)
+    if classes == 2:
+        return "negative", "positive"
+    return tuple(str(c) for c in range(classes))
+
+
+def _arrays(path: Path) -> dict[tuple[str, str, str], np.ndarray]:
+    """The arrays of a file by domain, part and name."""
+    arrays = {}
+    try:
+        with np.load(path) as stored:  # refuses pickled arrays
+            names = stored.files
+            for key in names:
+                match = _KEY.fullmatch(key)
+                if match:
+                    arrays[match["domain"], match["part"], match["array"]] = stored[key]
+    except FileNotFoundError:
+        raise FedloomError(f"{path}: there is no such file.") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
+        raise FedloomError(
+            f"{path}: not a readable .npz file of plain arrays ({error})."
+        ) from error
+    if not arrays:
+        raise FedloomError(
+            f"{path}: wants arrays <domain>_train_data, _indices, _indptr, _y and the same with "
+            f"test; found {', '.join(names) or 'none'}."
+        )
+    return arrays
+
+
+def _part(
+    path: Path,
+    arrays: dict[tuple[str, str, str], np.ndarray],
+    domain: str,
+    part: str,
+    width: int | None,
+) -> tuple[np.ndarray, ...]:
+    """The values, columns, row ends and labels of one part of a domain, checked."""
+    where = f"{domain}_{part}"
+    missing = [f"{where}_{name}" for name in _ARRAYS if (domain, part, name) not in arrays]
+    if missing:
+        raise FedloomError(f"{path}: {', '.join(missing)} missing.")
+    values, columns, ends, y = (arrays[domain, part, name] for name in _ARRAYS)
+    if y.ndim != 1 or y.dtype.kind not in "iu" or (y.size and y.min() < 0):
+        raise FedloomError(f"{path}: {where}_y must be a vector of whole numbers from 0.")
+    if columns.dtype.kind not in "iu" or ends.dtype.kind not in "iu":
+        raise FedloomError(f"{path}: {where}_indices and {where}_indptr must be whole numbers.")
+    if len(ends) != len(y) + 1:
+        raise FedloomError(
+            f"{path}: {where}_indptr has {len(ends)} entries, {len(y)} labels need {len(y) + 1}."
+        )
+    wide = width or int(columns.max(initial=0)) + 1
+    try:
+        SparseRows(
+            torch.from_numpy(values), torch.from_numpy(columns), torch.from_numpy(ends), wide
+        )
+    except (FedloomError, TypeError) as error:
+        raise FedloomError(f"{path}: {where}: {error}") from error
+    return values, columns, ends, y
+
+
+@READERS.register("sparse")
+class Sparse(Reader):
+    """An .npz file of sparse rows."""
+
+    order = 10
+
+    def recognises(self, path: Path) -> bool:
+        return path.suffix == ".npz" and path.is_file() and is_sparse(npz_keys(path))
+
+    def kind(self, path: str) -> Kind:
+        return "sparse"
+
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        return read_sparse_npz(Path(path), name=name)

@@ -12,17 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...core.errors import FedloomError
-from ..federation import Dataset
+from ..dataset import Dataset
+from .base import READERS, Kind, Progress, Reader, Source
+from .splits import every_fifth
 from .text import encode_texts
 
-CLASSES = {
-    "ag_news": ("World", "Sports", "Business", "Sci/Tech")
-}  # names of classes that files give as numbers
+# Names of classes that files give as numbers.
+CLASSES = {"ag_news": ("World", "Sports", "Business", "Sci/Tech")}
+ENDINGS = (".csv", ".csv.gz")
 
 _NUMBER = re.compile(r"-?[0-9]+")
 _WANTED = "label,text or domain,label,text"
@@ -39,29 +40,35 @@ class _Row:
 def read_csv(
     path: Path, *, name: str, length: int = 200, vocabulary: int | None = None, hashed: bool = False
 ) -> Dataset:
-    """Texts from a `.csv` or `.csv.gz` with the header `label,text` or `domain,label,text`, or from a folder.
+    """Texts from a `.csv` or `.csv.gz` file, or from a folder of them.
 
-    A folder holds `train.csv` and `test.csv`, either of them perhaps `.gz`. A single file has no test part: within
-    each domain every fifth sample in stored order (the 5th, 10th, ...) is test. Labels are numbers from 0 without
-    gaps, or class names, which are sorted. Texts become rows of `length` token numbers, of which there are at most
-    `vocabulary`, padding and the unknown word included; the word list is made from the training texts, or the words
-    are `hashed`, which needs no list.
+    The header is `label,text` or `domain,label,text`.
+    A folder holds `train.csv` and `test.csv`, either of them perhaps `.gz`. A single file has no
+    test part: within each domain every fifth sample in stored order (the 5th, 10th, ...) is test.
+    Labels are numbers from 0 without gaps, or class names, which are sorted. Texts become rows of
+    `length` token numbers, of which there are at most `vocabulary`, padding and the unknown word
+    included; the word list is made from the training texts, or the words are `hashed`, which needs
+    no list.
     """
     path = Path(path)
+    training = None
     if path.is_dir():
-        parts = {part: _read(_part(path, part)) for part in ("train", "test")}
-        rows = parts["train"] + parts["test"]
+        rows = _rows_of(_part(path, "train"))
+        training = len(rows)
+        rows += _rows_of(_part(path, "test"))
     elif path.exists():
-        rows = _read(path)
+        rows = _rows_of(path)
     else:
         raise FedloomError(f"{path}: there is no such file or folder.")
     domains = tuple(dict.fromkeys(row.domain or name for row in rows))
     numbers = {domain: d for d, domain in enumerate(domains)}
     domain = torch.tensor([numbers[row.domain or name] for row in rows])
-    test = torch.arange(len(rows)) >= len(parts["train"]) if path.is_dir() else every_fifth(domain)
-    y, classes = number_labels(
-        [row.label for row in rows], [row.where for row in rows], CLASSES.get(name)
-    )
+    test = every_fifth(domain)
+    if training is not None:
+        test = torch.arange(len(rows)) >= training
+    labels = [row.label for row in rows]
+    places = [row.where for row in rows]
+    y, classes = number_labels(labels, places, CLASSES.get(name))
     x, tokens = encode_texts(
         [row.text for row in rows], test, length=length, vocabulary=vocabulary, hashed=hashed
     )
@@ -77,36 +84,30 @@ def read_csv(
     )
 
 
-def every_fifth(domain: Tensor) -> Tensor:
-    """A test part for data without one: of each domain every fifth sample in stored order."""
-    test = np.zeros(len(domain), dtype=bool)
-    for d in np.unique(domain.numpy()):
-        test[np.flatnonzero(domain.numpy() == d)[4::5]] = True
-    return torch.from_numpy(test)
-
-
 def number_labels(
     labels: list[str], where: list[str], classes: tuple[str, ...] | None = None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as class numbers, and the names of the classes.
 
-    Numbers stay as they are and must cover 0..C-1, unless `classes` names the classes; names are sorted, or ordered
-    as in `classes`. `where` says for each label where it stands.
+    Numbers stay as they are and must cover 0..C-1, unless `classes` names the classes; names are
+    sorted, or ordered as in `classes`. `where` says for each label where it stands.
     """
-    if all(_NUMBER.fullmatch(label) for label in labels):
+    if all(map(_NUMBER.fullmatch, labels)):
         numbers = [int(label) for label in labels]
-        found = set(numbers)
-        most = len(classes) if classes else len(found)
+        if classes is None:
+            gaps = set(range(len(set(numbers)))) - set(numbers)
+            classes = tuple(str(c) for c in range(len(set(numbers))))
+        else:
+            gaps = set()
         for number, place in zip(numbers, where, strict=True):
-            if not 0 <= number < most:
-                gap = (
-                    min(set(range(most)) - found, default=None)
-                    if not classes and number >= 0
-                    else None
+            if not 0 <= number < len(classes):
+                why = ""
+                if gaps and number >= 0:
+                    why = f", as no sample has the label {min(gaps)}"
+                raise FedloomError(
+                    f"{place}: label {number} is not one of 0..{len(classes) - 1}{why}."
                 )
-                why = "" if gap is None else f", as no sample has the label {gap}"
-                raise FedloomError(f"{place}: label {number} is not one of 0..{most - 1}{why}.")
-        return torch.tensor(numbers), classes or tuple(str(c) for c in range(most))
+        return torch.tensor(numbers), classes
     names = classes or tuple(sorted(set(labels)))
     index = {label: c for c, label in enumerate(names)}
     for label, place in zip(labels, where, strict=True):
@@ -116,7 +117,7 @@ def number_labels(
 
 
 def _part(folder: Path, part: str) -> Path:
-    for ending in (".csv", ".csv.gz"):
+    for ending in ENDINGS:
         if (folder / (part + ending)).is_file():
             return folder / (part + ending)
     raise FedloomError(
@@ -134,10 +135,12 @@ def _long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _read(path: Path) -> list[_Row]:
+def _rows_of(path: Path) -> list[_Row]:
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            text = file.read().decode("utf-8-sig")  # spreadsheets like to write a byte-order mark
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        text = data.decode("utf-8-sig")  # spreadsheets like to write a byte-order mark
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FedloomError(f"{path}: damaged or cut short ({error}).") from error
     except UnicodeDecodeError as error:
@@ -153,39 +156,72 @@ def _read(path: Path) -> list[_Row]:
 def _parse(path: Path, text: str) -> Iterator[_Row]:
     # Strict: a quotation mark that is never closed must not swallow the rest of the file.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    before = 0
-    any_rows = False
-    columns: list[str] | None = None
+    before = 0  # the line on which the row before this one ends
+    columns: list[str] = []
+    empty = True
     try:
         for row in reader:
-            line, before = before + 1, reader.line_num
+            where = f"{path}, line {before + 1}"
+            before = reader.line_num
             if not row:
                 continue  # a blank line
-            if columns is None:
-                columns = [cell.strip().lower() for cell in row]
-                if sorted(columns) not in (["label", "text"], ["domain", "label", "text"]):
-                    first = text.strip().splitlines()[0]
-                    shown = first if len(first) <= 80 else first[:80] + "..."
-                    raise FedloomError(
-                        f"{path}: wants the header {_WANTED}; the first line is {shown!r}."
-                    )
+            if not columns:
+                columns = _header(path, row, text)
                 continue
-            if len(row) != len(columns):
-                raise FedloomError(
-                    f"{path}, line {line}: {len(row)} fields instead of {len(columns)} ({','.join(columns)})."
-                )
-            cells = dict(zip(columns, row, strict=True))
-            for column in columns:
-                if column != "text" and not cells[column].strip():
-                    raise FedloomError(f"{path}, line {line}: {column} is empty.")
-            any_rows = True
-            yield _Row(
-                cells.get("domain", "").strip(),
-                cells["label"].strip(),
-                cells["text"],
-                f"{path}, line {line}",
-            )
+            empty = False
+            yield _row(where, columns, row)
     except csv.Error as error:
         raise FedloomError(f"{path}, line {before + 1}: {error}.") from error
-    if not any_rows:
+    if empty:
         raise FedloomError(f"{path}: has a header but no samples.")
+
+
+def _header(path: Path, row: list[str], text: str) -> list[str]:
+    """The names of the columns, which must be the ones wanted."""
+    columns = [cell.strip().lower() for cell in row]
+    if sorted(columns) in (["label", "text"], ["domain", "label", "text"]):
+        return columns
+    first = text.strip().splitlines()[0]
+    if len(first) > 80:
+        first = first[:80] + "..."
+    raise FedloomError(f"{path}: wants the header {_WANTED}; the first line is {first!r}.")
+
+
+def _row(where: str, columns: list[str], row: list[str]) -> _Row:
+    if len(row) != len(columns):
+        raise FedloomError(
+            f"{where}: {len(row)} fields instead of {len(columns)} ({','.join(columns)})."
+        )
+    cells = dict(zip(columns, row, strict=True))
+    for column in columns:
+        if column != "text" and not cells[column].strip():
+            raise FedloomError(f"{where}: {column} is empty.")
+    return _Row(cells.get("domain", "").strip(), cells["label"].strip(), cells["text"], where)
+
+
+@READERS.register("csv")
+class Csv(Reader):
+    """A .csv or .csv.gz file of texts, or a folder of them."""
+
+    order = 30
+
+    def recognises(self, path: Path) -> bool:
+        if not path.is_dir():
+            return path.name.endswith(ENDINGS)
+        tables = [file.name for file in path.iterdir() if file.name.endswith(ENDINGS)]
+        if any(name.startswith(("train.", "test.")) for name in tables):
+            return True
+        # A table that lies beside folders (of images, say) does not count.
+        return bool(tables) and not any(file.is_dir() for file in path.iterdir())
+
+    def kind(self, path: str) -> Kind:
+        return "text"
+
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        return read_csv(
+            Path(path),
+            name=name,
+            length=source.length,
+            vocabulary=source.words,
+            hashed=source.hashed,
+        )

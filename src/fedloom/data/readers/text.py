@@ -17,14 +17,14 @@ from ...core.errors import FedloomError
 PADDING, UNKNOWN = 0, 1
 RESERVED = 2  # numbers below this are not words
 
-_WORD = re.compile(
-    r"[^\W_]+(?:['’][^\W_]+)*"
-)  # letters and digits of any script; an apostrophe inside a word stays
+# Letters and digits of any script; an apostrophe inside a word stays.
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
 def tokenise(text: str) -> list[str]:
     """The words and numbers of a text, in lower case."""
-    # Composed first: an accent written as a character of its own would otherwise cut its word in two.
+    # Composed first: an accent written as a character of its own would otherwise cut its word in
+    # two.
     return _WORD.findall(unicodedata.normalize("NFC", text).lower().replace("’", "'"))
 
 
@@ -41,11 +41,12 @@ class _Encoder:
         """One row of `length` token numbers per text (int64), cut or padded at the end."""
         if length < 1:
             raise FedloomError(f"the length of a text must be at least 1 token, got {length}.")
-        rows = [[self.number(word) for word in tokenise(text)[:length]] for text in texts]
-        out = np.full((len(rows), length), PADDING, dtype=np.int64)
-        for filled, row in zip(out, rows, strict=True):
-            filled[: len(row)] = row
-        return torch.from_numpy(out)
+        lines = list(texts)
+        rows = np.full((len(lines), length), PADDING, dtype=np.int64)
+        for row, text in zip(rows, lines, strict=True):
+            words = tokenise(text)[:length]
+            row[: len(words)] = [self.number(word) for word in words]
+        return torch.from_numpy(rows)
 
 
 class Vocabulary(_Encoder):
@@ -61,16 +62,16 @@ class Vocabulary(_Encoder):
     def build(cls, texts: Iterable[str], most: int | None = None, least: int = 1) -> Vocabulary:
         """The words that occur at least `least` times, the `most` frequent of them (None: all).
 
-        They are ordered by falling frequency, equally frequent ones alphabetically. Padding and the unknown word do
-        not count towards `most`.
+        They are ordered by falling frequency, equally frequent ones alphabetically. Padding and the
+        unknown word do not count towards `most`.
         """
         if most is not None and most < 1:
             raise FedloomError(f"a vocabulary needs at least 1 word, got most = {most}.")
-        counts = Counter(word for text in texts for word in tokenise(text))
-        kept = sorted(
-            (word for word, n in counts.items() if n >= least),
-            key=lambda word: (-counts[word], word),
-        )
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(tokenise(text))
+        kept = [word for word, count in counts.items() if count >= least]
+        kept.sort(key=lambda word: (-counts[word], word))
         return cls(kept[:most])
 
     def number(self, word: str) -> int:
@@ -81,7 +82,10 @@ class Vocabulary(_Encoder):
 
 
 class HashVocabulary(_Encoder):
-    """Words numbered by a hash, so that clients need no common word list; different words may share a number."""
+    """Words numbered by a hash, so that clients need no common word list.
+
+    Different words may share a number.
+    """
 
     def __init__(self, size: int) -> None:
         if size <= RESERVED:
@@ -89,16 +93,14 @@ class HashVocabulary(_Encoder):
                 f"a hashed vocabulary needs a size of at least {RESERVED + 1}, got {size}."
             )
         self.size = size
-        self._numbers: dict[str, int] = {}  # hashes already worked out
+        self._numbers: dict[str, int] = {}  # hashes that are computed already
 
     def number(self, word: str) -> int:
-        found = self._numbers.get(word)
-        if found is None:
-            digest = int.from_bytes(
-                blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-            )
-            found = self._numbers[word] = RESERVED + digest % (self.size - RESERVED)
-        return found
+        if word not in self._numbers:
+            digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            hashed = int.from_bytes(digest, "little")
+            self._numbers[word] = RESERVED + hashed % (self.size - RESERVED)
+        return self._numbers[word]
 
     def __len__(self) -> int:
         return self.size
@@ -107,19 +109,24 @@ class HashVocabulary(_Encoder):
 def encode_texts(
     texts: list[str], test: Tensor, *, length: int, vocabulary: int | None, hashed: bool
 ) -> tuple[Tensor, int]:
-    """Token rows of `texts`, and how many token numbers there are, at most `vocabulary`, padding and unknown included.
+    """Token rows of `texts`, and the number of different tokens.
 
-    The word list comes from the texts that are not `test`; a hashed one has 32768 numbers unless said otherwise.
+    There are at most `vocabulary` tokens, padding and the unknown word included. The word list
+    comes from the texts that are not in the `test` part; by default a hashed vocabulary has 32768
+    tokens.
     """
     if vocabulary is not None and vocabulary <= RESERVED:
         raise FedloomError(
-            f"words, the size of the vocabulary, must be at least {RESERVED + 1} (padding, unknown, one word), "
-            f"got {vocabulary}."
+            f"words, the size of the vocabulary, must be at least {RESERVED + 1} (padding, "
+            f"unknown, one word), got {vocabulary}."
         )
     coder: _Encoder
     if hashed:
         coder = HashVocabulary(vocabulary or 2**15)
     else:
-        learnt = (text for text, held in zip(texts, test.tolist(), strict=True) if not held)
-        coder = Vocabulary.build(learnt, None if vocabulary is None else vocabulary - RESERVED)
+        training = [texts[i] for i in (~test).nonzero().flatten().tolist()]
+        most = None
+        if vocabulary is not None:
+            most = vocabulary - RESERVED
+        coder = Vocabulary.build(training, most)
     return coder.encode(texts, length), len(coder)

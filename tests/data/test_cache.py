@@ -7,20 +7,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedloom.data.mapped import known_hash, mapped
-from fedloom.encoders.cache import content
+from fedloom.data.cache import content, noted_hash, remember_file
 
 
 def show(file: Path) -> torch.Tensor:
-    return mapped(torch.from_numpy(np.load(file, mmap_mode="c")), file)
+    return remember_file(torch.from_numpy(np.load(file, mmap_mode="c")), file)
 
 
 def test_a_noted_hash_is_the_contents(tmp_path: Path) -> None:
     file = tmp_path / "x.npy"
     np.save(file, np.arange(12, dtype=np.uint8))
-    assert known_hash(show(file)) is None
+    assert noted_hash(show(file)) is None
     found = content(show(file))
-    assert known_hash(show(file)) == found == content(torch.arange(12, dtype=torch.uint8))
+    assert noted_hash(show(file)) == found == content(torch.arange(12, dtype=torch.uint8))
 
 
 def test_a_tensor_that_was_written_to_is_hashed_anew(tmp_path: Path) -> None:
@@ -29,7 +28,7 @@ def test_a_tensor_that_was_written_to_is_hashed_anew(tmp_path: Path) -> None:
     x = show(file)
     before = content(x)
     x[3] += 1
-    assert known_hash(x) is None and content(x) != before and content(show(file)) == before
+    assert noted_hash(x) is None and content(x) != before and content(show(file)) == before
 
 
 def test_a_file_that_changed_is_hashed_anew(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_a_file_that_changed_is_hashed_anew(tmp_path: Path) -> None:
     before = content(show(file))
     np.save(tmp_path / "y.npy", np.arange(1, 13, dtype=np.uint8))
     (tmp_path / "y.npy").replace(file)
-    assert known_hash(show(file)) is None and content(show(file)) != before
+    assert noted_hash(show(file)) is None and content(show(file)) != before
     (tmp_path / "x.sha256").write_text("{")
     assert content(show(file)) != before
 
@@ -48,4 +47,4 @@ def test_parts_of_a_mapped_tensor_are_themselves(tmp_path: Path) -> None:
     np.save(file, np.arange(12, dtype=np.uint8))
     x = show(file)
     content(x)
-    assert known_hash(x[:6]) is None and content(x[:6]) != content(x)
+    assert noted_hash(x[:6]) is None and content(x[:6]) != content(x)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fedloom
+from fedloom import encoders
 from fedloom.core.errors import FedloomError
 from fedloom.data.federation import Dataset, Federation, federate
 from fedloom.data.views import Views, WithPixels, split_pixels
@@ -45,13 +46,13 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, dim in (("tiny-a", 4), ("tiny-b", 5)):
-        monkeypatch.setitem(IMAGE._makers, name, lambda name=name, dim=dim: encoder(name, dim, 32))
+        monkeypatch.setitem(IMAGE._entries, name, lambda name=name, dim=dim: encoder(name, dim, 32))
 
 
 def test_several_encoders_stand_side_by_side() -> None:
     world = federate(images(), "iid", clients=3)
     a, b = encoder("a", 4), encoder("b", 7)
-    made = world.encode([a, b])
+    made = world.encode(encoders.images([a, b]))
     assert made.clients == world.clients and made.data.kind == "vector"
     assert torch.equal(
         made.data.x, torch.cat([a.encode(world.data.x), b.encode(world.data.x)], dim=1)

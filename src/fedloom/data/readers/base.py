@@ -1,0 +1,123 @@
+"""What a reader is: it recognises one format on disk and reads it. The registry of readers.
+
+To add a format, write a file with
+
+    @READERS.register("name")
+    class Xyz(Reader):
+        'An .xyz file.'
+
+and put it in this package or point to it with an entry point of the group `fedloom.readers`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ...core.registry import Registry
+from ...core.settings import Count, Names, NotNegative, Share, setting
+from ..dataset import Dataset
+
+Kind = Literal["image", "vector", "sparse", "text", "segmentation"]
+Progress = Callable[[int, int], None]
+
+
+class Source(BaseModel):
+    """How samples are read, before they are dealt out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: Count | None = setting(
+        None, "Scale images to this many pixels on each side.", affects="data"
+    )
+    on_bad_file: Literal["refuse", "skip"] = setting(
+        "refuse", "Stop at an unreadable image, or skip it with a warning.", affects="data"
+    )
+    flatten: bool = setting(False, "Turn images into plain vectors.", affects="data")
+    only_domains: Names | None = setting(
+        None, "Keep only these domains, in this order.", affects="data"
+    )
+    only_classes: Names | None = setting(
+        None, "Keep only these classes, in this order.", affects="data"
+    )
+    limit_train: Count | None = setting(
+        None,
+        "Keep only the first so many training samples of each class and domain.",
+        affects="data",
+    )
+    limit_test: Count | None = setting(
+        None, "Keep only the first so many test samples of each class and domain.", affects="data"
+    )
+    length: Count = setting(
+        200, "Number of words to which a text is cut or padded.", affects="data"
+    )
+    words: Count | None = setting(
+        None,
+        "Size of the vocabulary; by default it has every word of the training texts.",
+        affects="data",
+    )
+    hashed: bool = setting(
+        False,
+        "Number words by a hash, so that clients need no common word list.",
+        affects="data",
+    )
+    nonsense: Literal["digits", "alphanumeric"] | None = setting(
+        None, "Replace class names by codes without a meaning.", affects="data"
+    )
+    label_noise: Share = setting(
+        0.0, "Share of the training labels that are made wrong.", affects="data"
+    )
+    image_noise: Literal["gaussian", "laplace", "exponential"] | None = setting(
+        None, "Kind of noise that is added to training samples.", affects="data"
+    )
+    noise_coefficient: Share = setting(
+        0.1, "Share of a noisy sample that is faded out before noise is added.", affects="data"
+    )
+    noise_scale: NotNegative = setting(
+        0.05, "Scale of the distribution that the noise is drawn from.", affects="data"
+    )
+
+
+class Reader(ABC):
+    """How one format is recognised and read; the docstring of a reader names the format.
+
+    Readers are asked in the order of `order` whether they recognise a path, so those that others
+    bring are asked before fedloom's own. A reader whose registered name ends with a colon, such as
+    `hf:`, is also chosen by `hf:SOMETHING`; `path` is then what follows the colon.
+    """
+
+    order = 0
+    has_clients = False  # whether the samples are dealt out to clients already
+
+    @abstractmethod
+    def recognises(self, path: Path) -> bool:
+        """Whether this reader can read what is at `path`, which exists."""
+
+    @abstractmethod
+    def kind(self, path: str) -> Kind:
+        """What the samples are, found out without reading them all."""
+
+    @abstractmethod
+    def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        """The data set at `path`, which is to be called `name`."""
+
+
+READERS: Registry[type[Reader]] = Registry("reader", "fedloom.readers", "fedloom.data.readers")
+
+
+def reader_of(path: Path) -> Reader | None:
+    """The first reader that recognises a path."""
+    for _, reader in sorted(READERS.items(), key=lambda item: item[1].order):
+        if reader().recognises(path):
+            return reader()
+    return None
+
+
+def formats() -> list[str]:
+    """The formats that can be read, such as "a folder of images"."""
+    readers = sorted(READERS.items(), key=lambda item: item[1].order)
+    return [(reader.__doc__ or name).split("\n")[0].rstrip(".") for name, reader in readers]
