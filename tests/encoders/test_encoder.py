@@ -154,7 +154,7 @@ def test_a_run_with_pixels_is_the_same_on_every_executor(registered) -> None:
 
 def test_a_federation_that_is_given_is_encoded_too(registered) -> None:
     world: Federation = federate(images(), "iid", clients=3)
-    with pytest.raises(FedloomError, match="views and pixels are for runs with a frozen encoder"):
+    with pytest.raises(FedloomError, match="views and pixels need a frozen encoder"):
         fedloom.run("fedavg", world, views=2, rounds=1)
     made = fedloom.run("fedavg", world, model="linear", encoder="tiny-a", rounds=1)
     assert made.summary["bytes"]["up"]["total"] < 3 * 1000  # a head of 4 x 3 numbers, not of images
