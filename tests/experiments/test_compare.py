@@ -24,7 +24,8 @@ from fedloom.engine.folder import Run
 from fedloom.engine.run import execute as run_config
 from fedloom.engine.setup import deal, network
 from fedloom.executors.base import Task, execute
-from fedloom.experiments.compare import compare, figures, leaderboard, markdown, with_references
+from fedloom.experiments.compare import compare, with_references
+from fedloom.experiments.leaderboard import figures, leaderboard, markdown
 from fedloom.experiments.flops import flops_per_round
 from fedloom.experiments.plan import Cell, Dealer, folder_of, plan
 
@@ -413,7 +414,7 @@ def test_when_everything_fails_the_board_still_says_why(tmp_path: Path, watch: W
 def test_a_method_that_trains_in_another_way_is_told_of() -> None:
     """F2DC's step size, momentum and batches are its paper's: who reads the table must not take them for FedAvg's."""
     from fedloom.engine.config import build
-    from fedloom.experiments.compare import _own_training
+    from fedloom.experiments.leaderboard import _own_training
 
     def training(name: str, **changes: object):
         return build({"method": name}, changes).training

@@ -160,7 +160,7 @@ def _parse_seeds(text: str) -> list[int]:
 
 def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
     """Print the leaderboard on a terminal of 80 columns."""
-    from ..experiments.compare import cell, sentences
+    from ..experiments.leaderboard import cell, remarks, sentences
 
     # A long name is folded; a figure cut short would be a wrong figure.
     table = Table(
@@ -190,6 +190,7 @@ def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
         legend += " ±: std over seeds; all other figures are means over seeds."
     console.print(legend, highlight=False)
     print_paragraph(notes)
+    print_paragraph(remarks(board))
     print_paragraph(sentences(board))
     print_paragraph(failures, "failed")
     print_line(f"\nreport: {(out / 'report.html').resolve()}")
