@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from fedloom.metrics.registry import METRICS
 from fedloom.report import RunData, interactive, render
+from fedloom.report.sections import SECTIONS, section
 from fedloom.report.sections.settings import config_text
 
 VOID = {"meta", "input", "img"}
@@ -430,3 +432,28 @@ def test_with_plotly_the_page_holds_figures_as_data_and_stays_small(
     assert all(figure["data"] and figure["layout"] for figure in kept.values())
     monkeypatch.setattr(interactive, "plotly_library", lambda: None)
     assert "<svg" in render(runs[:6], "t", interactive=True)  # without it the figures are drawn
+
+
+def test_every_metric_of_the_registry_is_listed_and_one_class_is_called_out(make: Make) -> None:
+    runs = [make(m, [0.8, 0.6], s) for m in ("good", "stuck") for s in (0, 1)]
+    for run in runs:
+        for line in run.metrics:
+            line["personal"]["balanced_accuracy_mean"] = 0.5 if run.method == "stuck" else 0.7
+    runs[2].metrics[-1]["personal"]["remarks"] = ["predicts one class at 2 of 2 clients"]
+    text = render(runs, "t")
+    Balance(text)
+    section = text.split('<section id="metrics">')[1].split("</section>")[0]
+    assert "Balanced accuracy" in section and METRICS.find("balanced_accuracy").explanation in section
+    assert '<td class="best">70.0</td>' in section and "<td>50.0</td>" in section
+    assert "predicts one class at 2 of 2 clients (seed 0)" in text
+    assert 'id="metrics"' not in render([make("m", [None])], "t")
+
+
+def test_a_section_of_another_file_is_shown_in_its_place(make: Make) -> None:
+    section("mine", "My section", order=11)(lambda page: f"<p>{len(page.entries)} here</p>")
+    try:
+        text = render([make("m", [0.5, 0.6])], "t")
+    finally:
+        SECTIONS._entries.pop("mine")
+    assert "<h2>My section</h2>" in text and "<p>1 here</p>" in text
+    assert text.index("Leaderboard</h2>") < text.index("My section</h2>") < text.index("Curves</h2>")

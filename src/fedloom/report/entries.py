@@ -138,6 +138,14 @@ class RunData:
         accuracies = (self.last.get("clients") or {}).get(self.stage) or []
         return [number({"accuracy": a}, "accuracy") for a in accuracies]
 
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences about the headline model that a reader must not miss."""
+        remarks = self.summary.get("remarks") or (self.last.get("personal") or {}).get("remarks")
+        if isinstance(remarks, list):
+            return [str(remark) for remark in remarks]
+        return []
+
     def figure(self, name: str, choice: str = "last") -> Value:
         """A figure of the summary or, while there is none, of the last evaluated line."""
         latest = number(self.last, "personal", name) if choice == "last" else None

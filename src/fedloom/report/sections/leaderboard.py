@@ -22,7 +22,8 @@ def leaderboard(page: Page) -> str:
     rows = []
     for entry in page.ranking.order():
         cells = [_cell(page, entry, column, marks[column.key]) for column in columns]
-        rows.append({"entry": entry, "about": _about(entry), "cells": cells})
+        row = {"entry": entry, "about": _about(entry), "remarks": _remarks(entry), "cells": cells}
+        rows.append(row)
     used = {mark for by_method in marks.values() for mark in by_method.values()}
     return page.render(
         "leaderboard.html.j2",
@@ -84,6 +85,17 @@ def _about(entry: Entry) -> str:
     elif under_way:
         notes.append(f"{len(under_way)} more under way")
     return "; ".join(notes)
+
+
+def _remarks(entry: Entry) -> list[str]:
+    """What must not be missed, such as a model that predicts one class only; each with its seeds."""
+    seeds: dict[str, list[str]] = {}
+    for run in entry.shown:
+        for remark in run.remarks:
+            seeds.setdefault(remark, []).append(str(run.seed))
+    if len(entry.seeds) < 2:
+        return list(seeds)
+    return [f"{remark} (seed {', '.join(which)})" for remark, which in seeds.items()]
 
 
 def _notes(columns: list[Column]) -> dict[str, str]:
