@@ -1,0 +1,132 @@
+"""One round on its way: who takes part, what has moved, and the uploads as they arrive."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..client.context import weighted
+from ..core.errors import FedloomError
+from ..core.payload import Payload
+from ..executors.base import Result, Results
+from .checkpoint import Store
+from .evaluate import TrainedScores
+
+
+@dataclass
+class Turn:
+    """One round."""
+
+    round: int
+    server: Payload  # as it is when the round begins
+    cohort: list[int]
+    present: list[int]  # the participants that can be asked
+    lost: set[int]
+    work: Mapping[int, float]
+    due: bool  # whether the round is evaluated
+    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    # The number of floats in each message, hellos apart.
+    floats: dict[str, list[int]] = field(default_factory=lambda: {"up": [], "down": []})
+    results: Results | None = None  # the results to come, if the round began ahead of its time
+
+    def receive(self, result: Result) -> Payload:
+        """The upload of a result: counted, and refused if the server cannot use it."""
+        self.bytes["up"] += result.upload.nbytes
+        for name, value in result.upload.items():
+            self._check(result.clients[0], name, value)
+        return result.upload
+
+    def mean_floats(self) -> dict[str, float]:
+        """The mean number of floats in a message, by direction."""
+        means = {}
+        for way, counts in self.floats.items():
+            means[way] = sum(counts) / len(counts) if counts else 0.0
+        return means
+
+    def _check(self, k: int, name: str, value: object) -> None:
+        if not isinstance(value, Tensor):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise FedloomError(f"round {self.round}: client {k} uploaded {name} = {value}.")
+            return
+        # A sum is quick to compute, and not finite if anything that went into it is not.
+        suspect = value.is_floating_point() and not math.isfinite(value.sum())
+        if suspect and not torch.isfinite(value).all():
+            raise FedloomError(
+                f"round {self.round}: client {k} uploaded a NaN or infinity in {name!r}; "
+                "a smaller lr or clip=1 often helps, --executor debug shows where it arose."
+            )
+        expected = self.server.get(name)
+        if not isinstance(expected, Tensor):
+            return
+        if (expected.shape, expected.dtype) != (value.shape, value.dtype):
+            raise FedloomError(
+                f"round {self.round}: client {k} uploaded {name!r} as {tuple(value.shape)} "
+                f"({value.dtype}), the server has {tuple(expected.shape)} ({expected.dtype})."
+            )
+
+
+class Uploads:
+    """The uploads of a round, one by one in a fixed order, as `aggregate` asks for them.
+
+    Asking for the next upload waits for the next result. Its state goes to the store and its scores
+    and losses are noted; the upload itself is kept nowhere, so memory does not grow with the cohort.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        results: Results,
+        store: Store,
+        scores: TrainedScores,
+        sizes: Callable[[int], int],
+        tell: Callable[[int], None],
+    ) -> None:
+        self.scores = scores
+        self.waited = 0.0  # seconds that the server has waited for results
+        self._turn = turn
+        self._results = results
+        self._store = store
+        self._sizes = sizes  # a client's number of training samples
+        self._tell = tell  # hears how many clients have finished
+        self._losses: list[tuple[int, dict[str, float]]] = []
+        self._complete = False
+
+    def __iter__(self) -> Uploads:
+        return self
+
+    def __next__(self) -> tuple[int, Payload]:
+        start = time.monotonic()
+        try:
+            return self._next()
+        finally:
+            self.waited += time.monotonic() - start
+
+    def _next(self) -> tuple[int, Payload]:
+        result = next(self._results, None)
+        if result is None:
+            self._complete = True
+            raise StopIteration
+        k = result.clients[0]
+        upload = self._turn.receive(result)
+        self._turn.floats["up"].append(upload.floats)
+        self._store.put(k, result.state)
+        self.scores.add(k, result)
+        self._losses.append((self._sizes(k), result.losses))
+        self._tell(len(self._losses))
+        return k, upload
+
+    def losses(self) -> dict[str, float]:
+        """The mean of each part of the loss over the clients that trained, weighted by size."""
+        return weighted(self._losses)
+
+    def refuse_unread(self, method: str) -> None:
+        """Refuse a method whose `aggregate` did not look at every upload."""
+        if not self._complete:
+            raise FedloomError(
+                f"{method}.aggregate must look at every upload; it stopped before the last one."
+            )
