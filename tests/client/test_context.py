@@ -1,4 +1,4 @@
-"""`ClientWorker` and `Local`: the training loop against hand-written ones, and what it must leave alone."""
+"""What a client works with: the training loop against hand-written ones, and what it must leave."""
 
 import copy
 import dataclasses
@@ -71,14 +71,14 @@ class FrozenNorm(Method):
 
 
 def net(**options: Any) -> Net:
-    """A network with weights that are the same in every test, in float64 so that sums can be compared closely."""
+    """A network with the same weights in every test, in float64 to compare sums closely."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         return Net(**options).double()
 
 
 def vectors(*sizes: int) -> Federation:
-    """One client for each size. The first number of a sample is its index, over 100, so that it can be recognised."""
+    """One client for each size. The first number of a sample is its index, over 100."""
     n = sum(sizes)
     rng = torch.Generator().manual_seed(1)
     x = torch.randn(n, DIMS, generator=rng, dtype=torch.float64)
@@ -147,7 +147,7 @@ class Watch:
         return [round(float(v) * 100) for x, _ in self.batches for v in x[:, 0]]
 
 
-# -- the loop --------------------------------------------------------------------------------------------------------
+# -- the loop -------------------------------------------------------------------------------------
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[Any], torch.optim.Optimizer]]] = {
     "sgd": ({"lr": 0.1}, lambda p: torch.optim.SGD(p, lr=0.1)),
     "sgd momentum": (
@@ -269,7 +269,7 @@ def test_the_cnn_trains_on_images() -> None:
     assert changed(model.state_dict(), weights(worker)) == set(model.state_dict())
 
 
-# -- how much work ---------------------------------------------------------------------------------------------------
+# -- how much work --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("n", "settings", "sizes"),
     [
@@ -359,7 +359,7 @@ def test_keywords_change_the_settings_of_one_call() -> None:
     "wrong", [{"epoch": 3}, {"lr": -1.0}, {"steps": 0}, {"epochs": "many"}, {"optimizer": "sdg"}]
 )
 def test_a_wrong_keyword_is_refused(wrong: dict[str, Any]) -> None:
-    """A misspelt or impossible setting in a method would otherwise be a silent change of the method."""
+    """A misspelt or impossible setting would otherwise change the method in silence."""
     with pytest.raises(FedloomError, match=next(iter(wrong))):
         ClientContext(place(10), 0, 1).fit(**wrong)
 
@@ -370,7 +370,7 @@ def test_impossible_nesterov_is_refused_in_a_sentence(settings: dict[str, Any]) 
         ClientContext(place(10, **settings), 0, 1).fit(nesterov=True)
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------
+# -- losses ---------------------------------------------------------------------------------------
 def test_losses_are_means_over_samples() -> None:
     """Batches have 4, 4 and 2 samples: a mean over batches would be another number."""
     worker = place(10)
@@ -453,7 +453,7 @@ def test_strict_stops_at_a_loss_that_is_not_finite(strict: bool) -> None:
         assert local.fit(loss).steps == 3
 
 
-# -- pull ------------------------------------------------------------------------------------------------------------
+# -- pull -----------------------------------------------------------------------------------------
 def anchor_for(worker: ClientWorker) -> Tree:
     """Weights and statistics far from the first ones."""
     return Tree((n, t + 1 if t.is_floating_point() else t + 50) for n, t in worker.first.items())
@@ -492,7 +492,7 @@ def test_pull_is_not_a_part_of_the_reported_loss() -> None:
 
 
 def test_pull_leaves_buffers_alone() -> None:
-    """After one step the statistics have seen the first weights only, so a pull cannot have moved them."""
+    """After one step the statistics have seen the first weights only, which no pull has moved."""
     a, b = place(10, steps=1), place(10, steps=1)
     ClientContext(a, 0, 1).fit(pull=(anchor_for(a), 3.0))
     ClientContext(b, 0, 1).fit()
@@ -537,7 +537,7 @@ def test_pull_reaches_layers_that_the_loss_does_not() -> None:
         )  # the anchor is 1 away
 
 
-# -- gradient hook ---------------------------------------------------------------------------------------------------
+# -- gradient hook --------------------------------------------------------------------------------
 def test_the_hook_sees_gradient_and_weights() -> None:
     worker, watch, seen = place(10, epochs=2, momentum=0.5), Watch(), []
 
@@ -579,7 +579,7 @@ def test_the_hook_can_use_the_weights() -> None:
 
 
 def test_gradients_elsewhere_meet_the_same_dropout_and_draw_nothing() -> None:
-    """At the same weights and batch the gradient is the same though there is dropout, and asking changes no step."""
+    """The same weights and batch give the same gradient despite dropout; asking changes no step."""
 
     def hook(step: Step) -> Tree:
         assert step.at(step.w).equal(step.g)
@@ -688,7 +688,7 @@ def test_pull_and_hook_together_do_both() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"clip": 0.01}, {"momentum": 0.9, "nesterov": True}])
 def test_a_hook_may_hand_out_its_own_tensors(settings: dict[str, Any]) -> None:
-    """A constant correction must be the same in every step, whatever the optimiser does to gradients in place."""
+    """A constant correction is the same in every step, whatever happens to gradients in place."""
     worker = place(10, **settings)
     constant = worker.parameters().map(torch.ones_like)
     ClientContext(worker, 0, 1).fit(gradient=lambda s: constant)
@@ -704,7 +704,7 @@ def test_a_hook_may_hand_back_the_weights_under_clipping() -> None:
         torch.testing.assert_close(worker.tensors[name], tensor, rtol=1e-5, atol=1e-8)
 
 
-# -- only, frozen ----------------------------------------------------------------------------------------------------
+# -- only, frozen ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "settings",
     [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1}],
@@ -809,7 +809,7 @@ def test_frozen_batchnorm_uses_its_statistics() -> None:
     ids=["plain", "pull", "decay", "only"],
 )
 def test_what_the_user_froze_stays_frozen(pulled: dict[str, Any]) -> None:
-    """`requires_grad_(False)` on a network of one's own is the usual way to keep a layer as it is."""
+    """`requires_grad_(False)` is the usual way to keep a layer of a network as it is."""
     model = net()
     model.body[0].requires_grad_(False)
     worker = place(10, model=model, weight_decay=pulled.get("weight_decay", 0.0))
@@ -837,9 +837,9 @@ def test_a_failing_loss_leaves_the_model_usable(method: Method) -> None:
     assert all(p.requires_grad and p.grad is None for p in worker.model.parameters())
 
 
-# -- references ------------------------------------------------------------------------------------------------------
+# -- references -----------------------------------------------------------------------------------
 def test_references_see_each_batch_in_evaluation_mode() -> None:
-    """Two of them, with weights and statistics of their own, one of them incomplete (the rest is the first value)."""
+    """Two of them, with weights and statistics of their own; one is incomplete."""
     worker = place(10, epochs=2)
     moved = anchor_for(worker)
     partial = Tree({"head.weight": worker.first["head.weight"] * 3})
@@ -896,7 +896,7 @@ def test_there_are_no_references_unless_asked_for() -> None:
     assert seen == [{}, {"a"}, {}]
 
 
-# -- a batch of one --------------------------------------------------------------------------------------------------
+# -- a batch of one -------------------------------------------------------------------------------
 def test_a_single_sample_uses_running_statistics() -> None:
     worker, seen = place(5, batch=4, epochs=2), []
 
@@ -938,7 +938,7 @@ def test_a_client_without_samples_does_nothing() -> None:
     assert same(weights(worker), dict(worker.first))
 
 
-# -- load and outputs ------------------------------------------------------------------------------------------------
+# -- load and outputs -----------------------------------------------------------------------------
 def test_load_resets_everything() -> None:
     worker = place(10, 10)
     ClientContext(worker, 0, 1).fit()
@@ -966,7 +966,7 @@ def test_load_leaves_nothing_of_the_client_before() -> None:
 
 
 def test_load_resets_buffers_that_are_not_saved() -> None:
-    """What a module remembers without saving it would otherwise depend on who was trained before."""
+    """What a module remembers unsaved would otherwise depend on who was trained before."""
     model = net()
     model.body[0].register_buffer("calls", torch.zeros(1), persistent=False)
 
@@ -1085,9 +1085,9 @@ def test_what_a_client_knows() -> None:
     assert local.training is worker.training
 
 
-# -- randomness ------------------------------------------------------------------------------------------------------
+# -- randomness -----------------------------------------------------------------------------------
 def order(client: int = 0, round: int = 1, seed: int = SEED, fits: int = 1) -> list[int]:
-    """The order of the batches of the last of some fits; clients have equally many samples, counted from 0."""
+    """The order of the last fit's batches; clients have equally many samples, counted from 0."""
     worker = place(30, 30)
     worker.seed = seed
     local = ClientContext(worker, client, round)
@@ -1146,7 +1146,7 @@ def test_the_callers_random_state_neither_matters_nor_changes() -> None:
 
 
 def test_dropout_has_its_key_too() -> None:
-    """Dropout can only draw from the global generator, so a task gives it a state of its own and puts it back."""
+    """Dropout draws from the global generator, so a task gives it a state and puts it back."""
     uploads = {}
     for seed, client, round in ((1, 0, 1), (2, 0, 1), (1, 1, 1), (1, 0, 2)):
         torch.manual_seed(seed)
@@ -1160,7 +1160,7 @@ def test_dropout_has_its_key_too() -> None:
     assert not same(uploads[1, 0, 1], uploads[1, 1, 1])
 
 
-# -- what a method may ask beside training -----------------------------------------------------------------------------
+# -- what a method may ask beside training --------------------------------------------------------
 def test_evaluate_is_the_mean_loss_on_all_training_samples_and_trains_nothing() -> None:
     worker = place(10)
     local = ClientContext(worker, 0, 1, work=0.1)
@@ -1200,7 +1200,7 @@ def test_large_images_are_evaluated_in_smaller_batches() -> None:
     assert eval_batch((1000, 3, 512, 512)) == 16
 
 
-# -- what a method adds to the network -------------------------------------------------------------------------------
+# -- what a method adds to the network ------------------------------------------------------------
 class TwoHeads(Plain):
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         model.second = nn.Linear(model.head.in_features, len(classes))
@@ -1233,7 +1233,7 @@ def test_outputs_and_evaluation_of_a_part() -> None:
 
 
 def test_the_model_is_shown_what_inputs_makes_of_a_batch() -> None:
-    """Training on half of x is training with half the first layer's weights, as far as the outputs go."""
+    """Training on half of x is training with half the first layer's weights."""
     worker, half = place(10, model=net(norm=False)), place(10, model=net(norm=False))
     with torch.no_grad():
         half.model.body[0].weight.mul_(0.5)
@@ -1350,7 +1350,7 @@ def test_a_head_of_ones_own_is_trained_alone(place) -> None:
     "method", ["fedavg", "moon", "fedavg+dfdc", "fedproto", "fedgcr", "scaffold"]
 )
 def test_bf16_is_near_fp32_and_the_same_on_every_executor(method) -> None:
-    """Networks compute with 16 bits; weights, uploads, losses and features that methods see have 32."""
+    """Networks compute with 16 bits; weights, uploads, losses and features have 32."""
     given = {**make(method).traits.training, "batch": 8}
     full, half = (
         small_world.place(make(method), training=Training(**given, precision=p))

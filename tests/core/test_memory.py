@@ -21,11 +21,11 @@ print(done, faults() - before)
 
 
 def probe(setting: str) -> tuple[bool, int]:
-    said = subprocess.run(
-        [sys.executable, "-c", PROBE], env={"FEDLOOM_MALLOC": setting, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    return said[0] == "True", int(said[1])
+    environment = {"FEDLOOM_MALLOC": setting, "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", PROBE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    return kept == "True", int(faults)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")

@@ -117,7 +117,7 @@ def test_small_models_are_stacked_whole(
 
 
 def test_several_vectors_for_a_sample_are_not_stacked() -> None:
-    """Layers for vectors, but shown several of a sample: trained one client after another, to the same bits."""
+    """Layers that are shown several vectors of a sample are trained one client after another."""
     found = []
     for kind in (Inplace, Vmap):
         world = small_world.federation(sizes=(20, 9, 16))
