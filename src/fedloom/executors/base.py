@@ -1,4 +1,4 @@
-"""The unit of work: a `Task` goes to a client, a `Result` comes back. Both can be written as one payload."""
+"""The unit of work: a `Task` goes to a client, a `Result` comes back. Both can become bytes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ Kind = Literal["hello", "client", "before", "common"]
 class Task:
     """What one worker does in one go.
 
-    `hello` and `client` are the method's hooks. `before` scores client's personal model from a download. `common`
-    scores the common model on several clients' samples; its `down` is the server.
+    `hello` and `client` are the method's hooks. `before` scores a client's personal model from a
+    download. `common` scores the common model on several clients' samples; its `down` is the
+    server.
     """
 
     kind: Kind
@@ -42,9 +43,12 @@ class Task:
     metric: str = DEFAULT  # the headline, which validation samples are scored by
 
     def encode(self, down: bytes | None = None, repeats: bool = False) -> list[Bytes]:
-        """The task as bytes, in parts. `down` is the download as bytes, if they are known already; it is left out if it
-        `repeats` that of the task before."""
-        told = Payload(
+        """The task as bytes, in parts.
+
+        `down` is the download as bytes, if they exist already. The download is left out if it
+        `repeats` that of the task before.
+        """
+        fields = Payload(
             kind=self.kind,
             round=self.round,
             clients=torch.tensor(self.clients),
@@ -53,14 +57,16 @@ class Task:
             metric=self.metric,
             repeats=repeats,
         )
-        download = [] if repeats else self.down.parts() if down is None else [down]
-        return _packed(told.parts(), download, self.state.parts())
+        download: list[Bytes] = []
+        if not repeats:
+            download = self.down.parts() if down is None else [down]
+        return _packed(fields.parts(), download, self.state.parts())
 
     @staticmethod
     def decode(data: bytes | memoryview, before: Payload | None = None) -> Task:
-        """The task whose parts these are, one after another; `before` is the download of the task before."""
-        told, down, state = _unpacked(data, kept=True)
-        p: Any = told
+        """The task in these bytes; `before` is the download of the task before."""
+        fields, down, state = _unpacked(data, share_second=True)
+        p: Any = fields
         if p["repeats"] and before is not None:
             down = before.copy()
         return Task(
@@ -77,9 +83,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task. `scores` maps a split to a row per client of the task, see
-    `client.scoring.score`. `settled` says that nothing which a client may receive has a part in them: they hold
-    until it trains again."""
+    """The outcome of a task.
+
+    `scores` maps a split to a row per client of the task, see `client.scoring.score`. `settled`
+    says that nothing that the client may receive affects them: they hold until it trains again.
+    """
 
     clients: tuple[int, ...]
     upload: Payload = field(default_factory=Payload)
@@ -90,35 +98,42 @@ class Result:
 
     def encode(self) -> list[Bytes]:
         """The result as bytes, in parts."""
-        told = Payload(
+        fields = Payload(
             clients=torch.tensor(self.clients),
             scores=Payload(self.scores),
             losses=Payload(self.losses),
             settled=self.settled,
         )
-        return _packed(told.parts(), self.upload.parts(), self.state.parts())
+        return _packed(fields.parts(), self.upload.parts(), self.state.parts())
 
     @staticmethod
     def decode(data: bytes | memoryview) -> Result:
-        """The result whose parts these are, one after another."""
-        told, upload, state = _unpacked(data)
-        p: Any = told
-        scores, losses = dict(p.group("scores")), dict(p.group("losses"))
+        """The result in these bytes."""
+        fields, upload, state = _unpacked(data)
+        p: Any = fields
+        scores = dict(p.group("scores"))
+        losses = dict(p.group("losses"))
         return Result(tuple(p["clients"].tolist()), upload, state, scores, losses, p["settled"])
 
 
 def _packed(*payloads: Sequence[Bytes]) -> list[Bytes]:
-    return [*(sum(map(len, parts)).to_bytes(8, "little") for parts in payloads), *chain(*payloads)]
+    """The lengths of the payloads, then the payloads."""
+    lengths = [sum(map(len, parts)).to_bytes(8, "little") for parts in payloads]
+    return [*lengths, *chain(*payloads)]
 
 
-def _unpacked(data: bytes | memoryview, kept: bool = False) -> list[Payload]:
-    """The three payloads, sealed: a state, which may be large, is unpacked by the client alone. The second is made of
-    bytes, which copies share, if it will be `kept`."""
-    place, payloads = 24, []
+def _unpacked(data: bytes | memoryview, share_second: bool = False) -> list[Payload]:
+    """The three payloads, sealed: only the client itself unpacks its state, which may be large.
+
+    With `share_second`, copies of the second payload share its bytes.
+    """
+    start = 24
+    payloads = []
     for i in range(3):
-        end = place + int.from_bytes(data[8 * i : 8 * i + 8], "little")
-        payloads.append(Payload.sealed((bytes if kept and i == 1 else bytearray)(data[place:end])))
-        place = end
+        end = start + int.from_bytes(data[8 * i : 8 * i + 8], "little")
+        kind = bytes if share_second and i == 1 else bytearray
+        payloads.append(Payload.sealed(kind(data[start:end])))
+        start = end
     return payloads
 
 
@@ -146,9 +161,9 @@ class LastPayload(Generic[T]):
 class Executor(Protocol):
     """Runs tasks. Results come in the order of the tasks, whoever finishes first.
 
-    `remote` says that clients are elsewhere: some may not answer, then their results are missing; and the server as a
-    whole (the task `common`) is not shown to them. `eager` says that tasks are begun before their results are asked
-    for, so that a stream may go on with what comes next while the first results are looked at.
+    `remote` says that clients are elsewhere: some may not answer, so results may be missing, and
+    they never see the server as a whole (the task `common`). `eager` says that tasks begin before
+    anybody asks for their results, so that workers are busy while the first results are used.
     """
 
     @property
@@ -158,7 +173,7 @@ class Executor(Protocol):
 
     @property
     def eager(self) -> bool:
-        """Whether tasks are begun before their results are asked for."""
+        """Whether tasks begin before anybody asks for their results."""
         ...
 
     def run(self, tasks: Iterable[Task]) -> Results:
@@ -181,17 +196,17 @@ def execute(worker: ClientWorker, task: Task, trainer: Trainer = fit) -> Result:
     `trainer` does the training of the hook `client`; see `ClientContext`.
     """
     local = ClientContext(worker, task.clients[0], task.round, task.work, trainer)
-    # The model's own randomness (dropout) has its key too, and the caller's generator is left alone.
+    # The model's own randomness (dropout) has its key too; the caller's generator stays as it is.
     with torch.random.fork_rng(devices=[]):
-        # Not `torch.manual_seed`: it formats a stack trace for devices that are not there, a millisecond each time.
+        # Not `torch.manual_seed`: it spends a millisecond on a stack trace for absent devices.
         torch.default_generator.manual_seed(key(worker.seed, task.round, local.id, task.kind))
         try:
             return _execute(worker, task, local)
         except Exception as error:
             step = f", step {local.step}" if local.step else ""
-            said = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             raise ClientError(
-                f"{task.kind} failed in round {task.round}, client {local.id}{step}: {said}"
+                f"{task.kind} failed in round {task.round}, client {local.id}{step}: {reason}"
             ) from error
 
 
@@ -201,13 +216,13 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
         return Result(task.clients, upload=method.hello(local))
     if task.kind == "client":
         update = method.client(task.down, task.state, local)
-        # Prediction gets a `Local` of its own: what a method trains before it predicts (fine-tuning) is no part of the
-        # round's losses, and a straggler is slow in training only.
+        # Prediction has its own context: what a method trains before it predicts (fine-tuning) does
+        # not count for the round's losses, and a straggler is slow only in training.
         fresh = ClientContext(worker, local.id, task.round)
         trained = Payload.sealed(update.trained)
         predict = method.personal(trained, update.state, fresh) if task.splits else None
         scores = _scores(worker, predict, task)
-        # What a method trains before it predicts meets other noise in the task `before`.
+        # What a method trains before it predicts draws other random numbers in the task `before`.
         settled = bool(scores) and not trained.opened and not fresh.trained
         return Result(task.clients, update.upload, update.state, scores, local.losses(), settled)
     if task.kind == "before":

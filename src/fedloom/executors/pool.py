@@ -1,7 +1,8 @@
-"""Persistent worker processes, one thread each. Data lie in shared memory; payloads travel as bytes, not pickles.
+"""Persistent worker processes, one thread each.
 
-Short messages go through a pipe. Long ones are put into memory that the server shares with that worker, and only their
-length goes through the pipe, whose small buffer would take them in hundreds of pieces.
+Data lie in shared memory; payloads travel as bytes, not as pickles. Short messages go through a
+pipe. Its small buffer would split a long message into hundreds of pieces, so the server shares
+memory with each worker: the message is written there, and only its length goes through the pipe.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -31,19 +32,21 @@ from . import EXECUTORS
 from .base import LastPayload, Result, Results, Task, execute
 
 T = TypeVar("T")
-# A server process that has imported torch once forks each worker: quick, and free of the parent's threads and locks.
+# A process that has imported torch once forks each worker: that is quick, and the workers have none
+# of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
 SHORT = (
     1 << 14
-)  # bytes of a short message: two of them, and what is told beside, fit into a pipe's buffer
-ROOM = 1 << 30  # bytes of the longest message that is shared
-# In front of what went wrong, and of a shared message's length; all else begins with a length, which is never so large.
+)  # bytes of a short message: two of them, with their headers, fit into a pipe's buffer
+ROOM = 1 << 30  # bytes of the longest message that goes through shared memory
+# What an error message and a reference to shared memory begin with. All other messages begin with a
+# length, which is never this large.
 FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
 
 
 @EXECUTORS.register("pool")
 class Pool:
-    """`workers` processes. Tasks go out in order to whoever is free; results are handed on in the order of tasks."""
+    """A number of processes. Tasks go out in order to free workers; results keep that order."""
 
     remote, eager = False, True
 
@@ -54,9 +57,8 @@ class Pool:
         torch.set_num_threads(1)
         context: Any = mp.get_context(_START)
         if _START == "forkserver":
-            context.set_forkserver_preload(
-                ["fedloom.executors.pool"]
-            )  # imported once, not once per worker
+            # Imported once, not once per worker.
+            context.set_forkserver_preload(["fedloom.executors.pool"])
         parts = (
             worker.method,
             worker.federation.share_memory(),
@@ -74,81 +76,36 @@ class Pool:
                 process.start()
             except (AttributeError, TypeError, pickle.PicklingError) as error:
                 raise FedloomError(
-                    f"workers are sent the method, the data and the network, but something in them cannot be: {error}; "
-                    "--executor inplace does without workers."
+                    "the method, the data or the network cannot be sent to worker processes: "
+                    f"{error}; --executor inplace does without them."
                 ) from error
             theirs.close()
             self._workers.append((process, ours))
             self._rooms[ours] = room
 
     def run(self, tasks: Iterable[Task]) -> Results:
-        """Execute the tasks on whoever is free."""
-        waiting = iter(tasks)
-        under_way: dict[Connection, deque[tuple[int, Task]]] = {
-            connection: deque() for _, connection in self._workers
-        }
-        given: dict[Connection, bytes] = {}  # the last download that each worker got
-        answers: list[tuple[int, Connection, bytes]] = []
-        done: dict[int, Result | ClientError] = {}
-        sent = handed = 0
-        failed = False
-        encoded = LastPayload(Payload.encode)
-        task = next(waiting, None)
+        """Execute the tasks on whichever worker is free."""
+        shift = _Shift(self._rooms, iter(tasks))
+        yielded = 0
         try:
             while True:
-                while task and not failed:
-                    down = encoded(task.down)
-                    connection = min(under_way, key=lambda c: len(under_way[c]))
-                    busy = len(under_way[connection])
-                    unread = any(c is connection for _, c, _ in answers)
-                    # A worker that is busy gets the next task beforehand if that is sure to fit into the pipe: neither
-                    # side can block the other, and no worker waits for the server between two short tasks.
-                    if busy + unread > 1 or (busy and not _short(task, down)):
-                        break
-                    under_way[connection].append((sent, task))
-                    with contextlib.suppress(
-                        OSError
-                    ):  # a worker that died is reported when its answer is awaited
-                        self._rooms[connection].send(
-                            connection, task.encode(down, repeats=given.get(connection) is down)
-                        )
-                    given[connection] = down
-                    sent += 1
-                    task = next(waiting, None)
-                for (
-                    number,
-                    connection,
-                    answer,
-                ) in answers:  # workers are at their next tasks meanwhile
-                    done[number] = result = self._rooms[connection].read(answer, _result)
-                    failed |= isinstance(result, ClientError)
-                answers.clear()
-                while handed in done:
-                    result = done.pop(handed)
-                    if isinstance(
-                        result, ClientError
-                    ):  # in its turn: what comes before it may be another round's
+                shift.send()
+                shift.read()  # the workers are at their next tasks meanwhile
+                while yielded in shift.done:
+                    result = shift.done.pop(yielded)
+                    # A failure waits for its turn: results before it may belong to another round.
+                    if isinstance(result, ClientError):
                         raise result
                     yield result
-                    handed += 1
-                asked = [connection for connection, queue in under_way.items() if queue]
-                if not asked:
+                    yielded += 1
+                if not shift.wait():
                     return
-                for ready in wait(asked):
-                    assert isinstance(ready, Connection)
-                    number, its = under_way[ready].popleft()
-                    answers.append((number, ready, _answer(ready, its)))
         except KeyboardInterrupt:  # nobody wants to wait for what the workers have under way
             for process, _ in self._workers:
                 process.kill()
             raise
         finally:
-            for (
-                connection,
-                queue,
-            ) in under_way.items():  # stopped half-way: let workers finish, drop what they say
-                for _ in queue:
-                    _drain(connection)
+            shift.drain()
 
     @property
     def processes(self) -> list[int]:
@@ -168,20 +125,84 @@ class Pool:
         torch.set_num_threads(self._threads)
 
 
+class _Shift:
+    """The tasks of one `run`, numbered in the order in which they come."""
+
+    def __init__(self, rooms: dict[Connection, _Room], waiting: Iterator[Task]) -> None:
+        self.done: dict[int, Result | ClientError] = {}
+        self._rooms = rooms
+        self._waiting = waiting
+        self._next = next(waiting, None)
+        self._sent = 0
+        self._failed = False
+        self._under_way: dict[Connection, deque[tuple[int, Task]]] = {c: deque() for c in rooms}
+        self._answers: list[tuple[int, Connection, bytes]] = []  # arrived, but not read yet
+        self._encoded = LastPayload(Payload.encode)
+        self._downloads: dict[Connection, bytes] = {}  # the last download that each worker got
+
+    def send(self) -> None:
+        """Send tasks for as long as a worker can take one."""
+        while self._next is not None and not self._failed:
+            task = self._next
+            down = self._encoded(task.down)
+            connection = min(self._under_way, key=lambda c: len(self._under_way[c]))
+            busy = len(self._under_way[connection])
+            unread = any(other is connection for _, other, _ in self._answers)
+            # A busy worker gets its next task beforehand if that is sure to fit into the pipe:
+            # neither side can block the other, and no worker waits between two short tasks.
+            if busy + unread > 1 or (busy and not _short(task, down)):
+                return
+            self._under_way[connection].append((self._sent, task))
+            message = task.encode(down, repeats=self._downloads.get(connection) is down)
+            # `wait` reports a worker that has died.
+            with contextlib.suppress(OSError):
+                self._rooms[connection].send(connection, message)
+            self._downloads[connection] = down
+            self._sent += 1
+            self._next = next(self._waiting, None)
+
+    def read(self) -> None:
+        """Read the answers that have arrived."""
+        for number, connection, answer in self._answers:
+            result = self._rooms[connection].read(answer, _result)
+            self.done[number] = result
+            self._failed |= isinstance(result, ClientError)
+        self._answers.clear()
+
+    def wait(self) -> bool:
+        """Wait until a worker answers; False if no task is under way."""
+        busy = [connection for connection, queue in self._under_way.items() if queue]
+        if not busy:
+            return False
+        for ready in wait(busy):
+            assert isinstance(ready, Connection)
+            number, task = self._under_way[ready].popleft()
+            self._answers.append((number, ready, _answer(ready, task)))
+        return True
+
+    def drain(self) -> None:
+        """If the run stops half-way, let the workers finish and drop their answers."""
+        for connection, queue in self._under_way.items():
+            for _ in queue:
+                _drain(connection)
+
+
 def _short(task: Task, down: bytes) -> bool:
     """Whether two such tasks fit into a pipe's buffer."""
     return len(down) + task.state.nbytes + 8 * len(task.clients) <= SHORT
 
 
 class _Room:
-    """Memory that two processes share. Each has two places of its own in it, to which it writes in turn.
+    """Memory that two processes share. Each of them writes to two places of its own, in turn.
 
-    A worker has two tasks, or answers that nobody has read, at the most: when it writes an answer, the one before the
-    last has been read. The server writes a long task only to a worker that has nothing to do and has read all others.
+    A worker has at most two tasks or unread answers: when it writes an answer, the one before the
+    last has been read. The server writes a long task only to a worker that is idle and has read all
+    others.
     """
 
     def __init__(self) -> None:
-        self._file, self._memory = -1, None  # type: tuple[int, mmap.mmap | None]
+        self._file = -1
+        self._memory: mmap.mmap | None = None
         self._places = [0, ROOM]
         if hasattr(os, "memfd_create"):  # Linux; elsewhere everything goes through the pipe
             self._file = os.memfd_create("fedloom")
@@ -195,13 +216,16 @@ class _Room:
 
         return DupFd(self._file)
 
-    def __setstate__(self, passed: Any) -> None:
-        self._file = passed.detach() if passed else -1
-        self._memory = mmap.mmap(self._file, 4 * ROOM) if passed else None
+    def __setstate__(self, descriptor: Any) -> None:
+        self._file = -1
+        self._memory = None
+        if descriptor:
+            self._file = descriptor.detach()
+            self._memory = mmap.mmap(self._file, 4 * ROOM)
         self._places = [2 * ROOM, 3 * ROOM]
 
     def send(self, connection: Connection, parts: Sequence[Bytes]) -> None:
-        """Hand over a message."""
+        """Send a message to the other process."""
         if self._memory and SHORT < sum(map(len, parts)) <= ROOM:
             start = place = self._places[0]
             for part in parts:
@@ -211,13 +235,17 @@ class _Room:
             self._places.reverse()
         connection.send_bytes(b"".join(parts))
 
-    def read(self, data: bytes, by: Callable[[bytes | memoryview], T]) -> T:
-        """What `by` makes of a message of which that came through the pipe; it keeps nothing but copies."""
+    def read(self, data: bytes, decode: Callable[[bytes | memoryview], T]) -> T:
+        """Decode the message that arrived as `data`, or that `data` refers to in shared memory.
+
+        `decode` must copy what it keeps: the next message overwrites this one.
+        """
         if not (self._memory and data.startswith(SHARED)):
-            return by(data)
-        start, length = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16))
+            return decode(data)
+        start = int.from_bytes(data[8:16], "little")
+        length = int.from_bytes(data[16:24], "little")
         with memoryview(self._memory) as whole, whole[start : start + length] as message:
-            return by(message)
+            return decode(message)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -227,15 +255,16 @@ class _Room:
 
 
 def _answer(connection: Connection, task: Task) -> bytes:
-    """What a worker says when it is done, or what is to be said of one that says nothing any more."""
+    """A worker's answer, or an error message if the worker has died."""
     try:
         return connection.recv_bytes()
     except (EOFError, OSError):
-        said = (
-            f"a worker died in round {task.round} while it ran {task.kind} of client {task.clients[0]}: killed, out of "
-            "memory, or started from a script that lacks `if __name__ == '__main__':`; the last checkpoint is intact."
+        message = (
+            f"a worker died in round {task.round} while it ran {task.kind} of client "
+            f"{task.clients[0]}: killed, out of memory, or started from a script that lacks "
+            "`if __name__ == '__main__':`; the last checkpoint is intact."
         )
-        return FAILED + said.encode()
+        return FAILED + message.encode()
 
 
 def _result(answer: bytes | memoryview) -> Result | ClientError:
@@ -251,8 +280,8 @@ def _drain(connection: Connection) -> None:
         return
 
 
-def _outlive() -> None:
-    """End with the main process, also when it is killed while this one is in the middle of a task."""
+def _follow() -> None:
+    """End with the main process, even if it is killed while this one is busy with a task."""
     main = mp.parent_process()
     if main is not None:
         main.join()
@@ -260,13 +289,13 @@ def _outlive() -> None:
 
 
 def _work(connection: Connection, room: _Room, *parts: Any) -> None:
-    """A worker's life: take a task, do it, answer; end when the other side is gone."""
+    """A worker's life: take a task, do it, answer; end when the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_outlive, daemon=True).start()
+    threading.Thread(target=_follow, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the main process has said it already
+        warnings.simplefilter("ignore")  # the main process has shown them already
         worker = ClientWorker(*parts)
     before = Payload()  # the last download, sealed
     while True:
