@@ -28,7 +28,7 @@ Seed = Annotated[int, typer.Option(help="Seed of the partition.")]
 
 @app.callback()
 def data(context: typer.Context, as_json: AsJson = False) -> None:
-    """The data sets and partitions at hand. Known names are looked up below `FEDLOOM_DATA` or `--data-root`."""
+    """List data sets and partitions; names are looked up below `FEDLOOM_DATA` or `--data-root`."""
     if context.invoked_subcommand is None:
         list_(None, as_json)
 
@@ -38,6 +38,7 @@ def list_(data_root: Root = None, as_json: AsJson = False) -> None:
     """The data sets known by name, whether their files are there, and the partitions."""
     from ..data import partitions
     from ..data.catalogue import ABOUT, locate
+    from ..data.readers.base import formats
 
     there = {name: name == "digits4" or locate(name, data_root) is not None for name in ABOUT}
     dealt = {name: partitions.options(name) for name in partitions.PARTITIONS.names()}
@@ -49,13 +50,16 @@ def list_(data_root: Root = None, as_json: AsJson = False) -> None:
     for name, about in ABOUT.items():
         table.add_row(name, "yes" if there[name] else "-", about)
     console.print(table)
-    table = Table("partition", "settings (None: found from the data)", box=box.SIMPLE_HEAD)
-    for name, options in dealt.items():
-        table.add_row(name, ", ".join(f"{k}={v}" for k, v in options.items()))
+    table = Table("partition", "option", "what it does", box=box.SIMPLE_HEAD)
+    for name, partition in partitions.PARTITIONS.items():
+        table.add_row(name, "", partitions.doc(name))
+        for key, option in partition.options.items():
+            table.add_row("", f"{key}={option.default}", option.description)
     console.print(table)
     console.print(
-        "Known data sets are looked for below FEDLOOM_DATA or --data-root. Any path will do as well: an .npz, a folder "
-        "of images, a CSV of texts, a PFLlib folder, a Hugging Face folder (or hf:NAME)."
+        "fedloom looks for these data sets below FEDLOOM_DATA or --data-root. It also takes the "
+        f"path of: {'; '.join(format[0].lower() + format[1:] for format in formats())}.",
+        highlight=False,
     )
 
 
@@ -132,7 +136,8 @@ def check(
         for n, what in ((len(found.classes), "class"), (len(found.domains), "domain"))
     )
     console.print(
-        f"{path} is fine: {len(found.y) - tested} training and {tested} test samples ({found.kind}), {counted}.",
+        f"{path} is fine: {len(found.y) - tested} training and {tested} test samples "
+        f"({found.kind}), {counted}.",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -152,7 +157,7 @@ def picture(
     data_root: Root = None,
     on_bad_file: BadFile = None,
 ) -> None:
-    """Draw samples of every domain and who gets what: a contact sheet, a client x class map, label histograms."""
+    """Draw samples of every domain, and a map and histograms of which client gets what."""
     from ..report.pictures import picture as draw
 
     if out.suffix.lower() != ".png":
