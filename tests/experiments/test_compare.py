@@ -25,8 +25,9 @@ from fedloom.engine.run import execute as run_config
 from fedloom.engine.setup import deal, network
 from fedloom.executors.base import Task, execute
 from fedloom.experiments.compare import compare, with_references
-from fedloom.experiments.leaderboard import figures, leaderboard, markdown
 from fedloom.experiments.flops import flops_per_round
+from fedloom.experiments.leaderboard import figures, leaderboard
+from fedloom.experiments.leaderboard_text import markdown
 from fedloom.experiments.plan import Cell, Dealer, folder_of, plan
 
 GIVEN = {

@@ -11,7 +11,8 @@ import torch
 import fedloom
 from fedloom.data.dataset import Dataset
 from fedloom.data.federation import Client, Federation
-from fedloom.experiments.leaderboard import leaderboard, markdown
+from fedloom.experiments.leaderboard import leaderboard
+from fedloom.experiments.leaderboard_text import markdown
 from fedloom.experiments.plan import Cell
 
 CLIENTS = 3

@@ -160,7 +160,7 @@ def _parse_seeds(text: str) -> list[int]:
 
 def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
     """Print the leaderboard on a terminal of 80 columns."""
-    from ..experiments.leaderboard import cell, remarks, sentences
+    from ..experiments.leaderboard_text import cell, remarks, sentences
 
     # A long name is folded; a figure cut short would be a wrong figure.
     table = Table(

@@ -17,7 +17,8 @@ from ..core.files import write_atomic
 from ..engine.config import Config
 from ..report import render_comparison
 from .flops import flops_per_round
-from .leaderboard import leaderboard, markdown
+from .leaderboard import leaderboard
+from .leaderboard_text import markdown
 from .plan import Cell, Dealer, Display, Logs, carry_out, plan
 
 ALWAYS = ("local", "fedavg")  # what every method has to be measured against

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import FedloomError
 from ..core.files import write_atomic
 from ..engine.config import Config, build, parse_set
+from ..metrics.registry import headline
 from ..report.figures import Heat
 from ..report.static import save
 from .plan import Cell, Display, Logs, carry_out
@@ -113,7 +114,7 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
         },
         "grid": grid,
         "rows": rows,
-        "chosen": _chosen(rows),
+        "chosen": _chosen(rows, headline(config.schedule.metric).higher),
         "runs": runs,
     }
 
@@ -128,9 +129,11 @@ def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
             failed.append({"seed": cell.config.seed, "error": cell.error})
         if cell.run is None:
             continue
+        metric = headline(cell.config.schedule.metric)
         scores = [record["validation"]["personal"] for record in cell.run.metrics]
-        validation.append(max((v for v in scores if v is not None), default=None))
-        test.append(value_at(cell.run.summary, "personal.accuracy_mean.best_by_validation"))
+        best = max if metric.higher else min
+        validation.append(best((v for v in scores if v is not None), default=None))
+        test.append(value_at(cell.run.summary, f"personal.{metric.key}.best_by_validation"))
     row: dict[str, Any] = {}
     row["validation"], row["validation_std"] = mean_and_std(validation)
     row["test"], row["test_std"] = mean_and_std(test)
@@ -138,12 +141,13 @@ def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
     return row
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _chosen(rows: Sequence[Mapping[str, Any]], higher: bool) -> dict[str, Any] | None:
     # A point that fails for some seed is out: its mean is over kinder seeds than the others'.
     able = [row for row in rows if row["validation"] is not None and not row["failed"]]
     if not able:
         return None
-    values: dict[str, Any] = max(able, key=lambda row: row["validation"])["values"]
+    best = max if higher else min
+    values: dict[str, Any] = best(able, key=lambda row: row["validation"])["values"]
     return values
 
 
