@@ -207,5 +207,6 @@ def test_a_network_that_cannot_be_sent(worker) -> None:
     other = ClientWorker(worker.method, worker.federation, worker.given, worker.training, seed=0)
     other.given = copy.deepcopy(worker.given)
     other.given.register_forward_hook(lambda *_: None)
-    with pytest.raises(FedloomError, match=r"cannot be sent to worker processes: .* --executor inplace does without"):
+    message = r"cannot be sent to worker processes: .* --executor inplace does without"
+    with pytest.raises(FedloomError, match=message):
         Pool(other, 1)
