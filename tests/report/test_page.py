@@ -443,7 +443,9 @@ def test_every_metric_of_the_registry_is_listed_and_one_class_is_called_out(make
     text = render(runs, "t")
     Balance(text)
     section = text.split('<section id="metrics">')[1].split("</section>")[0]
-    assert "Balanced accuracy" in section and METRICS.find("balanced_accuracy").explanation in section
+    assert (
+        "Balanced accuracy" in section and METRICS.find("balanced_accuracy").explanation in section
+    )
     assert '<td class="best">70.0</td>' in section and "<td>50.0</td>" in section
     assert "predicts one class at 2 of 2 clients (seed 0)" in text
     assert 'id="metrics"' not in render([make("m", [None])], "t")
@@ -456,4 +458,6 @@ def test_a_section_of_another_file_is_shown_in_its_place(make: Make) -> None:
     finally:
         SECTIONS._entries.pop("mine")
     assert "<h2>My section</h2>" in text and "<p>1 here</p>" in text
-    assert text.index("Leaderboard</h2>") < text.index("My section</h2>") < text.index("Curves</h2>")
+    assert (
+        text.index("Leaderboard</h2>") < text.index("My section</h2>") < text.index("Curves</h2>")
+    )

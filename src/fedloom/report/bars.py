@@ -1,4 +1,4 @@
-"""Bars in groups, which several sections use: one group for each name, in it a bar for each method."""
+"""Bars in groups: one group for each name, in it a bar for each method."""
 
 from __future__ import annotations
 

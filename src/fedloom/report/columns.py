@@ -78,7 +78,7 @@ class Column:
 
 
 def cell(entry: Entry, column: Column, runs: Sequence[RunData]) -> tuple[Value, Value]:
-    """A method's mean and std over seeds in a column: the comparison's own figures if it has them.
+    """A method's mean and std over seeds in a column: the comparison's own if it has them.
 
     The cost of a target is shown only where every seed reached it: the lucky ones alone would look
     cheap.
@@ -93,7 +93,7 @@ def cell(entry: Entry, column: Column, runs: Sequence[RunData]) -> tuple[Value, 
     return entry.over(lambda run: column.get(run, runs))
 
 
-# -- reading a run ----------------------------------------------------------------------------------
+# -- reading a run -------------------------------------------------------------------------------
 def _figure(name: str, choice: str = "last") -> Get:
     return lambda run, _: run.figure(name, choice)
 

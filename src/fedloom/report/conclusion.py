@@ -1,4 +1,4 @@
-"""What a reader should know first: the facts of the comparison, who leads, and what that is worth."""
+"""What a reader should know first: the facts, who leads, and what that is worth."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def evidence(page: Page) -> Evidence | None:
         return Evidence("", leader.name, tuple(about_leader), tuple(others))
     if min(len(entry.seeds) for entry in shown) < 2:
         return Evidence(
-            "One seed only, which proves nothing: another may reverse small differences. Nothing is "
-            "marked as best."
+            "One seed only, which proves nothing: another may reverse small differences. Nothing "
+            "is marked as best."
         )
     return Evidence(
         "No significance test came with these runs: compare differences with the ± beside them."

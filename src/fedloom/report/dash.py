@@ -1,4 +1,4 @@
-"""A page on this machine that follows runs while they go on. It listens on the loopback address only."""
+"""A page that follows runs while they go on, for browsers on this machine only."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Dash(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers three addresses: the page, its inside, and the stamp that says whether it has changed."""
+    """Answers three addresses: the page, its inside, and the stamp of its runs."""
 
     server: Dash
 

@@ -1,4 +1,4 @@
-"""The whole page: the conclusion first, then every section. One file that asks nothing of the network."""
+"""The whole page: the conclusion first, then every section, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def render(
 
 
 def render_comparison(runs: Sequence[Run], board: Mapping[str, Any], title: str) -> str:
-    """The page of a comparison, interactive if Plotly is installed; `board` is its leaderboard.json."""
+    """The page of a comparison, interactive if possible; `board` is its leaderboard.json."""
     return render([RunData.of(run) for run in runs], title, board, interactive=True)
 
 

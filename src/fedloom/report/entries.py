@@ -181,7 +181,7 @@ class Entry:
 
     @cached_property
     def shown(self) -> list[RunData]:
-        """The runs behind its figures: the finished ones or, while there is none, those under way."""
+        """The runs behind its figures: the finished ones or, without any, those under way."""
         evaluated = [r for r in self.runs if r.evaluated]
         return [r for r in evaluated if r.finished] or evaluated
 
@@ -195,9 +195,9 @@ class Entry:
         return mean_std(get(r) for r in self.shown)
 
 
-# -- from runs to entries ---------------------------------------------------------------------------
+# -- from runs to entries ------------------------------------------------------------------------
 def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> list[Entry]:
-    """One entry per method and set of settings, in order of appearance, with its row of the board."""
+    """One entry per method and set of settings, in order, with its row of the board."""
     rows = {}
     for row in (board or {}).get("rows") or []:
         if isinstance(row, Mapping) and row.get("method"):
@@ -237,7 +237,7 @@ def _entry(
 
 
 def tuned(run: RunData) -> RunData:
-    """A run of FedAvg seen as FedAvg with local fine-tuning: the models after local training count."""
+    """A run of FedAvg seen as FedAvg with local fine-tuning: models after training count."""
     metrics = []
     for line in run.metrics:
         metrics.append({**line, "personal": line.get("after"), "common": None, "validation": None})
@@ -249,7 +249,7 @@ def tuned(run: RunData) -> RunData:
 
 
 def _failures(row: Row) -> list[str]:
-    """What failed, as texts. A board holds a text, {seed, error}, a list of these, or {seed: error}."""
+    """What failed, from a text, {seed, error}, a list of these, or {seed: error}."""
     failures = row.get("failed") or row.get("error") or []
     if isinstance(failures, Mapping) and "error" not in failures:
         failures = [{"seed": seed, "error": error} for seed, error in failures.items()]
@@ -295,7 +295,7 @@ def _difference(settings: Mapping[str, Any], twins: Sequence[Mapping[str, Any]])
     return ", ".join(parts)
 
 
-# -- against training alone -------------------------------------------------------------------------
+# -- against training alone ----------------------------------------------------------------------
 def alone(run: RunData, runs: Sequence[RunData]) -> RunData | None:
     """The run of `local` over the same federation with the same seed."""
     for other in runs:

@@ -58,7 +58,7 @@ def escape(text: str) -> str:
 
 
 def table(page: Page) -> str:
-    """The leaderboard with its main columns; best means are bold, as they are marked on the page."""
+    """The leaderboard's main columns; best means are bold, as they are marked on the page."""
     columns = [column for column in page.ranking.columns() if not column.minor]
     heads = ["Method"]
     for column in columns:

@@ -179,7 +179,7 @@ Figure = Chart | Heat
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure, or a PNG, with its heading and caption; `tab` names it where several share a place."""
+    """A figure or PNG with heading and caption; `tab` names it where several share a place."""
 
     id: str
     heading: str

@@ -1,4 +1,4 @@
-"""Finding runs: a folder is a run, a comparison with its leaderboard, or holds runs somewhere below."""
+"""Finding runs: a folder is a run, a comparison, or holds runs somewhere below."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def plotly(figure: Figure) -> Json:
     return {"data": _traces(figure), "layout": _layout(figure)}
 
 
-# -- charts -----------------------------------------------------------------------------------------
+# -- charts --------------------------------------------------------------------------------------
 def _traces(chart: Chart) -> list[Json]:
     traces = []
     listed: set[str] = set()
@@ -181,7 +181,7 @@ def _axis(axis: Axis, bare: bool) -> Json:
     return look
 
 
-# -- heat maps --------------------------------------------------------------------------------------
+# -- heat maps -----------------------------------------------------------------------------------
 def _heat(heat: Heat) -> Json:
     low, high = heat.ends
     # Without transparency: Plotly chooses black or white numbers by the colour of the cell alone.

@@ -1,4 +1,4 @@
-"""`Page`: what a section of the report is given, and how it turns templates and figures into HTML."""
+"""`Page`: what a section is given, and how it turns templates and figures into HTML."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WIDE = 700  # a chart wider than this scrolls on a phone instead of shrinking
 class Page:
     """A page under way.
 
-    `interactive` draws figures with Plotly, if it is installed; `views` are panels about features, by
-    heading; `live` is for a page that is asked for again while runs go on. `panels` collects every
-    figure that the sections show.
+    `interactive` draws figures with Plotly, if it is installed; `views` are panels about features,
+    by heading; `live` is for a page that is asked for again while runs go on. `panels` collects
+    every figure that the sections show.
     """
 
     def __init__(

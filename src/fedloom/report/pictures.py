@@ -9,7 +9,7 @@ import io
 import math
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def draw(federation: Federation) -> Figure:
     title = f"Training {unit} of each class"
     if len(federation) <= EACH:
         title += ", by client"
-    parts = [
+    parts: list[tuple[str, Part]] = [
         (f"Training {unit} of each client and class", Heatmap(federation)),
         (title, Histogram(federation)),
     ]
@@ -94,6 +94,16 @@ def _description(federation: Federation) -> str:
         rows = [getattr(client, split) for client in federation.clients]
         sizes.append(f"{len(np.unique(np.concatenate([*rows, []])))} {split}")
     return f"{federation.description} Samples: {', '.join(sizes)}.".strip()
+
+
+class Part(Protocol):
+    """A part of the picture."""
+
+    width: float
+    height: float
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        """Draw it with its upper left corner at this place."""
 
 
 class Sheet:
@@ -130,7 +140,7 @@ class Sheet:
         self.axes(left, top, width, 1).set_facecolor(light("rule"))
 
 
-# -- who has what -----------------------------------------------------------------------------------
+# -- who has what --------------------------------------------------------------------------------
 class Heatmap:
     """Training samples of each client (across) and class (down); a strip above shows the domains.
 
@@ -172,7 +182,7 @@ class Heatmap:
                 left + self.grid[0] + 20, top + self.head, 13, min(max(self.grid[1], 60), 160)
             )
             bar = sheet.figure.colorbar(image, cax=key)
-            bar.outline.set_visible(False)  # type: ignore[operator]
+            bar.outline.set_visible(False)
             most = int(self.counts.max())
             ticks = sorted({1, most, round(most / 4), round(most / 2)} - {0})
             bar.set_ticks(ticks, labels=[short(n) for n in ticks])
@@ -315,11 +325,11 @@ class Histogram:
             axes.set_xticks(range(0, len(classes), stride))
 
 
-# -- what the samples look like ---------------------------------------------------------------------
+# -- what the samples look like ------------------------------------------------------------------
 def showable(data: Dataset) -> bool:
     """Whether the samples are images of one or three channels."""
     images = isinstance(data.x, Tensor) and data.x.ndim == 4 and data.x.dtype == torch.uint8
-    return bool(images and data.x.shape[1] in (1, 3))  # type: ignore[union-attr]
+    return bool(images and data.x.shape[1] in (1, 3))
 
 
 @dataclass
@@ -369,14 +379,14 @@ class ContactSheet:
         """One image for each domain, in lines of about the same length."""
         chosen = [turns(self.data, d, self.per_domain) for d in range(len(self.data.domains))]
         longest = max([1, *map(len, chosen)])
-        wide = self.factor * self.data.x.shape[3] + GAP  # type: ignore[union-attr]
+        wide = self.factor * self.data.x.shape[3] + GAP
         fitting = max(1, int((WIDTH - self.left) // wide))
         across = math.ceil(longest / math.ceil(longest / fitting))
         return [self._mosaic(rows, across) for rows in chosen]
 
     def _mosaic(self, rows: Tensor, across: int) -> np.ndarray:
         """Samples side by side on white."""
-        high, wide = self.data.x.shape[2:]  # type: ignore[union-attr]
+        high, wide = self.data.x.shape[2:]
         gap = max(1, round(GAP / self.factor))
         lines = max(1, math.ceil(len(rows) / across))
         size = (lines * (high + gap) - gap, across * (wide + gap) - gap, 3)
@@ -387,7 +397,8 @@ class ContactSheet:
         return mosaic
 
     def _sample(self, row: int) -> np.ndarray:
-        pixels = self.data.x[row].expand(3, -1, -1).permute(1, 2, 0).numpy().copy()
+        (image,) = self.data.x[torch.tensor([row])]
+        pixels = image.expand(3, -1, -1).permute(1, 2, 0).numpy().copy()
         if self.data.y.ndim == 3:
             pixels[outline(self.data.y[row].numpy())] = OUTLINE
         return pixels
@@ -414,7 +425,7 @@ def outline(mask: np.ndarray) -> np.ndarray:
     return edge
 
 
-# -- counting and labelling -------------------------------------------------------------------------
+# -- counting and labelling ----------------------------------------------------------------------
 def class_counts(federation: Federation, clients: int) -> np.ndarray:
     """Clients x classes: training samples of the first `clients` clients."""
     if not clients:

@@ -87,7 +87,7 @@ class Sheet:
     tags: dict[str, Tag] = field(default_factory=dict)
 
     def tag(self, artist: Any, series: int | None = None, tips: Sequence[str] = ()) -> None:
-        """Remember the series and the tips of a part; there is one tip for it or one for each of its points."""
+        """Remember the series of a part, and one tip for it or one for each of its points."""
         name = f"part{len(self.tags)}"
         artist.set_gid(name)
         self.tags[name] = Tag(series, tuple(tips))
@@ -103,7 +103,8 @@ def draw(figure: Figure, legend: bool = False) -> Sheet:
 def _style(salt: str) -> Any:
     import matplotlib
 
-    return matplotlib.rc_context({**STYLE, "svg.hashsalt": salt})
+    style: Any = {**STYLE, "svg.hashsalt": salt}
+    return matplotlib.rc_context(style)
 
 
 def _sheet(width: float, height: float) -> Canvas:
@@ -125,7 +126,7 @@ def _saved(sheet: Sheet, format: str) -> bytes:
     return file.getvalue()
 
 
-# -- charts -----------------------------------------------------------------------------------------
+# -- charts --------------------------------------------------------------------------------------
 def _chart(chart: Chart, legend: bool) -> Sheet:
     keys = chart.keys() if legend or chart.legend else []
     longest = max((len(k.name) for k in keys), default=1)
@@ -158,7 +159,7 @@ def _chart(chart: Chart, legend: bool) -> Sheet:
 
 
 def _frame(chart: Chart, foot: float) -> tuple[float, float, float, float]:
-    """Where the axes stand. Matplotlib could find the room itself, but takes twice as long for it."""
+    """Where the axes stand; Matplotlib's own layout would take twice as long."""
     left, top, right, bottom = 44.0, 26.0, 16.0, 26.0
     if chart.y.ticks:
         longest = max(len(name) for _, name in chart.y.ticks)
@@ -205,7 +206,7 @@ def _points(sheet: Sheet, mark: Mark, ink: str) -> None:
     line = mark.kind == "line"
     stride = math.ceil(len(mark.x) / 60) if line else 1
     shown = sorted({*range(0, len(mark.x), stride), len(mark.x) - 1})
-    dots = {
+    dots: dict[str, Any] = {
         "marker": MARKERS[mark.symbol],
         "markersize": 2 * mark.size,
         "markerfacecolor": ink,
@@ -239,9 +240,9 @@ def _pattern(mark: Mark) -> Any:
 
 def _errors(sheet: Sheet, mark: Mark, way: str, errors: Sequence[float | None]) -> None:
     colour, wide = (light("ink"), 1.2) if mark.kind == "bars" else (light(mark.colour), 0.9)
-    lengths = [e or 0.0 for e in errors]
+    lengths: dict[str, Any] = {way: [e or 0.0 for e in errors]}
     bars = sheet.axes.errorbar(
-        mark.x, mark.y, fmt="none", ecolor=colour, elinewidth=wide, **{way: lengths}
+        mark.x, mark.y, fmt="none", ecolor=colour, elinewidth=wide, **lengths
     )
     for part in bars.lines[2]:
         sheet.tag(part, mark.series)
@@ -264,7 +265,7 @@ def _limits(axes: Axes, chart: Chart) -> None:
 
 
 def _axis(axes: Axes, axis: Axis, which: str, chart: Chart) -> None:
-    """Ticks, grid and label of one axis. The vertical one is named above it: nobody has to turn a page."""
+    """Ticks, grid and label of one axis; the label of the vertical one stands above it."""
     from matplotlib.ticker import MaxNLocator
 
     drawn = axes.xaxis if which == "x" else axes.yaxis
@@ -318,7 +319,7 @@ def _handle(mark: Mark) -> Any:
     )
 
 
-# -- heat maps --------------------------------------------------------------------------------------
+# -- heat maps -----------------------------------------------------------------------------------
 def _heat(heat: Heat) -> Sheet:
     """Draw a heat map with its colour key; the axes count pixels from the upper left corner."""
     cell, tall, left, head = heat.sizes()

@@ -19,7 +19,7 @@ Block = Mapping[str, Any]  # a setting of a table, as `table.json` holds it
 def lines(board: Mapping[str, Any], name: str, settings: Sequence[str]) -> str:
     """The first column of these settings: a line per row, with error bars of the std over seeds.
 
-    A setting is labelled with the number in its name (`alpha 0.5`); all are the same distance apart.
+    A setting is labelled with the number in its name (`alpha 0.5`); all are equally far apart.
     """
     blocks = [block for block in board["settings"] if block["name"] in settings]
     marks = []

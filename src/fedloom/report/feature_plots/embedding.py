@@ -69,7 +69,7 @@ def by_domain(one: Opened, samples: Samples) -> Panel:
 
 
 def shade(c: int, count: int) -> str:
-    """The colour of a class: one of the methods' colours if they are enough, else from a wheel of hues."""
+    """The colour of a class: a method's colour if these suffice, else from a wheel of hues."""
     if count <= 10:
         return colour(c)
     saturation = 0.65 if c % 2 else 0.9

@@ -41,7 +41,7 @@ class Tiles:
 
 
 def grad_cam(one: Opened) -> Tiles | None:
-    """Maps for a few test images of a client of each domain; None without images or convolutions."""
+    """Maps for test images of a client of each domain; None without images or convolutions."""
     data = one.federation.data
     if data.kind != "image" or not isinstance(data.x, Tensor) or data.x.shape[1] not in (1, 3):
         return None
@@ -91,9 +91,9 @@ def class_maps(model: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
     """Grad-CAM of a class for each image of a batch: N x height x width, from 0 to 1.
 
     Selvaraju et al., "Grad-CAM: visual explanations from deep networks via gradient-based
-    localization", ICCV 2017: the channels of a convolution weighted by the mean gradient of the class
-    score, summed, negative parts left out. Where F2DC's modules stand in the body, the map behind the
-    last of them takes the convolution's place.
+    localization", ICCV 2017: the channels of a convolution weighted by the mean gradient of the
+    class score, summed, negative parts left out. Where F2DC's modules stand in the body, the map
+    behind the last of them takes the convolution's place.
     """
     seen = _weighted(model, x, classes)
     heat = (seen.weights * seen.output).sum(1, keepdim=True).clamp_min(0)
@@ -166,10 +166,10 @@ def decoupled(one: Opened, tiles: Tiles) -> Panel:
     """A row of images, and one for each part that F2DC's modules split their features into."""
     heading = f"{one.entry.name}: what is robust, what is corrected"
     caption = (
-        "Grad-CAM of the predicted class for the feature map as it was (f), its robust part (f+), the "
-        "part that depends on the domain (f-), that part corrected (f*), and what the classifier "
-        "sees, f~ = f+ + f*. All are weighted by the gradient at f~; the maps of an image have one "
-        "scale."
+        "Grad-CAM of the predicted class for the feature map as it was (f), its robust part (f+), "
+        "the part that depends on the domain (f-), that part corrected (f*), and what the "
+        "classifier sees, f~ = f+ + f*. All are weighted by the gradient at f~; the maps of an "
+        "image have one scale."
     )
     rows = [(name, replace(tiles, maps=maps)) for name, maps in tiles.parts.items()]
     return Panel(f"decoupled-{one.slug}", heading, caption, sheet(rows))

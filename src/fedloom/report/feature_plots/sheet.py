@@ -39,7 +39,6 @@ def sheet(rows: Sequence[tuple[str, Row]]) -> bytes:
     height = HEAD + (len(rows) + 1) * (TILE + LABEL + GAP)
     figure = Figure(figsize=(width / 72, height / 72), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     _domains(axes, first.domains, left)
     _row(axes, "input", left, HEAD, first.images, first.truth)
@@ -49,6 +48,7 @@ def sheet(rows: Sequence[tuple[str, Row]]) -> bytes:
         for truth, predicted in zip(row.truth, row.predicted, strict=True):
             labels.append(truth if predicted == truth else f"taken for {predicted}")
         _row(axes, name, left, HEAD + i * (TILE + LABEL + GAP), images, labels, row.truth)
+    axes.set(xlim=(0, width), ylim=(height, 0))  # imshow has set them to its last image
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=72)
     return file.getvalue()
@@ -96,5 +96,3 @@ def _row(
         ink = light("neg") if wrong else light("soft")
         text = shorten(label, TILE)
         axes.text(x + TILE / 2, top + TILE + 10, text, ha="center", va="center", color=ink)
-    width, height = axes.figure.get_size_inches() * 72  # imshow sets the limits to its image
-    axes.set(xlim=(0, width), ylim=(height, 0))

@@ -67,15 +67,15 @@ def spectrum(one: Opened, samples: Samples, most: int) -> Panel:
     )
     width = next(iter(samples.values()))[0].shape[1]
     caption = (
-        f"A line per client, from up to {most} of its training samples. A steep fall means that the "
-        f"features collapse to a few directions; of {width}, {np.mean(ranks):.1f} are in use on "
-        "average (effective rank: the exponential of the entropy of the values)."
+        f"A line per client, from up to {most} of its training samples. A steep fall means that "
+        f"the features collapse to a few directions; of {width}, {np.mean(ranks):.1f} are in use "
+        "on average (effective rank: the exponential of the entropy of the values)."
     )
     return Panel(f"spectrum-{one.slug}", heading, caption, chart)
 
 
 def similarity(one: Opened, samples: Samples) -> Panel:
-    """Clients by clients: the cosine between their means of the same class, over the classes both have."""
+    """Clients by clients: the mean cosine between their means of the same class."""
     everything = torch.cat([features for features, _ in samples.values()]).mean(0)
     means: dict[int, dict[int, Tensor]] = {}
     for k, (features, labels) in samples.items():

@@ -24,10 +24,10 @@ POINTS = 800  # in a t-SNE: more take minutes, and the dots cover each other
 SAMPLES = 600  # of a client, for its spectrum and its class means
 CLIENTS = 40  # whose features are looked at
 GRAD_CAM = (
-    "Where each method's personal model looks in test images of a client of each domain: Grad-CAM of "
-    "the predicted class, by the score that the model's head gives it, at the last convolution whose "
-    "map is larger than a point (or behind F2DC's modules); warm colours raise the score. Below each "
-    "image is its class, or the class that it was mistaken for."
+    "Where each method's personal model looks in test images of a client of each domain: Grad-CAM "
+    "of the predicted class, by the score that the model's head gives it, at the last convolution "
+    "whose map is larger than a point (or behind F2DC's modules); warm colours raise the score. "
+    "Below each image is its class, or the class that it was mistaken for."
 )
 Views = dict[str, list[Panel]]  # by heading
 

@@ -22,7 +22,7 @@ Body = Callable[[Page], str | None]
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, its place on the page (the lowest `order` comes first), and what stands below it."""
+    """A heading, its place (the lowest `order` comes first), and what stands below it."""
 
     title: str
     order: int

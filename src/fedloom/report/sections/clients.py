@@ -45,7 +45,7 @@ def clients(page: Page) -> str | None:
     return page.render("parts.html.j2", parts=parts)
 
 
-# -- maps -------------------------------------------------------------------------------------------
+# -- maps ----------------------------------------------------------------------------------------
 class Layout(NamedTuple):
     """Runs whose client k is the same sort of client, with the tab and the note of their maps."""
 
@@ -158,7 +158,7 @@ def _map(
     return Heat(heading, [entry.name for entry, _ in rows], labels, bands, cells, ends, show)
 
 
-# -- dots -------------------------------------------------------------------------------------------
+# -- dots ----------------------------------------------------------------------------------------
 Gained = list[tuple[float, int, RunData]]  # a gain, whose it is, and in which run
 
 

@@ -53,7 +53,7 @@ MODELS = {
 
 @section("curves", "Curves", order=20)
 def curves(page: Page) -> str | None:
-    """The headline accuracy against three axes, the other models by round, and the page's legend."""
+    """The headline accuracy against three axes, the other models by round, and the legend."""
     personal = [curve(page.entries, "personal", by) for by in ALONG]
     others = [curve(page.entries, model, "round") for model in ("common", "before", "after")]
     places = [[p for p in panels if p] for panels in (personal, others)]

@@ -50,8 +50,8 @@ def partition(runs: list[RunData], suffix: str) -> Panel | None:
     top = max(present(value for row in cells for value in row), default=0.0) or 1.0
     heading = "Training examples by client and class"
     caption = (
-        f"{federation.get('description') or ''} {len(clients)} clients hold from {min(totals):,.0f} "
-        f"to {max(totals):,.0f} training examples, {sum(totals):,.0f} in all."
+        f"{federation.get('description') or ''} {len(clients)} clients hold from "
+        f"{min(totals):,.0f} to {max(totals):,.0f} training examples, {sum(totals):,.0f} in all."
     )
     rows = [f"class {name}" for name in names[:size]]
     chart = Heat(heading, rows, labels, bands, cells, (0.0, top), _count)

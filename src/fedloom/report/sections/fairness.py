@@ -155,8 +155,8 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
         return None
     heading = "Clients from worst to best"
     caption = (
-        "Last headline accuracy, the clients of each method ranked by their own. A flat line treats "
-        "all alike; a high left end leaves nobody behind."
+        "Last headline accuracy, the clients of each method ranked by their own. A flat line "
+        "treats all alike; a high left end leaves nobody behind."
     )
     if bands:
         caption += f" With several seeds, clients are ranked within each; {BAND}."

@@ -88,7 +88,7 @@ def _about(entry: Entry) -> str:
 
 
 def _remarks(entry: Entry) -> list[str]:
-    """What must not be missed, such as a model that predicts one class only; each with its seeds."""
+    """What must not be missed, such as a model that predicts one class, with the seeds."""
     seeds: dict[str, list[str]] = {}
     for run in entry.shown:
         for remark in run.remarks:
