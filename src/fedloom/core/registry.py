@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import FedloomError, unknown
 
 T = TypeVar("T")
+
+
+@lru_cache(maxsize=1)
+def _installed(path: tuple[str, ...]) -> Any:  # its type differs between Pythons
+    """The entry points of all packages on the path, read once for all registries."""
+    return entry_points()
 
 
 class Registry(Generic[T]):
@@ -167,7 +175,8 @@ class Registry(Generic[T]):
                 yield from sorted(Path(folder, *inner).glob("*.py"))
 
     def _entry_points(self) -> list[EntryPoint]:
-        return sorted(entry_points(group=self.group), key=lambda point: point.name)
+        points = _installed(tuple(sys.path)).select(group=self.group)
+        return sorted(points, key=lambda point: point.name)
 
     def _load(self, point: EntryPoint) -> None:
         """Load another package's entry. A package that fails must not take all others with it."""
