@@ -1,4 +1,4 @@
-"""After training: a model for a client that comes later, and models as files that need no run folder."""
+"""After training: models for clients that come later, and models as files without a run folder."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Personal:
 def personalise(folder: str | Path, data: str, *, progress: Progress | None = None) -> Personal:
     """A personal model for a new client, from a finished run and a data set of its own.
 
-    The newcomer says hello, gets what the server would send it and does one round of its own work; the server stays as
-    it is. Classes are matched by name; a few of them are enough.
+    The newcomer says hello, gets what the server would send it and does one round of its own work;
+    the server stays as it is. Classes are matched by name; a few of them are enough.
     """
     run = Run.load(folder)
     config, method = run.config, make(run.config.method, run.config.hyper)
@@ -86,7 +86,8 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
     federation, worker = setup.federation, setup.worker
     if shape and list(federation.data.x.shape[1:]) != shape:
         raise FedloomError(
-            f"{data} has samples of shape {tuple(federation.data.x.shape[1:])}, this run was trained on {tuple(shape)}."
+            f"{data} has samples of shape {tuple(federation.data.x.shape[1:])}, "
+            f"this run was trained on {tuple(shape)}."
         )
     checkpoint, _ = last_checkpoint(run)
     assert checkpoint.server is not None
@@ -121,12 +122,14 @@ def _refuse(run: Run, method: Method) -> None:
         )
     if not method.traits.personalised:
         raise FedloomError(
-            f"{method.name} gives everybody the common model, there is nothing to personalise; `fedloom export "
+            f"{method.name} gives everybody the common model, there is nothing to personalise; "
+            f"`fedloom export "
             f"{run.folder}` writes it."
         )
     if method.traits.by_client is None:
         raise FedloomError(
-            f"{method.name} makes a client's model of what it sent before; a newcomer has sent nothing."
+            f"{method.name} makes a client's model of what it sent before; "
+            "a newcomer has sent nothing."
         )
 
 
@@ -139,7 +142,8 @@ def widened(server: Payload, method: Method, clients: int) -> Payload:
         rows = server.tensor(name)
         if len(rows) != clients:
             raise FedloomError(
-                f"{method.name}: the server's {name!r} has {len(rows)} entries for {clients} clients."
+                f"{method.name}: the server's {name!r} has {len(rows)} entries "
+                f"for {clients} clients."
             )
         wider[name] = torch.cat([rows, torch.zeros_like(rows[:1])])
     return server.replace(**wider)
@@ -161,7 +165,7 @@ def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
     return float((predict(x).argmax(1) == y).double().mean()) if len(y) else None
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------
 def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, ClientWorker, Run]:
     """The common model of a run or, with a number, a client's own."""
     trained = Trained.from_folder(folder)
@@ -186,11 +190,11 @@ def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, C
 def export(
     predict: Predictor, worker: ClientWorker, config: Config, out: str | Path, *, onnx: bool = False
 ) -> Path:
-    """Write a model to a folder: `model.safetensors`, `config.json` and, if asked for, `model.onnx`."""
+    """Write a model to a folder: `model.safetensors`, `config.json` and perhaps `model.onnx`."""
     if not isinstance(predict, Network) or predict.inputs is not None:
         raise FedloomError(
-            f"{config.method} predicts with more than a network (prototypes, other clients' data, the test set's own "
-            "order ...), and that cannot be exported; its run folder has all of it."
+            f"{config.method} predicts with more than a network (prototypes, other clients' data, "
+            "the test set's own order ...), and that cannot be exported; its run folder has all of it."
         )
     out, data = Path(out), worker.federation.data
     head = predict.head

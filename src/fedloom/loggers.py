@@ -1,7 +1,7 @@
 """Callbacks that hand every round's figures on to TensorBoard, MLflow or Weights & Biases.
 
-Each is an extra (`pip install 'fedloom[tensorboard]'`, `[mlflow]`, `[wandb]`), imported when it is asked for. They only
-read: a run's numbers are the same with and without them.
+Each is an extra (`pip install 'fedloom[tensorboard]'`, `[mlflow]`, `[wandb]`) and imported when it
+is asked for. They only read: a run's numbers are the same with and without them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .engine.engine import Callback, Engine
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """A line of metrics as flat names and numbers: `personal/accuracy_mean`, `domains/photo`, `loss/ce`, `bytes/up`."""
+    """A line of metrics as flat names (`personal/accuracy_mean`, `loss/ce`) and numbers."""
     found: dict[str, float] = {}
     for who in ("personal", "common"):
         for name, value in (record.get(who) or {}).items():
@@ -66,7 +66,8 @@ class TensorBoard:
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Write a round's figures."""
         if self._writer is None:
-            # Rounds after the checkpoint of an interrupted run are computed again: what was written of them goes.
+            # Rounds after the checkpoint of an interrupted run are computed again, so what was
+            # written about them is dropped.
             self._writer = self._module.SummaryWriter(str(self._folder), purge_step=engine.round)
             self._writer.add_text("config", f"```toml\n{self._config.toml()}```", 0)
         for name, value in scalars(record).items() if record else ():
@@ -80,7 +81,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the MLflow experiment `fedloom`, at MLFLOW_TRACKING_URI. An interrupted one is found and continued."""
+    """A run of the MLflow experiment `fedloom`, at MLFLOW_TRACKING_URI; resuming continues it."""
 
     def __init__(self, config: Config, folder: Path, experiment: str = "fedloom") -> None:
         self._client = _module("mlflow", "mlflow").MlflowClient()
@@ -116,7 +117,7 @@ class MLflow:
 
 
 class WandB:
-    """A run of the Weights & Biases project `fedloom`; with WANDB_MODE=offline no account is needed."""
+    """A run of the Weights & Biases project `fedloom`; WANDB_MODE=offline needs no account."""
 
     def __init__(self, config: Config, folder: Path, project: str = "fedloom") -> None:
         self._run = _module("wandb", "wandb").init(

@@ -7,9 +7,9 @@ itself. Nothing is pickled. `Store.load` only reads; `tidy` and `save` remove wh
 needed.
 
 The system keeps what a killed process has written; only a power cut loses what has not reached the
-disk. Waiting for the disk in every round can take longer than the round (80 clients with 4 MB each),
-so the store waits every `SYNC` seconds and at the end. The last checkpoint that is certainly on
-the disk is kept too.
+disk. Waiting for the disk in every round can take longer than the round (80 clients with 4 MB
+each), so the store waits every `SYNC` seconds and at the end. The last checkpoint that is
+certainly on the disk is kept too.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Store:
         return Checkpoint()
 
     def tidy(self) -> None:
-        """Remove what `load` found damaged, old checkpoints, and what a killed writer left behind."""
+        """Remove what `load` found damaged, old checkpoints, and what a killed writer left."""
         if self.folder is not None:
             self._discard_damaged()
             self._discard_old()
@@ -157,7 +157,7 @@ class Store:
         return name
 
     def _write_manifest(self, checkpoint: Checkpoint, files: dict[int, str], durable: bool) -> str:
-        """Write the manifest and return its name; if `durable`, all that it names is on the disk."""
+        """Write the manifest and return its name; `durable` puts all that it names on the disk."""
         assert self.folder is not None and checkpoint.server is not None
         body = {
             "format": FORMAT,

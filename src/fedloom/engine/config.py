@@ -1,4 +1,4 @@
-"""The settings of a run: strict, complete, and the same in a TOML file, as flags and as keywords."""
+"""The settings of a run: strict, complete, the same in a TOML file, as flags and as keywords."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
 
 
 def _tables(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a nested mapping, refused if it has an unknown key or a section that is no table."""
+    """A copy of a nested mapping, refused if a key is unknown or a section is no table."""
     body: dict[str, Any] = {}
     for key, value in given.items():
         if key not in Config.model_fields:

@@ -151,7 +151,7 @@ def same_run(folder: Path, config: Config) -> Run:
 
 
 def refuse_changes(folder: Path, checkpoint: Checkpoint, config: Config) -> None:
-    """Refuse settings that the checkpoint was not made with; only the number of rounds may change."""
+    """Refuse settings that the checkpoint was not made with; only `rounds` may change."""
     if not checkpoint.round:
         return
     # Read as a config, so that settings which fedloom did not have then get their defaults.
@@ -169,7 +169,7 @@ def refuse_changes(folder: Path, checkpoint: Checkpoint, config: Config) -> None
 
 @contextlib.contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
-    """Keep other processes out of a run folder. The lock ends with this process, however that ends."""
+    """Keep other processes out of a run folder. The lock ends with this process at the latest."""
     if folder is None or fcntl is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Writes metrics, timing and checkpoints while a run goes on, and stops it when validation says so."""
+"""Writes metrics, timing and checkpoints during a run, and stops it when its patience is over."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Recorder:
         """Whether a round that is not the last one gets a checkpoint.
 
         Where states are large, writing them in every round would take longer than the rounds, so no
-        more than a tenth of the time goes into it. The round before the last is always saved, so that
-        all runs of the same settings end with the same files. Remote sites must know that the server
-        has saved, so a federation saves every round.
+        more than a tenth of the time goes into it. The round before the last is always saved, so
+        that all runs of the same settings end with the same files. Remote sites rely on what the
+        server has saved, so a federation saves every round.
         """
         every = engine.schedule.checkpoint_every
         if engine.round % every:

@@ -1,4 +1,4 @@
-"""Carry out a run: `run` starts one, `resume` continues one, and both stop at nothing but its end."""
+"""Carry out a run: `run` starts one, `resume` continues one."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def resume(
 ) -> Run:
     """Continue an interrupted run; a finished one is returned as it is.
 
-    `rounds` makes a run longer; the metrics of its old last round stay. `execution` may change where
-    and how fast it runs.
+    `rounds` makes a run longer; the metrics of its old last round stay. `execution` may change
+    where and how fast it runs.
     """
     run = Run.load(folder)
     config = run.config
@@ -171,7 +171,7 @@ def _encoding(callbacks: Sequence[Callback]) -> Callable[[int, int], None] | Non
 
 
 def _own_network(model: str | nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module | None:
-    """A user's own network. One that is built here has first weights that depend on the seed only."""
+    """A user's own network; the first weights of one built here depend on the seed only."""
     if isinstance(model, str):
         return None
     if isinstance(model, nn.Module):

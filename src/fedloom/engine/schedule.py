@@ -71,10 +71,11 @@ class Schedule(BaseModel):
     def cohort(
         self, round: int, worker: ClientWorker
     ) -> tuple[list[int], set[int], dict[int, float]]:
-        """The round's participants (most data first), those of them that get lost, and the work of the slow ones.
+        """The round's participants, those of them that get lost, and the work of the slow ones.
 
-        Starting with the longest keeps workers busy to the end, and the order is also the order of aggregation, so it
-        must not depend on who finishes first. Clients without training data are never asked.
+        Clients with the most data come first, which keeps workers busy to the end. The order is
+        also the order of aggregation, so it must not depend on who finishes first. Clients without
+        training data are never asked.
         """
         sizes = [len(c.train) for c in worker.federation.clients]
         able = np.array([k for k, n in enumerate(sizes) if n])
@@ -96,10 +97,11 @@ class Schedule(BaseModel):
         who: float | ByRound, chosen: list[int], clients: int, round: int, seed: int, purpose: str
     ) -> set[int]:
         if isinstance(who, dict):
-            if strange := [k for k in who.get(round, ()) if not 0 <= k < clients]:
-                raise FedloomError(
-                    f"{purpose} of round {round} name client {strange[0]}; there are {clients} clients."
-                )
+            for k in who.get(round, ()):
+                if not 0 <= k < clients:
+                    raise FedloomError(
+                        f"{purpose} of round {round} name client {k}; there are {clients} clients."
+                    )
             return set(who.get(round, ())) & set(chosen)
         draws = numpy_rng(seed, round, purpose).random(len(chosen))
         return {k for k, draw in zip(chosen, draws, strict=True) if draw < who}

@@ -75,7 +75,7 @@ class Setup:
 
 @dataclass
 class Trained:
-    """A run that has been opened again: its set-up, what the server knows and what clients remember.
+    """A run opened again: its set-up, what the server knows and what clients remember.
 
     Nothing in the run's folder is changed.
     """
@@ -94,7 +94,7 @@ class Trained:
         federation: Federation | None = None,
         progress: Progress | None = None,
     ) -> Trained:
-        """Open the run in a folder at its last checkpoint; the rest is as for `Setup.from_config`."""
+        """Open the run in a folder at its last checkpoint; the rest is as in `Setup.from_config`."""
         run = folder if isinstance(folder, Run) else Run.load(folder)
         setup = Setup.from_config(
             run.config, images=images, federation=federation, progress=progress

@@ -73,8 +73,9 @@ class Turn:
 class Uploads:
     """The uploads of a round, one by one in a fixed order, as `aggregate` asks for them.
 
-    Asking for the next upload waits for the next result. Its state goes to the store and its scores
-    and losses are noted; the upload itself is kept nowhere, so memory does not grow with the cohort.
+    Asking for the next upload waits for the next result. Its state goes to the store, its scores
+    and losses are noted, and the upload itself is kept nowhere: memory does not grow with the
+    cohort.
     """
 
     def __init__(
