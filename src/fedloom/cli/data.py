@@ -203,10 +203,17 @@ def _doubts(data: Dataset) -> Iterator[str]:
     if len(data.classes) < 2:
         yield "with a single class there is nothing to learn."
     have = set(data.y.unique().tolist())
-    if data.y.ndim == 1 and (lost := [c for i, c in enumerate(data.classes) if i not in have]):
-        yield f"no sample of {', '.join(lost[:10])}{f' and {len(lost) - 10} more' if len(lost) > 10 else ''} is left."
+    lost = [name for i, name in enumerate(data.classes) if i not in have]
+    if data.y.ndim == 1 and lost:
+        shown = ", ".join(lost[:10])
+        if len(lost) > 10:
+            shown += f" and {len(lost) - 10} more"
+        yield f"no sample of {shown} is left."
     if not data.test.any():
-        yield "without test samples nothing can be measured; --set split=merged takes them from the others."
+        yield (
+            "without test samples nothing can be measured; --set split=merged takes them from the "
+            "others."
+        )
     if data.test.all():
         yield "there are no training samples."
 

@@ -130,7 +130,8 @@ def encode(
     else:
         names = ", ".join(e.name for e in made)
         console.print(
-            f"{found.name}: {facts['samples']} x {facts['dim']} features of {names}, ready after {facts['seconds']} s.",
+            f"{found.name}: {facts['samples']} x {facts['dim']} features of {names}, ready after "
+            f"{facts['seconds']} s.",
             highlight=False,
         )
 
@@ -196,7 +197,8 @@ def pretrain_vit(
     images: Annotated[
         str,
         typer.Option(
-            help="A folder of folders by class, a folder of images without labels, or a data set's name."
+            help="A folder of folders by class, a folder of images without labels, or a data "
+            "set's name."
         ),
     ],
     out: Annotated[str, typer.Option(help="Folder for the network; use it as hf:FOLDER.")],
@@ -212,11 +214,11 @@ def pretrain_vit(
     data_root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a small ViT to give what a frozen encoder gives, and the images' labels where there are any.
+    """Train a small ViT to give what a frozen encoder gives, and labels where there are any.
 
     Example:
 
-        fedloom pretrain vit --images photos --teacher efficientnet-lite0 --out my-vit --set epochs=8
+        fedloom pretrain vit --images photos --out my-vit --set epochs=8
 
         fedloom run fedgcr --model vpt --encoder hf:my-vit --set pixels=true
 
@@ -249,8 +251,9 @@ def pretrain_vit(
         for name in ("cosine", "accuracy")
         if figures[name] is not None
     ]
+    ready = ", found ready" if figures["reused"] else ""
     console.print(
-        f"{out}: {figures['steps']} steps{', found ready' if figures['reused'] else ''}; on held-out images "
+        f"{out}: {figures['steps']} steps{ready}; on held-out images "
         f"{', '.join(told) or 'nothing, for there are none'}.",
         highlight=False,
         soft_wrap=True,
@@ -261,8 +264,8 @@ def bench_encoders(
     what: Annotated[
         str,
         typer.Option(
-            help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), prompts (FedGCR's first "
-            "pass cached or not), or all."
+            help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), "
+            "prompts (FedGCR's first pass cached or not), or all."
         ),
     ] = "all",
     data: Annotated[str, typer.Option(help="Data sets, commas between them.")] = "",
@@ -275,7 +278,7 @@ def bench_encoders(
     data_root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure encoders: accuracy of linear probes and of zero-shot classification, and what the cache saves."""
+    """Measure encoders: linear probes, zero-shot classification, and what the cache saves."""
     with _bar() as bar:
         task = bar.add_task("encoding", total=None)
         figures = benchmark("encoders").measure(
