@@ -12,7 +12,9 @@ from torch import Tensor
 from fedloom.core.errors import FedloomError
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.report import pictures
-from fedloom.report.pictures import ContactSheet, Heatmap, Histogram, Sheet, draw, picture
+from fedloom.report.contact_sheet import OUTLINE, ContactSheet
+from fedloom.report.pictures import Heatmap, Histogram, draw, picture
+from fedloom.report.sheets import DOMAINS, Sheet
 
 NONE = np.arange(0)
 
@@ -99,7 +101,7 @@ def test_heatmap_cells_have_the_colours_of_their_counts() -> None:
 def test_the_strip_shows_each_clients_domain() -> None:
     sheet = drawn(Heatmap(made([[40, 0, 3], [0, 3, 3], [3, 0, 40]], [0, 1, 0])))
     strip = sheet.figure.axes[0]
-    one, two = pictures.DOMAINS[:2]
+    one, two = DOMAINS[:2]
     assert bars(strip) == [(0, 0, 1, one), (2, 0, 1, one), (1, 0, 1, two)]
     assert [t.get_text() for t in strip.get_legend().get_texts()] == ["domain 0", "domain 1"]
 
@@ -122,7 +124,7 @@ def test_heatmap_of_mixed_clients() -> None:
     rows = np.arange(24)
     mixed = Federation(federation.data, (Client(rows, NONE, NONE), Client(rows[:18], NONE, NONE)))
     strip = drawn(Heatmap(mixed)).figure.axes[0]
-    one, two = pictures.DOMAINS[:2]
+    one, two = DOMAINS[:2]
     wanted = [
         (0, 0, 1 / 2, one),
         (1, 0, 2 / 3, one),
@@ -145,7 +147,7 @@ def test_many_clients_are_cut_off_and_empty_ones_are_drawn() -> None:
 
 def test_histogram_of_each_client() -> None:
     first, second = drawn(Histogram(made([[10, 5], [0, 10]], [0, 1]))).figure.axes
-    one, two = pictures.DOMAINS[:2]
+    one, two = DOMAINS[:2]
     assert bars(first) == [(0, 0, 10, one), (1, 0, 5, one)]
     assert bars(second) == [(0, 0, 0, two), (1, 0, 10, two)]
     assert first.get_ylim() == second.get_ylim()  # one scale for all
@@ -156,7 +158,7 @@ def test_histogram_of_each_client() -> None:
 
 def test_histogram_of_all_clients() -> None:
     (axes,) = drawn(Histogram(made([[1, 3]] * 9 + [[3, 1]] * 9, [0] * 9 + [1] * 9))).figure.axes
-    one, two = pictures.DOMAINS[:2]
+    one, two = DOMAINS[:2]
     assert bars(axes) == [(0, 0, 9, one), (1, 0, 27, one), (0, 9, 27, two), (1, 27, 9, two)]
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["domain 0", "domain 1"]
 
@@ -173,7 +175,7 @@ def test_contact_sheet_shows_each_domain_in_its_row(channels: int) -> None:
     image = pixels(file.getvalue())
     rows = [np.flatnonzero((image == value).all(2).any(1)) for value in (90, 160)]
     assert rows[0].max() < rows[1].min() and 19 <= len(rows[0]) <= 21  # twice as large
-    assert area(image, pictures.DOMAINS[0]) >= 4 * 19
+    assert area(image, DOMAINS[0]) >= 4 * 19
 
 
 def test_contact_sheet_keeps_colours_upright_and_classes_take_turns() -> None:
@@ -202,7 +204,7 @@ def test_contact_sheet_prefers_training_samples_and_outlines_maps() -> None:
     data = Dataset("maps", x, y, zero, test, ("ground", "thing"), ("one",))
     (mosaic,) = ContactSheet(data).mosaics
     # the frame of a square, twice: the test sample is left out
-    assert area(mosaic, pictures.OUTLINE) == 2 * (4 * 20 - 4)
+    assert area(mosaic, OUTLINE) == 2 * (4 * 20 - 4)
     federation = Federation(data, (Client(np.array([0, 2]), NONE, NONE),))
     assert len(pixels(picture(federation))) > ContactSheet(data).height + 200
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..core.errors import FedloomError
-from ..data.federation import SPLITS, Dataset, Federation
+from ..data.federation import SPLITS, Federation
+from .contact_sheet import ContactSheet, showable
 from .palette import CHARACTER, light, shorten
+from .sheets import WIDTH, Part, Sheet, domain_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,27 +24,11 @@ if TYPE_CHECKING:
 
 # From one sample to the most; none is nearly white, so that one can be told from none.
 RAMP = ("#d3e5f3", "#9ec7e1", "#4e91c4", "#185c9e", "#082657")
-NONE, BAR, OUTLINE = "#f6f7f9", "#3e6fad", (0, 230, 118)
-DOMAINS = (
-    "#e67e22",
-    "#279088",
-    "#8e54ad",
-    "#c0394b",
-    "#7a9c34",
-    "#345ea0",
-    "#c99612",
-    "#78695f",
-    "#f0b68f",
-    "#8ccdc7",
-    "#cbaddb",
-    "#96b4de",
-)
-WIDTH = 1200  # about how wide a picture gets
+NONE, BAR = "#f6f7f9", "#3e6fad"
 MARGIN = 28
 SHOWN = 500  # clients drawn at most, the first ones
 NUMBERED = 24  # up to this many clients, cells show their number
 EACH = 12  # up to this many clients, each has a histogram of its own
-GAP = 3  # between two sample images
 
 
 def picture(federation: Federation) -> bytes:
@@ -74,7 +57,7 @@ def draw(federation: Federation) -> Figure:
     sheet = Sheet(wide + 2 * MARGIN, 2 * MARGIN + 34 + 18 * len(lines) + sum(heights))
     name = f"{data.name}, {federation.partition}: {len(federation)} clients"
     sheet.text(MARGIN, MARGIN, shorten(name, wide / 2), size=21)
-    top = MARGIN + 34
+    top: float = MARGIN + 34
     for line in lines:
         sheet.text(MARGIN, top, line, size=12, colour="soft")
         top += 18
@@ -94,50 +77,6 @@ def _description(federation: Federation) -> str:
         rows = [getattr(client, split) for client in federation.clients]
         sizes.append(f"{len(np.unique(np.concatenate([*rows, []])))} {split}")
     return f"{federation.description} Samples: {', '.join(sizes)}.".strip()
-
-
-class Part(Protocol):
-    """A part of the picture."""
-
-    width: float
-    height: float
-
-    def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        """Draw it with its upper left corner at this place."""
-
-
-class Sheet:
-    """A figure on which axes and words are placed by pixels."""
-
-    def __init__(self, width: float, height: float) -> None:
-        from matplotlib.figure import Figure
-
-        self.width = width
-        self.height = height
-        self.figure = Figure(figsize=(width / 72, height / 72), facecolor="white")
-
-    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Axes without frame and ticks."""
-        box = (
-            left / self.width,
-            1 - (top + height) / self.height,
-            width / self.width,
-            height / self.height,
-        )
-        axes = self.figure.add_axes(box)
-        axes.tick_params(length=0, labelsize=10, labelcolor=light("soft"), pad=5)
-        axes.spines[:].set_visible(False)
-        axes.set(xticks=[], yticks=[])
-        return axes
-
-    def text(self, left: float, top: float, text: str, size: float, colour: str = "ink") -> None:
-        """Words below and to the right of a place."""
-        at = (left / self.width, 1 - top / self.height)
-        self.figure.text(*at, text, size=size, color=light(colour), va="top")
-
-    def rule(self, left: float, top: float, width: float) -> None:
-        """A thin line across."""
-        self.axes(left, top, width, 1).set_facecolor(light("rule"))
 
 
 # -- who has what --------------------------------------------------------------------------------
@@ -163,8 +102,8 @@ class Heatmap:
             self.strip = 28 if mixed else 14  # mixtures need room
         self.grid = max(self.cell * self.clients, 1), self.row * len(self.names)
         self.head = 30 + self.strip if self.strip else 6
-        self.width = self.left + max(self.grid[0], 400) + 90
-        self.height = self.head + self.grid[1] + 40
+        self.width: float = self.left + max(self.grid[0], 400) + 90
+        self.height: float = self.head + self.grid[1] + 40
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         """Draw it with its upper left corner at this place."""
@@ -249,8 +188,8 @@ class Histogram:
             self.bar = max(1.0, min(66.0, (WIDTH // 4 - 60) / classes))
             self.box = max(self.bar * classes, 150.0), 84
             rows = math.ceil(len(federation) / 4)
-            self.width = min(len(federation), 4) * (self.box[0] + 58)
-            self.height = rows * (self.box[1] + 50)
+            self.width: float = min(len(federation), 4) * (self.box[0] + 58)
+            self.height: float = rows * (self.box[1] + 50)
         else:
             self.bar = max(2.0, min(64.0, (WIDTH - 120) / classes))
             self.box = max(self.bar * classes, 400.0), 150
@@ -325,106 +264,6 @@ class Histogram:
             axes.set_xticks(range(0, len(classes), stride))
 
 
-# -- what the samples look like ------------------------------------------------------------------
-def showable(data: Dataset) -> bool:
-    """Whether the samples are images of one or three channels."""
-    images = isinstance(data.x, Tensor) and data.x.ndim == 4 and data.x.dtype == torch.uint8
-    return bool(images and data.x.shape[1] in (1, 3))
-
-
-@dataclass
-class ContactSheet:
-    """Samples of each domain, a row or more each, with the classes taking turns.
-
-    The foreground of a class map is outlined.
-    """
-
-    data: Dataset
-    per_domain: int = 16
-
-    def __post_init__(self) -> None:
-        data = self.data
-        if not isinstance(data.x, Tensor) or data.x.ndim != 4 or data.x.dtype != torch.uint8:
-            raise FedloomError(
-                f"{data.name}: only images (uint8, channels, height, width) can be shown."
-            )
-        if data.x.shape[1] not in (1, 3):
-            raise FedloomError(
-                f"{data.name}: only images of 1 or 3 channels can be shown, "
-                f"these have {data.x.shape[1]}."
-            )
-        if self.per_domain < 1:
-            raise FedloomError(f"per_domain must be at least 1, got {self.per_domain}.")
-        size = max(data.x.shape[2:])
-        self.factor = 2.0 if size <= 48 else min(1.0, 128 / size)
-        self.names = [shorten(name, 150) for name in data.domains]
-        self.left = 22 + CHARACTER * max(map(len, self.names))
-        self.mosaics = self._mosaics()
-        sizes = [(self.factor * m.shape[1], self.factor * m.shape[0]) for m in self.mosaics]
-        self.sizes = sizes
-        self.width = self.left + max(wide for wide, _ in sizes)
-        self.height = sum(high + 11 for _, high in sizes)
-
-    def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        """Draw it with its upper left corner at this place."""
-        how = "nearest" if self.factor >= 1 else "antialiased"
-        for d, (wide, high) in enumerate(self.sizes):
-            sheet.axes(left, top, 5, high).set_facecolor(domain_colour(d))
-            sheet.text(left + 14, top + high / 2 - 7, self.names[d], size=12)
-            axes = sheet.axes(left + self.left, top, wide, high)
-            axes.imshow(self.mosaics[d], aspect="auto", interpolation=how)
-            top += high + 11
-
-    def _mosaics(self) -> list[np.ndarray]:
-        """One image for each domain, in lines of about the same length."""
-        chosen = [turns(self.data, d, self.per_domain) for d in range(len(self.data.domains))]
-        longest = max([1, *map(len, chosen)])
-        wide = self.factor * self.data.x.shape[3] + GAP
-        fitting = max(1, int((WIDTH - self.left) // wide))
-        across = math.ceil(longest / math.ceil(longest / fitting))
-        return [self._mosaic(rows, across) for rows in chosen]
-
-    def _mosaic(self, rows: Tensor, across: int) -> np.ndarray:
-        """Samples side by side on white."""
-        high, wide = self.data.x.shape[2:]
-        gap = max(1, round(GAP / self.factor))
-        lines = max(1, math.ceil(len(rows) / across))
-        size = (lines * (high + gap) - gap, across * (wide + gap) - gap, 3)
-        mosaic = np.full(size, 255, dtype=np.uint8)
-        for i, row in enumerate(rows.tolist()):
-            top, left = i // across * (high + gap), i % across * (wide + gap)
-            mosaic[top : top + high, left : left + wide] = self._sample(row)
-        return mosaic
-
-    def _sample(self, row: int) -> np.ndarray:
-        (image,) = self.data.x[torch.tensor([row])]
-        pixels = image.expand(3, -1, -1).permute(1, 2, 0).numpy().copy()
-        if self.data.y.ndim == 3:
-            pixels[outline(self.data.y[row].numpy())] = OUTLINE
-        return pixels
-
-
-def turns(data: Dataset, domain: int, most: int) -> Tensor:
-    """Up to `most` training samples of a domain (any samples if it has none), class after class."""
-    belongs = data.domain == domain
-    rows = (belongs & ~data.test).nonzero().view(-1)
-    if not len(rows):
-        rows = belongs.nonzero().view(-1)
-    labels = data.labels[rows]
-    order = torch.sort(labels, stable=True).indices
-    first = torch.searchsorted(labels[order], labels[order])  # where each sample's class begins
-    turn = torch.arange(len(rows)) - first
-    return rows[order[torch.argsort(turn, stable=True)][:most]]
-
-
-def outline(mask: np.ndarray) -> np.ndarray:
-    """Foreground pixels with a neighbour of another class."""
-    around = np.pad(mask, 1, mode="edge")
-    sides = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
-    edge: np.ndarray = (mask > 0) & np.any([side != mask for side in sides], axis=0)
-    return edge
-
-
 # -- counting and labelling ----------------------------------------------------------------------
 def class_counts(federation: Federation, clients: int) -> np.ndarray:
     """Clients x classes: training samples of the first `clients` clients."""
@@ -442,11 +281,6 @@ def domain_shares(federation: Federation, clients: int) -> np.ndarray:
         if len(held):
             shares[k] = torch.bincount(held, minlength=domains).numpy() / len(held)
     return shares
-
-
-def domain_colour(d: int) -> str:
-    """The colour of domain number `d`."""
-    return DOMAINS[d % len(DOMAINS)]
 
 
 def legend(axes: Axes, domains: tuple[str, ...]) -> None:
