@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fedloom.report.figures import Axis, Chart, Mark
+from fedloom.report.static import save
 
 UNIT = "auto"  # the contender that others are measured in
 
@@ -166,4 +167,4 @@ def picture(found: Mapping[str, Any]) -> str:
         height=60 + 26 * len(names),
         rule=0.0,
     )
-    return chart.draw(legend=True).svg(alone=True)
+    return save(chart, "svg", legend=True).decode()

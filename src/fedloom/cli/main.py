@@ -51,7 +51,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
+        from ..core.version import __version__
 
         print(f"fedloom {__version__}")
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""What local training costs in floating-point operations, counted once per method after its runs."""
+"""What local training costs in floating-point operations, counted once per method."""
 
 from __future__ import annotations
 
