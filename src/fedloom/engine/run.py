@@ -166,7 +166,7 @@ def _encoding(callbacks: Sequence[Callback]) -> Callable[[int, int], None] | Non
     """The first callback's `encoding`, which shows how far a frozen encoder has got."""
     for callback in callbacks:
         if hasattr(callback, "encoding"):
-            return callback.encoding  # type: ignore[no-any-return]
+            return callback.encoding
     return None
 
 
