@@ -1,8 +1,9 @@
-"""Paired tests between methods, and what they mean in words.
+"""Tests between methods, paired by seed and client.
 
-A pair is one client of one seed, with its accuracy under two methods. Wilcoxon's signed-rank test asks whether the
-differences lie round zero; Holm's correction keeps the chance of any false alarm among all tests below `ALPHA`. Clients
-of one seed share a model and a split, so pairs are not quite independent and p is on the optimistic side.
+A pair is a client of one seed with its accuracy under two methods. Wilcoxon's signed-rank test asks
+whether the differences lie round zero; Holm's correction keeps the chance of any false alarm among
+all tests below `ALPHA`. Clients of one seed share a model and a split, so pairs are not quite
+independent and p is on the optimistic side.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ Accuracies = Mapping[int, Sequence[float | None]]  # seed -> each client's accur
 
 
 def wilcoxon_p(differences: np.ndarray) -> float:
-    """The two-sided p of Wilcoxon's signed-rank test; 1 if nothing differs. Zeros take part in the ranking (Pratt)."""
+    """The two-sided p of Wilcoxon's signed-rank test; 1 if nothing differs.
+
+    Zeros take part in the ranking (Pratt).
+    """
     if not np.any(differences):
         return 1.0
-    # Differences of the same size come from different divisions: without rounding they would be no ties.
+    # Equal differences come from different divisions: without rounding they would not be ties.
     return float(wilcoxon(np.round(differences, 12), zero_method="pratt").pvalue)
 
 
@@ -38,10 +42,10 @@ def holm(ps: Sequence[float]) -> list[float]:
 def paired_tests(results: Mapping[str, Accuracies]) -> list[dict[str, Any]]:
     """Every two methods against each other, over the seeds and clients that both have.
 
-    Each entry names the method with the higher mean first. Pairs of one seed alone are counted but not tested: what a
-    different seed would change cannot be seen in them.
+    Each entry names the method with the higher mean first. Pairs of one seed alone are counted but
+    not tested: what a different seed would change cannot be seen in them.
     """
-    found: list[dict[str, Any]] = []
+    tests: list[dict[str, Any]] = []
     for names in combinations(results, 2):
         pairs = _pairs(*(results[name] for name in names))
         if not pairs:
@@ -51,7 +55,7 @@ def paired_tests(results: Mapping[str, Accuracies]) -> list[dict[str, Any]]:
         if table[:, 0].mean() < table[:, 1].mean():
             a, b, table = b, a, table[:, ::-1]
         gaps = table[:, 0] - table[:, 1]
-        found.append(
+        tests.append(
             {
                 "a": a,
                 "b": b,
@@ -63,13 +67,13 @@ def paired_tests(results: Mapping[str, Accuracies]) -> list[dict[str, Any]]:
                 "p": wilcoxon_p(gaps) if len(pairs) > 1 else None,
             }
         )
-    tested = [t for t in found if t["p"] is not None]
+    tested = [t for t in tests if t["p"] is not None]
     for test, p in zip(tested, holm([t["p"] for t in tested]), strict=True):
         test["p_holm"] = p
-    for test in found:
+    for test in tests:
         test.setdefault("p_holm", None)
         test["sentence"] = sentence(test)
-    return found
+    return tests
 
 
 def sentence(test: Mapping[str, Any]) -> str:
@@ -91,14 +95,14 @@ def sentence(test: Mapping[str, Any]) -> str:
 
 def _pairs(a: Accuracies, b: Accuracies) -> dict[int, list[tuple[float, float]]]:
     """By seed, the accuracies of the clients that have one under both methods."""
-    found = {}
+    pairs = {}
     for seed in a:
-        if seed in b and len(a[seed]) == len(b[seed]):
-            rows = [
-                (x, y)
-                for x, y in zip(a[seed], b[seed], strict=True)
-                if x is not None and y is not None
-            ]
-            if rows:
-                found[seed] = rows
-    return found
+        if seed not in b or len(a[seed]) != len(b[seed]):
+            continue
+        rows = []
+        for x, y in zip(a[seed], b[seed], strict=True):
+            if x is not None and y is not None:
+                rows.append((x, y))
+        if rows:
+            pairs[seed] = rows
+    return pairs
