@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedloom.core.errors import FedloomError
-from fedloom.models import MODELS, Split, Task, build, options, register, split
+from fedloom.models import MODELS, Split, Task, build, options, register, resnet, split
 
 torch.set_num_threads(1)
 
@@ -403,3 +403,14 @@ def test_hooks_on_parameters_are_refused() -> None:
     net[0].weight.register_hook(lambda g: g * 0)
     with pytest.raises(FedloomError, match=r"parameter '0.weight' has a hook"):
         split(net)
+
+
+@pytest.mark.parametrize(("inputs", "stride"), [(4, 2), (7, 2), (4, 1), (8, 2)])
+def test_a_shortcut_is_a_convolution_whatever_its_width(inputs: int, stride: int) -> None:
+    """Narrow ones go another way, round a kernel of torch that corrupts memory."""
+    block = resnet.BasicBlock(inputs, 16, stride)
+    x = torch.randn(3, inputs, 8, 8, generator=torch.Generator().manual_seed(0))
+    narrow = block.shortcut[0]
+    expected = functional.conv2d(x, narrow.weight, stride=stride)
+    torch.testing.assert_close(narrow(x), expected)
+    assert isinstance(narrow, resnet._Sampled) == (inputs < 8 and stride > 1)

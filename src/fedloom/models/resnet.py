@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal, get_args
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.errors import unknown
@@ -13,6 +14,24 @@ Stem = Literal["imagenet", "small"]
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
     # No bias: the batch norm that follows every convolution would cancel it.
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class _Sampled(nn.Conv2d):
+    """A 1x1 convolution with a stride, which looks only at the pixels that the stride selects.
+
+    It computes what `nn.Conv2d` does. With fewer than eight channels, the CPU kernel behind that one's
+    backward pass (torch 2.13, channels-last order) writes past its buffer and corrupts memory.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        down, right = self.stride
+        return F.conv2d(x[:, :, ::down, ::right], self.weight)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
+    if stride > 1 and inputs < 8:
+        return _Sampled(inputs, outputs, 1, stride, bias=False)
+    return _conv(inputs, outputs, 1, stride)
 
 
 class BasicBlock(nn.Module):
@@ -28,7 +47,7 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                _conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)
+                _shortcut(inputs, outputs, stride), nn.BatchNorm2d(outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:
