@@ -198,9 +198,17 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(IMAGE._entries, "checks", lambda: pair.image)
     data = pictures(tmp_path / "data", ["zero", "one", "two"], train=8, test=4)
     run(
-        "fedpact", str(data), partition="fewshot", clients=2, rounds=1, encoder="checks", model="linear",
-        out=tmp_path / "run", server_epochs=2, validation=0.0,
-    )  # fmt: skip
+        "fedpact",
+        str(data),
+        partition="fewshot",
+        clients=2,
+        rounds=1,
+        encoder="checks",
+        model="linear",
+        out=tmp_path / "run",
+        server_epochs=2,
+        validation=0.0,
+    )
     mine = pictures(tmp_path / "mine", ["one", "two"])
     found = deploy.personalise(tmp_path / "run", str(mine))
     assert found.seconds > 0 and found.train == 6

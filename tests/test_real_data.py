@@ -14,17 +14,53 @@ from fedloom.data.catalogue import locate
 
 RUNS = {
     "pacs": ["--partition", "f2dc", "--model", "resnet10", "--set", "size=32", "--set", "width=4"],
-    "digits5": ["--partition", "dif", "--set", "dif=10", "--set", "width=4", "--set", "features=16"],
+    "digits5": [
+        "--partition",
+        "dif",
+        "--set",
+        "dif=10",
+        "--set",
+        "width=4",
+        "--set",
+        "features=16",
+    ],
     "fashion_mnist": ["--partition", "pathological", "--set", "split=merged", "--model", "linear"],
-    "cifar10": ["--partition", "dirichlet", "--set", "beta=0.1", "--clients", "20", "--model", "linear"],
+    "cifar10": [
+        "--partition",
+        "dirichlet",
+        "--set",
+        "beta=0.1",
+        "--clients",
+        "20",
+        "--model",
+        "linear",
+    ],
     "ag_news": ["--partition", "dirichlet", "--set", "words=2000"],
     "amazon_reviews": ["--partition", "domains", "--set", "hidden=[16]"],
     "amazon_reviews_text": ["--partition", "domains", "--set", "words=2000"],
-    "flowers102": ["--partition", "fewshot", "--set", "size=16", "--set", "flatten=true", "--model", "linear"],
-    "office10": ["--partition", "f2dc", "--set", "size=32", "--set", "width=4", "--set", "features=16"],
+    "flowers102": [
+        "--partition",
+        "fewshot",
+        "--set",
+        "size=16",
+        "--set",
+        "flatten=true",
+        "--model",
+        "linear",
+    ],
+    "office10": [
+        "--partition",
+        "f2dc",
+        "--set",
+        "size=32",
+        "--set",
+        "width=4",
+        "--set",
+        "features=16",
+    ],
     "office_caltech_surf": ["--partition", "domains", "--model", "linear"],
     "ph2": ["--partition", "iid", "--clients", "4", "--set", "width=4", "--set", "depth=2"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RUNS)

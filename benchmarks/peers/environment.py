@@ -33,13 +33,24 @@ PEERS = {
     # torchvision, whose builds fit one build of torch each.
     "fluke": Peer(
         "fluke",
-        ("cerberus", "diskcache", "matplotlib", "numpy", "omegaconf", "pandas", "psutil", "rich", "scikit-learn",
-         "seaborn", "torchmetrics"),
+        (
+            "cerberus",
+            "diskcache",
+            "matplotlib",
+            "numpy",
+            "omegaconf",
+            "pandas",
+            "psutil",
+            "rich",
+            "scikit-learn",
+            "seaborn",
+            "torchmetrics",
+        ),
         alone=("fluke-fl",),
         version_of="fluke-fl",
     ),
     "pfllib": Peer("pfllib", ("h5py", "matplotlib", "numpy", "scikit-learn", "ujson")),
-}  # fmt: skip
+}
 
 
 class PeerError(FedloomError):

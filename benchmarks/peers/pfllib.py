@@ -36,13 +36,31 @@ def arguments(work: Work) -> Arguments:
     """The job in PFLlib's words."""
     job = work.job
     return Arguments(
-        algorithm="FedAvg", dataset="made-up", goal="speed", device="cpu", save_folder_name="items",
-        model=work.model(), num_classes=job.classes, num_clients=job.clients, batch_size=job.batch,
-        local_learning_rate=job.lr, local_epochs=1, global_rounds=job.rounds, eval_gap=1, join_ratio=1.0,
-        time_threthold=1e9, learning_rate_decay_gamma=1.0, client_drop_rate=0.0, train_slow_rate=0.0,
-        send_slow_rate=0.0, top_cnt=100, num_new_clients=0, fine_tuning_epoch_new=0, dlg_gap=100,
+        algorithm="FedAvg",
+        dataset="made-up",
+        goal="speed",
+        device="cpu",
+        save_folder_name="items",
+        model=work.model(),
+        num_classes=job.classes,
+        num_clients=job.clients,
+        batch_size=job.batch,
+        local_learning_rate=job.lr,
+        local_epochs=1,
+        global_rounds=job.rounds,
+        eval_gap=1,
+        join_ratio=1.0,
+        time_threthold=1e9,
+        learning_rate_decay_gamma=1.0,
+        client_drop_rate=0.0,
+        train_slow_rate=0.0,
+        send_slow_rate=0.0,
+        top_cnt=100,
+        num_new_clients=0,
+        fine_tuning_epoch_new=0,
+        dlg_gap=100,
         batch_num_per_client=2,
-    )  # fmt: skip
+    )
 
 
 def share_out(work: Work, place: Path) -> None:

@@ -106,8 +106,14 @@ class Goal:
         met = None
         if ratio is not None and self.bound is not None:
             met = ratio >= self.bound if self.at_least else ratio <= self.bound
-        return {"job": self.job, "what": self.title, "ratio": ratio, "bound": self.bound, "at_least": self.at_least,
-                "met": met}  # fmt: skip
+        return {
+            "job": self.job,
+            "what": self.title,
+            "ratio": ratio,
+            "bound": self.bound,
+            "at_least": self.at_least,
+            "met": met,
+        }
 
 
 PFL, FLOWER, FLUKE = ("pfl", "pfl, 2 processes"), ("Flower, 2 actors",), ("fluke",)
@@ -199,9 +205,15 @@ def environments(
 
 
 def race(
-    job: Job, chosen: Sequence[Contender], folder: Path, pythons: Mapping[str, Path], failed: Mapping[str, str],
-    repeats: int, say: Say, step: Step,
-) -> list[Row]:  # fmt: skip
+    job: Job,
+    chosen: Sequence[Contender],
+    folder: Path,
+    pythons: Mapping[str, Path],
+    failed: Mapping[str, str],
+    repeats: int,
+    say: Say,
+    step: Step,
+) -> list[Row]:
     """A row for each contender, with `error` where there is nothing to measure."""
     best: dict[str, Row] = {}
     reference: dict[str, np.ndarray] | None = None

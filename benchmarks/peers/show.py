@@ -151,8 +151,11 @@ def picture(found: Mapping[str, Any]) -> str:
             )
     steps = [s * 10.0**e for e in range(-2, 4) for s in (1, 2, 5)]
     inside = [s for s in steps if min(reached) / 2.5 <= s <= max(reached) * 2.5]
-    x = Axis("seconds of a round, in units of ours (auto)", [(math.log10(s), f"{s:g}") for s in inside],
-             (math.log10(inside[0]), math.log10(inside[-1])))  # fmt: skip
+    x = Axis(
+        "seconds of a round, in units of ours (auto)",
+        [(math.log10(s), f"{s:g}") for s in inside],
+        (math.log10(inside[0]), math.log10(inside[-1])),
+    )
     y = Axis(
         "",
         [(float(len(names) - 1 - i), name) for i, name in enumerate(names)],

@@ -49,14 +49,56 @@ class Job:
 JOBS = {
     job.name: job
     for job in (
-        Job("a", "4-layer CNN, 28x28", "cnn", (1, 28, 28), clients=20, train=300, test=60, batch=10, lr=0.01, rounds=6),
-        Job("b", "MLP, 28x28", "mlp", (1, 28, 28), clients=20, train=300, test=60, batch=10, lr=0.01, rounds=9),
-        Job("c", "linear head, 512 features", "linear", (512,), clients=50, train=100, test=20, batch=10, lr=0.01,
-            rounds=21),
-        Job("d", "ResNet-10, 32x32x3", "resnet10", (3, 32, 32), clients=10, train=40, test=20, batch=10, lr=0.01,
-            rounds=5),
+        Job(
+            "a",
+            "4-layer CNN, 28x28",
+            "cnn",
+            (1, 28, 28),
+            clients=20,
+            train=300,
+            test=60,
+            batch=10,
+            lr=0.01,
+            rounds=6,
+        ),
+        Job(
+            "b",
+            "MLP, 28x28",
+            "mlp",
+            (1, 28, 28),
+            clients=20,
+            train=300,
+            test=60,
+            batch=10,
+            lr=0.01,
+            rounds=9,
+        ),
+        Job(
+            "c",
+            "linear head, 512 features",
+            "linear",
+            (512,),
+            clients=50,
+            train=100,
+            test=20,
+            batch=10,
+            lr=0.01,
+            rounds=21,
+        ),
+        Job(
+            "d",
+            "ResNet-10, 32x32x3",
+            "resnet10",
+            (3, 32, 32),
+            clients=10,
+            train=40,
+            test=20,
+            batch=10,
+            lr=0.01,
+            rounds=5,
+        ),
     )
-}  # fmt: skip
+}
 
 
 def write(job: Job, folder: Path) -> None:

@@ -292,9 +292,16 @@ def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
         warnings.simplefilter("ignore")  # about operators of packages that are not there
         try:
             torch.onnx.export(
-                module, (x,), file, input_names=["x"], output_names=["logits"], dynamo=True, verbose=False,
-                dynamic_shapes=({0: torch.export.Dim("samples")},), external_data=False,
-            )  # fmt: skip
+                module,
+                (x,),
+                file,
+                input_names=["x"],
+                output_names=["logits"],
+                dynamo=True,
+                verbose=False,
+                dynamic_shapes=({0: torch.export.Dim("samples")},),
+                external_data=False,
+            )
         except Exception as error:  # whatever the exporter cannot do
             raise FedloomError(
                 f"this model does not go into ONNX: {str(error).strip().splitlines()[0]}"

@@ -32,9 +32,15 @@ def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
     assert code == 0
     assert "round 2/2" in out and "personal" in out
     assert {p.name for p in (tmp_path / "A").iterdir()} == {
-        "checkpoint", "config.toml", "federation.json", "metrics.jsonl", "partition.png", "report.html",
-        "summary.json", "timing.jsonl",
-    }  # fmt: skip
+        "checkpoint",
+        "config.toml",
+        "federation.json",
+        "metrics.jsonl",
+        "partition.png",
+        "report.html",
+        "summary.json",
+        "timing.jsonl",
+    }
     summary = json.loads((tmp_path / "A/summary.json").read_text())
     for name in (
         "method",
@@ -105,18 +111,39 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
     ("args", "said"),
     [
         (["run", "fedavgg"], "unknown method 'fedavgg'; did you mean 'fedavg'?"),
-        (["run", "fedavg", "--data", "digit4"], "unknown data set or path 'digit4'; did you mean 'digits4'?"),
-        (["run", "fedavg", "--partition", "dirichlett"], "unknown partition 'dirichlett'; did you mean 'dirichlet'?"),
-        (["run", "fedavg", "--model", "resnet19"], "unknown model 'resnet19'; did you mean 'resnet1"),
+        (
+            ["run", "fedavg", "--data", "digit4"],
+            "unknown data set or path 'digit4'; did you mean 'digits4'?",
+        ),
+        (
+            ["run", "fedavg", "--partition", "dirichlett"],
+            "unknown partition 'dirichlett'; did you mean 'dirichlet'?",
+        ),
+        (
+            ["run", "fedavg", "--model", "resnet19"],
+            "unknown model 'resnet19'; did you mean 'resnet1",
+        ),
         (["run", "fedavg", "--executor", "pol"], "unknown executor 'pol'; did you mean 'pool'?"),
         (["run", "fedavg", "--set", "epoch=3"], "unknown key 'epoch'; did you mean 'epochs'?"),
-        (["run", "fedprox", "--set", "hyper.nu=3"], "unknown key in [hyper] 'nu'; did you mean 'mu'?"),
+        (
+            ["run", "fedprox", "--set", "hyper.nu=3"],
+            "unknown key in [hyper] 'nu'; did you mean 'mu'?",
+        ),
         (["run", "fedprox", "--set", "mu=abc"], "mu = 'abc': input should be a valid number"),
-        (["run", "fedprox", "--set", "mu=-1"], "mu = -1: input should be greater than or equal to 0"),
+        (
+            ["run", "fedprox", "--set", "mu=-1"],
+            "mu = -1: input should be greater than or equal to 0",
+        ),
         (["run", "fedprox", "--set", "mu"], "--set wants key=value, got 'mu'"),
         (["run", "fedavg", "--set", "lr=0"], "lr = 0: input should be greater than 0"),
-        (["run", "fedavg", "--rounds", "0"], "rounds = 0: input should be greater than or equal to 1"),
-        (["run", "fedavg", "--partition", "iid", "--clients", "100000"], "cannot share 4800 training samples"),
+        (
+            ["run", "fedavg", "--rounds", "0"],
+            "rounds = 0: input should be greater than or equal to 1",
+        ),
+        (
+            ["run", "fedavg", "--partition", "iid", "--clients", "100000"],
+            "cannot share 4800 training samples",
+        ),
         (["run", "fedavg", "--partition", "dirichlet", "--set", "least=100000"], "least"),
         (["run", "fedavg", "--partition", "domains", "--clients", "3"], "4"),
         (["run", "fedavg", "--model", "mlp", "--set", "hidden=x"], "hidden"),
@@ -130,7 +157,7 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
         (["new", "FedX"], "lower-case"),
         (["new", "fedavg"], "already"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_clear_sentence(fedloom, tmp_path, args, said) -> None:
     start = time.monotonic()
     code, out, err = fedloom(*args)
@@ -204,8 +231,27 @@ def test_disk_full_leaves_the_previous_checkpoint(fedloom, tmp_path, monkeypatch
 
 
 def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
-    args = ["compare", "local", "fedavg", "fedprox", *BASE[:-2], "--seeds", "0,1", "--rounds", 1, "--set", "width=4",
-            "--set", "features=16", "--set", "fedprox.mu=0.5", "--executor", "inplace", "--out", "C"]  # fmt: skip
+    args = [
+        "compare",
+        "local",
+        "fedavg",
+        "fedprox",
+        *BASE[:-2],
+        "--seeds",
+        "0,1",
+        "--rounds",
+        1,
+        "--set",
+        "width=4",
+        "--set",
+        "features=16",
+        "--set",
+        "fedprox.mu=0.5",
+        "--executor",
+        "inplace",
+        "--out",
+        "C",
+    ]
     code, out, _ = fedloom(*args)
     assert code == 0 and "fedprox" in out and "report.html" in out
     rows = json.loads((tmp_path / "C/leaderboard.json").read_text())["rows"]

@@ -127,7 +127,7 @@ def fresh(two: Path, tmp_path: Path) -> Callable[[], Path]:
     return make
 
 
-# -- get, put, save, load ---------------------------------------------------------------------------------------
+# -- get, put, save, load -------------------------------------------------------------------------
 def test_in_memory() -> None:
     store = Store()
     assert len(store.get(0)) == 0
@@ -281,7 +281,7 @@ def test_extra_with_numbers_as_keys_is_not_taken_for_damage(tmp_path: Path) -> N
     assert found.round == 1 and found.extra == {"by client": {"2": "b", "10": "j"}}
 
 
-# -- what is in the folder --------------------------------------------------------------------------------------
+# -- what is in the folder ------------------------------------------------------------------------
 def test_two_manifests_are_kept_and_no_file_without_a_name(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for round in range(1, 8):
@@ -371,7 +371,7 @@ def test_other_files_are_left_alone(fresh: Callable[[], Path]) -> None:
     assert (folder / "notes.txt").read_text() == "mine"
 
 
-# -- damage -----------------------------------------------------------------------------------------------------
+# -- damage ---------------------------------------------------------------------------------------
 def newest(folder: Path, kind: str) -> Path:
     """The newest manifest, or a file that only it names."""
     if kind == "manifest":
@@ -555,7 +555,7 @@ def test_a_checkpoint_of_an_unknown_format_is_not_deleted(fresh: Callable[[], Pa
     assert files(folder) == before
 
 
-# -- the disk is full -------------------------------------------------------------------------------------------
+# -- the disk is full -----------------------------------------------------------------------------
 def full(monkeypatch: pytest.MonkeyPatch, call: str, after: int) -> None:
     """From now on `call` works `after` times, then there is no space."""
     owner = builtins if call == "open" else os
@@ -661,7 +661,7 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
     ] * 3 + [".json"]
 
 
-# -- how often the disk is waited for ----------------------------------------------------------------------------
+# -- how often the disk is waited for -------------------------------------------------------------
 def test_between_times_the_disk_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

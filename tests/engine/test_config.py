@@ -52,7 +52,7 @@ def again(config: Config) -> Config:
     return build(tomllib.loads(config.toml()))
 
 
-# -- build -----------------------------------------------------------------------------------------------------------
+# -- build ----------------------------------------------------------------------------------------
 def test_defaults_are_complete() -> None:
     config = build({})
     assert (config.method, config.data, config.partition, config.model) == (
@@ -166,7 +166,7 @@ def test_a_config_cannot_be_changed() -> None:
         build({}).seed = 3  # type: ignore[misc]
 
 
-# -- a method's own training -----------------------------------------------------------------------------------------
+# -- a method's own training ----------------------------------------------------------------------
 def test_a_methods_training_is_its_default(slow: type[Method]) -> None:
     training = build({"method": "slow"}).training
     assert training == Training(optimizer="adam", lr=0.001, batch=10)
@@ -200,7 +200,7 @@ def test_a_method_may_come_from_a_file(tmp_path: Path) -> None:
         build({"method": str(path)}, {"strenght": 2})
 
 
-# -- errors ----------------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("given", "changes", "said"),
     [
@@ -340,7 +340,7 @@ def test_a_method_may_make_a_key_ambiguous() -> None:
         del METHODS._entries["twofold"]
 
 
-# -- flags -----------------------------------------------------------------------------------------------------------
+# -- flags ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("item", "key", "value"),
     [
@@ -404,7 +404,7 @@ def test_keywords_are_flags() -> None:
         assert not inspect.ismodule(getattr(fedloom, name)), name
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize(
     "changes",
@@ -514,7 +514,7 @@ def test_read_says_what_is_wrong(tmp_path: Path) -> None:
         read(path)
 
 
-# -- hash ------------------------------------------------------------------------------------------------------------
+# -- hash -----------------------------------------------------------------------------------------
 BASE: dict[str, Any] = {"method": "fedprox", "partition": "dirichlet"}
 
 

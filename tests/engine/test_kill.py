@@ -12,8 +12,25 @@ import time
 from pathlib import Path
 
 KILLS = 20
-RUN = ["run", "scaffold", "--clients", "8", "--rounds", "16", "--set", "width=4", "--set", "features=16",
-       "--set", "ratio=0.5", "--set", "limit_train=30", "--set", "limit_test=10", "--quiet"]  # fmt: skip
+RUN = [
+    "run",
+    "scaffold",
+    "--clients",
+    "8",
+    "--rounds",
+    "16",
+    "--set",
+    "width=4",
+    "--set",
+    "features=16",
+    "--set",
+    "ratio=0.5",
+    "--set",
+    "limit_train=30",
+    "--set",
+    "limit_test=10",
+    "--quiet",
+]
 
 # One parent that has imported everything forks a child per attempt, so that kills fall into the run, not into imports.
 PARENT = """

@@ -122,8 +122,27 @@ def test_a_network_that_is_built_for_the_run_depends_on_the_seed_only() -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedloom", "run", "fedavg", "--clients", "4", "--rounds", "500", "--out", "A",
-               "--set", "width=4", "--set", "features=16", "--set", "steps=1", "--executor", "pool"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "fedloom",
+        "run",
+        "fedavg",
+        "--clients",
+        "4",
+        "--rounds",
+        "500",
+        "--out",
+        "A",
+        "--set",
+        "width=4",
+        "--set",
+        "features=16",
+        "--set",
+        "steps=1",
+        "--executor",
+        "pool",
+    ]
     # Shells have what they start in the background ignore Ctrl-C, and children inherit that from the tests.
     heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
     run = subprocess.Popen(

@@ -45,7 +45,7 @@ def cohorts(schedule: Schedule, worker: ClientWorker, rounds: int) -> list[list[
     return [schedule.cohort(round, worker)[0] for round in range(1, rounds + 1)]
 
 
-# -- participation ---------------------------------------------------------------------------------------------------
+# -- participation --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("ratio", "count"),
     [(1.0, 20), (0.5, 10), (0.1, 2), (0.3, 6), (0.99, 19), (0.55, 11), (0.05, 1), (0.001, 1)],
@@ -146,7 +146,7 @@ def test_nobody_has_data(sizes: tuple[int, ...]) -> None:
         Schedule().cohort(1, place(*sizes))
 
 
-# -- dropouts and stragglers -----------------------------------------------------------------------------------------
+# -- dropouts and stragglers ----------------------------------------------------------------------
 def test_dropouts_and_stragglers_by_rate() -> None:
     schedule = Schedule(ratio=0.5, dropouts=0.3, stragglers=0.2, straggler_work=0.25)
     rounds, lost_in_all, slow_in_all, both = 1000, 0, 0, 0
@@ -199,7 +199,7 @@ def test_rounds_may_be_text_as_in_a_settings_file() -> None:
     assert Schedule(dropouts={"3": [0, 1]}).dropouts == {3: [0, 1]}
 
 
-# -- evaluation and stopping -----------------------------------------------------------------------------------------
+# -- evaluation and stopping ----------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("rounds", "every", "evaluated"),
     [
@@ -248,7 +248,7 @@ def test_patience_looks_at_the_personal_model() -> None:
     assert not Schedule(patience=1).exhausted(falling)
 
 
-# -- settings --------------------------------------------------------------------------------------------------------
+# -- settings -------------------------------------------------------------------------------------
 def test_the_range_must_be_ordered() -> None:
     with pytest.raises(ValidationError, match=r"ratio_max = 0\.2 must not be below ratio = 0\.5"):
         Schedule(ratio=0.5, ratio_max=0.2)

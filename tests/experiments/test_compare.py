@@ -70,7 +70,7 @@ def steady(board: dict) -> dict:
     }
 
 
-# -- what is run ------------------------------------------------------------------------------------------------------
+# -- what is run ----------------------------------------------------------------------------------
 def test_everything_is_named_once_and_the_references_are_always_there() -> None:
     assert with_references(["fedper", "local", "fedper"]) == ["fedper", "local", "fedavg"]
     configs = tiny(["local", "fedavg", "local"], [1, 0, 1])
@@ -114,7 +114,7 @@ def test_wrong_settings_point_to_the_right_ones(changes: dict, said: str) -> Non
     assert said in str(error.value)
 
 
-# -- reuse ------------------------------------------------------------------------------------------------------------
+# -- reuse ----------------------------------------------------------------------------------------
 def test_the_folder_changes_with_whatever_matters_and_with_nothing_else(tmp_path: Path) -> None:
     def folder(method: str = "fedprox", given: dict | None = None, **changes: object) -> str:
         return folder_of(
@@ -124,12 +124,29 @@ def test_the_folder_changes_with_whatever_matters_and_with_nothing_else(tmp_path
     first = folder()
     assert first == folder(executor="pool", workers=3, checkpoint_every=2, data_root="elsewhere")
     changed = [
-        folder("fedavg"), folder(given={"clients": 9}), folder(given={"partition": "iid"}), folder(given={"seed": 1}),
-        folder(given={"data": "pacs"}), folder(norm=True),
-        folder(mu=0.5), folder(lr=0.1), folder(batch=8), folder(epochs=2), folder(momentum=0.5), folder(rounds=3),
-        folder(ratio=0.5), folder(eval_every=2), folder(dropouts=0.1), folder(validation=0.2), folder(split="merged"),
-        folder(size=16), folder(label_noise=0.1), folder(width=8), folder(features=8), folder(augment=["flip"]),
-    ]  # fmt: skip
+        folder("fedavg"),
+        folder(given={"clients": 9}),
+        folder(given={"partition": "iid"}),
+        folder(given={"seed": 1}),
+        folder(given={"data": "pacs"}),
+        folder(norm=True),
+        folder(mu=0.5),
+        folder(lr=0.1),
+        folder(batch=8),
+        folder(epochs=2),
+        folder(momentum=0.5),
+        folder(rounds=3),
+        folder(ratio=0.5),
+        folder(eval_every=2),
+        folder(dropouts=0.1),
+        folder(validation=0.2),
+        folder(split="merged"),
+        folder(size=16),
+        folder(label_noise=0.1),
+        folder(width=8),
+        folder(features=8),
+        folder(augment=["flip"]),
+    ]
     assert len({first, *changed}) == 23
 
 
@@ -164,7 +181,7 @@ def test_a_folder_of_an_older_format_says_so_before_anything_is_run(
     assert run_config(configs[1], out=old, fresh=True).finished  # as the sentence advises
 
 
-# -- a whole comparison -----------------------------------------------------------------------------------------------
+# -- a whole comparison ---------------------------------------------------------------------------
 def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
     configs = tiny(with_references(["fedprox"]), [0, 1], **{"fedprox.mu": 0.5})
     board = compare(configs, tmp_path, watch, "made up")
@@ -259,9 +276,30 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path, fedl
     """A real kill, while the third of four runs is under way."""
 
     def command(out: str) -> list[str]:
-        return ["compare", "local", "fedavg", "--clients", "4", "--rounds", "4",
-                "--seeds", "0,1", "--set", "width=4", "--set", "features=16", "--set", "limit_train=20",
-                "--set", "limit_test=10", "--executor", "inplace", "--quiet", "--out", str(tmp_path / out)]  # fmt: skip
+        return [
+            "compare",
+            "local",
+            "fedavg",
+            "--clients",
+            "4",
+            "--rounds",
+            "4",
+            "--seeds",
+            "0,1",
+            "--set",
+            "width=4",
+            "--set",
+            "features=16",
+            "--set",
+            "limit_train=20",
+            "--set",
+            "limit_test=10",
+            "--executor",
+            "inplace",
+            "--quiet",
+            "--out",
+            str(tmp_path / out),
+        ]
 
     killed = subprocess.Popen([sys.executable, "-m", "fedloom", *command("killed")])
     for _ in range(6000):
@@ -283,7 +321,7 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path, fedl
     assert len(stamps) == 2 and all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- figures --------------------------------------------------------------------------------------
 def made_up(method: str, seed: int, curve: list[float]) -> Cell:
     """A finished run with this accuracy after each round, and 1 MB each way and 2 seconds a round."""
     from fedloom.metrics.summary import summarise_run
@@ -291,14 +329,31 @@ def made_up(method: str, seed: int, curve: list[float]) -> Cell:
     config = build({**GIVEN, "method": method, "seed": seed}, {"rounds": len(curve)})
     metrics = []
     for i, value in enumerate(curve, start=1):
-        found = {"accuracy_mean": value, "accuracy_weighted": value, "accuracy_std": 0.0, "worst_client": value,
-                 "domains": {"d": value}, "domain_avg": value, "domain_std": None, "sigma_type": None,
-                 "sigma_client": 0.0}  # fmt: skip
-        metrics.append({
-            "round": i, "participants": 2, "lost": [], "bytes_total": {"up": i * 10**6, "down": i * 10**6},
-            "personal": found, "before": found, "after": found, "common": None,
-            "validation": {"personal": value, "common": None}, "clients": {"before": [value] * 2, "after": [value] * 2},
-        })  # fmt: skip
+        found = {
+            "accuracy_mean": value,
+            "accuracy_weighted": value,
+            "accuracy_std": 0.0,
+            "worst_client": value,
+            "domains": {"d": value},
+            "domain_avg": value,
+            "domain_std": None,
+            "sigma_type": None,
+            "sigma_client": 0.0,
+        }
+        metrics.append(
+            {
+                "round": i,
+                "participants": 2,
+                "lost": [],
+                "bytes_total": {"up": i * 10**6, "down": i * 10**6},
+                "personal": found,
+                "before": found,
+                "after": found,
+                "common": None,
+                "validation": {"personal": value, "common": None},
+                "clients": {"before": [value] * 2, "after": [value] * 2},
+            }
+        )
     timing = [{"round": i, "seconds": 2.0, "peak_rss_mb": 1.0} for i in range(1, len(curve) + 1)]
     summary = {
         **summarise_run(metrics, timing),
@@ -362,8 +417,16 @@ def test_the_table_fits_80_columns(
     ]
     board = leaderboard(cells, "t")
     for row in board["rows"]:  # the widest figures there may be
-        row |= {"personal": 1.0, "personal_std": 0.123, "common": 1.0, "common_std": 0.123, "better_than_local": 1.0,
-                "gain_over_local": -0.123, "bytes_up_per_round": 1234.5e6, "seconds": 86400.0}  # fmt: skip
+        row |= {
+            "personal": 1.0,
+            "personal_std": 0.123,
+            "common": 1.0,
+            "common_std": 0.123,
+            "better_than_local": 1.0,
+            "gain_over_local": -0.123,
+            "bytes_up_per_round": 1234.5e6,
+            "seconds": 86400.0,
+        }
     cli._print_leaderboard(board, Path("C"))
     out = capsys.readouterr().out
     lines = out.split("report:")[0].splitlines()

@@ -177,8 +177,13 @@ def test_a_table_is_measured_and_says_what_is_not(
     )
     assert second["rows"][1]["paper"] == ["21.00"]
     text = (tmp_path / "R/table.md").read_text()
-    for said in ("- smaller images", "- schedule.rounds = 2 (paper: 100)", "- network.width = 4 (paper: 32)",
-                 "not run: method not available", "Ours: 4 clients with 4800 training samples."):  # fmt: skip
+    for said in (
+        "- smaller images",
+        "- schedule.rounds = 2 (paper: 100)",
+        "- network.width = 4 (paper: 32)",
+        "not run: method not available",
+        "Ours: 4 clients with 4800 training samples.",
+    ):
         assert said in text, text
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "R").glob("*/metrics.jsonl")}
     assert len(stamps) == 2 and reproduce("made-1", "mini", tmp_path / "R", watch) == board

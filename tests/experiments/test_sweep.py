@@ -29,9 +29,13 @@ def test_a_grid_is_parsed_and_crossed() -> None:
 
 @pytest.mark.parametrize(
     ("items", "said"),
-    [(["mu"], "--grid wants key=value"), (["mu="], "--grid wants key=value"), ([], "at least one --grid"),
-     (["mu=1", "mu=2"], "'mu' twice")],
-)  # fmt: skip
+    [
+        (["mu"], "--grid wants key=value"),
+        (["mu="], "--grid wants key=value"),
+        ([], "at least one --grid"),
+        (["mu=1", "mu=2"], "'mu' twice"),
+    ],
+)
 def test_bad_grids(items: list[str], said: str) -> None:
     with pytest.raises(FedloomError, match=said):
         parse_grid(items)

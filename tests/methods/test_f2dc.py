@@ -23,7 +23,7 @@ from fedloom.testing import small_world
 from fedloom.testing.small_world import federation, network, trace, watched
 
 
-# -- domain-aware weights -------------------------------------------------------------------------------------------
+# -- domain-aware weights -------------------------------------------------------------------------
 def weighed(n: list[int], q: int, classes: int) -> tuple[list[float], list[float]]:
     sizes = torch.tensor(n)
     gap = discrepancy(sizes[:, None].expand(-1, classes), q)
@@ -110,7 +110,7 @@ def test_how_many_domains_can_be_said() -> None:
     )
 
 
-# -- the modules ----------------------------------------------------------------------------------------------------
+# -- the modules ----------------------------------------------------------------------------------
 def test_f2dc_is_fedavg_with_both(tmp_path: Path) -> None:
     whole, parts = (make(n) for n in ("f2dc", "fedavg+dfdc+daa"))
     ours, theirs = trace(whole), trace(parts, trained_as=whole)

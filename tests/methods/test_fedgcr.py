@@ -96,7 +96,7 @@ def after(where: ClientWorker, rounds: int) -> tuple[Payload, dict[int, Payload]
     return server, states
 
 
-# -- what travels ---------------------------------------------------------------------------------------------------
+# -- what travels ---------------------------------------------------------------------------------
 def test_what_a_client_sends(tiny_vit: VIT) -> None:
     """ViT-B's width: prompts, GC-Net and head for ten classes, the description and one number."""
     folder = tiny_vit(
@@ -126,7 +126,7 @@ def test_clusters_come_down_once_there_are_any(tiny_vit: VIT) -> None:
     assert torch.equal(states[2].tensor("prompt"), server.tensor("type_points")[2])
 
 
-# -- the local objective --------------------------------------------------------------------------------------------
+# -- the local objective --------------------------------------------------------------------------
 def test_the_first_round_is_cross_entropy_alone(tiny_vit: VIT) -> None:
     where = worker(encoded(tiny_vit()))
     server, states = after(where, 1)
@@ -201,7 +201,7 @@ def test_described_by_some_batches_of_the_received_model(tiny_vit: VIT) -> None:
     assert torch.allclose(server.tensor("type_points")[0], wanted, atol=1e-6)
 
 
-# -- the server -----------------------------------------------------------------------------------------------------
+# -- the server -----------------------------------------------------------------------------------
 def test_weights_in_a_round() -> None:
     """Two types that are far apart; the second round's weights by hand from what the server noted."""
     method = make("fedavg+fedgr", {"types": 2})
@@ -246,7 +246,7 @@ def test_losses_may_be_coarse() -> None:
     assert made.noted(0.7, 2) == 100 / 142 and made.noted(1000.0, 2) == 100.0
 
 
-# -- clients as they come -------------------------------------------------------------------------------------------
+# -- clients as they come -------------------------------------------------------------------------
 def test_fewer_clients_than_types() -> None:
     with pytest.warns(UserWarning, match="so 9 types become 4"):
         seen = trace(make("fedgcr", {"types": 9}), rounds=2)
@@ -289,7 +289,7 @@ def test_a_client_with_six_samples_on_prompts(tiny_vit: VIT) -> None:
     assert run.summary["clustering"]["last"] == run.metrics[-1]["clustering"] <= 1
 
 
-# -- prompts --------------------------------------------------------------------------------------------------------
+# -- prompts --------------------------------------------------------------------------------------
 def test_types_are_found_by_prompts(tiny_vit: VIT) -> None:
     world = pictures(
         ((12, "dark"), (6, "dark"), (9, "bright"), (7, "bright"), (12, "loud"), (8, "loud"))

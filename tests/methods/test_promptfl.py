@@ -82,8 +82,16 @@ def worker(folder: Path) -> ClientWorker:
     x = F.normalize(
         torch.randn(3, 12, generator=rng)[y] + 0.3 * torch.randn(30, 12, generator=rng), dim=1
     )
-    data = Dataset("pets", x, y, torch.zeros(30, dtype=torch.int64), torch.zeros(30, dtype=torch.bool),
-                   ("cat", "dog", "car"), ("all",), encoder=f"clip:{folder}")  # fmt: skip
+    data = Dataset(
+        "pets",
+        x,
+        y,
+        torch.zeros(30, dtype=torch.int64),
+        torch.zeros(30, dtype=torch.bool),
+        ("cat", "dog", "car"),
+        ("all",),
+        encoder=f"clip:{folder}",
+    )
     none = np.arange(0)
     world = Federation(
         data, (Client(np.arange(15), none, none), Client(np.arange(15, 30), none, none))

@@ -186,9 +186,9 @@ def test_method_files_are_short() -> None:
         tree = ast.parse(file.read_text())
         skipped = set()
         for node in ast.walk(tree):
-            if isinstance(
-                node, (ast.Module, ast.ClassDef, ast.FunctionDef)
-            ) and ast.get_docstring(node):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+                node
+            ):
                 skipped |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
             if isinstance(node, ast.ClassDef):
                 for statement in node.body:

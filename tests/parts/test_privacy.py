@@ -85,9 +85,21 @@ def test_epsilon_is_safe_and_near_the_exact_one() -> None:
 def test_a_run_states_epsilon_for_each_client(tmp_path) -> None:
     pytest.importorskip("dp_accounting", reason="needs the extra privacy")
     made = fedloom.run(
-        "fedpcl", partition="pathological", clients=4, model="projection", rounds=3, eval_every=3, flatten=True, size=8,
-        limit_train=6, classes_per_client=5, perturb="dp", spread=20.0, dropouts={2: [1]}, out=tmp_path / "R",
-    )  # fmt: skip
+        "fedpcl",
+        partition="pathological",
+        clients=4,
+        model="projection",
+        rounds=3,
+        eval_every=3,
+        flatten=True,
+        size=8,
+        limit_train=6,
+        classes_per_client=5,
+        perturb="dp",
+        spread=20.0,
+        dropouts={2: [1]},
+        out=tmp_path / "R",
+    )
     told = made.summary["privacy"]
     owned = [sum(n > 0 for n in c["counts"]) for c in made.federation["clients"]]
     assert told["releases"] == [3 * owned[0], 2 * owned[1], 3 * owned[2], 3 * owned[3]]

@@ -81,7 +81,11 @@ def test_nonsense_is_named() -> None:
 def test_a_federation_without_an_encoder_is_told_what_to_do() -> None:
     zero = make("zeroshot")
     worker = ClientWorker(
-        zero, small_world.federation(), small_world.network(), small_world.place(zero).training, seed=0
+        zero,
+        small_world.federation(),
+        small_world.network(),
+        small_world.place(zero).training,
+        seed=0,
     )
     with pytest.raises(FedloomError, match=r"zeroshot .* --encoder lite-clip"):
         zero.init(worker)

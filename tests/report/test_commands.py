@@ -172,7 +172,7 @@ def test_latex_is_escaped() -> None:
     assert escape("a_b & 50% \u03c3 {x}\\") == r"a\_b \& 50\% $\sigma$ \{x\}\textbackslash{}"
 
 
-# -- dash -------------------------------------------------------------------------------------------------------------
+# -- dash -----------------------------------------------------------------------------------------
 @pytest.fixture
 def server(runs: Path) -> Iterator[Dash]:
     made = Dash(runs, 0)

@@ -184,8 +184,15 @@ class Deployment:
     def link(self, name: str = "superlink") -> subprocess.Popen[bytes]:
         """The server, ready to be talked to."""
         certs = self.root / "certs"
-        secure = ["--ssl-ca-certfile", str(certs / "ca.crt"), "--ssl-certfile", str(certs / "server.crt"),
-                  "--ssl-keyfile", str(certs / "server.key"), "--enable-supernode-auth"]  # fmt: skip
+        secure = [
+            "--ssl-ca-certfile",
+            str(certs / "ca.crt"),
+            "--ssl-certfile",
+            str(certs / "server.crt"),
+            "--ssl-keyfile",
+            str(certs / "server.key"),
+            "--enable-supernode-auth",
+        ]
         process = self.start(
             name, "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database",
             str(self.root / "state.db"), "--disable-runtime-dependency-installation",
@@ -199,9 +206,18 @@ class Deployment:
         port = free_port()
         self.short = tempfile.mkdtemp(prefix="ray-")  # names of sockets may not be long
         self.start(
-            "ray", "ray", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2",
-            "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={self.short}", "--block",
-        )  # fmt: skip
+            "ray",
+            "ray",
+            "start",
+            "--head",
+            "--node-ip-address=127.0.0.1",
+            f"--port={port}",
+            "--num-cpus=2",
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+            f"--temp-dir={self.short}",
+            "--block",
+        )
         self.until(lambda: "Ray runtime started" in self.said("ray"), 120, "Ray")
         return port
 
@@ -220,15 +236,26 @@ class Deployment:
     ) -> Any:
         """ClientWorker k."""
         certs = self.root / "certs"
-        secure = ["--root-certificates", str(certs / "ca.crt"),
-                  "--auth-supernode-private-key", str(certs / f"site-{k if key is None else key}")]  # fmt: skip
+        secure = [
+            "--root-certificates",
+            str(certs / "ca.crt"),
+            "--auth-supernode-private-key",
+            str(certs / f"site-{k if key is None else key}"),
+        ]
         node_config = (
             f'partition-id={k} num-partitions=3 state="{self.root / f"site-{k}"}" {config}'
         )
         return self.start(
-            name or f"site-{k}", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port",
-            str(free_port()), "--node-config", node_config, *(["--insecure"] if plain else secure),
-        )  # fmt: skip
+            name or f"site-{k}",
+            "flower-supernode",
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--port",
+            str(free_port()),
+            "--node-config",
+            node_config,
+            *(["--insecure"] if plain else secure),
+        )
 
     def again(self, k: int, seconds: float) -> None:
         """ClientWorker k after its end: started until the SuperLink lets it in, as a service manager would. While the SuperLink

@@ -91,8 +91,15 @@ def test_commands(tmp_path: Path, monkeypatch) -> None:
     done = CliRunner().invoke(cli, ["flower", "certs", "certs", "--sites", "2", *hosts])
     assert done.exit_code == 0, done.output
     assert sorted(p.name for p in (tmp_path / "certs").iterdir()) == [
-        "ca.crt", "ca.key", "server.crt", "server.key", "site-0", "site-0.pub", "site-1", "site-1.pub",
-    ]  # fmt: skip
+        "ca.crt",
+        "ca.key",
+        "server.crt",
+        "server.key",
+        "site-0",
+        "site-0.pub",
+        "site-1",
+        "site-1.pub",
+    ]
     private = [p for p in (tmp_path / "certs").iterdir() if p.suffix in ("", ".key")]
     assert len(private) == 4 and all(p.stat().st_mode & 0o077 == 0 for p in private)
     with pytest.raises(FedloomError, match="not empty"):

@@ -77,22 +77,39 @@ def more_right_than_there_are(reply):
 
 
 FAULTS = {
-    "NaN": (array("head.bias", numpy(lambda a: a * np.float32("nan"))), "a NaN or infinity in 'model/head.bias'"),
+    "NaN": (
+        array("head.bias", numpy(lambda a: a * np.float32("nan"))),
+        "a NaN or infinity in 'model/head.bias'",
+    ),
     "infinite": (array("head.bias", numpy(lambda a: a + np.float32("inf"))), "NaN or infinity"),
-    "wrong shape": (array("head.bias", numpy(lambda a: np.append(a, a))), r"'model/head.bias' of shape \(8,\), not"),
-    "wrong type": (array("head.bias", numpy(lambda a: a.astype(np.float64))), "as float64, not float32"),
+    "wrong shape": (
+        array("head.bias", numpy(lambda a: np.append(a, a))),
+        r"'model/head.bias' of shape \(8,\), not",
+    ),
+    "wrong type": (
+        array("head.bias", numpy(lambda a: a.astype(np.float64))),
+        "as float64, not float32",
+    ),
     "another name": (renamed, "'model/other', which fedavg does not send"),
     "a name missing": (without, "uploaded no 'model/body.0.bias'"),
     # Zeros that nobody looks at take no memory: it is refused by its length.
-    "2 GB": (array("head.bias", lambda old: Array("float32", (HUGE // 4,), "numpy.ndarray", bytes(HUGE))), "2147.5 MB"),
-    "a lie": (array("head.bias", lambda old: Array("float32", (4,), "numpy.ndarray", b"nonsense" * 5)), "but is not"),
+    "2 GB": (
+        array(
+            "head.bias", lambda old: Array("float32", (HUGE // 4,), "numpy.ndarray", bytes(HUGE))
+        ),
+        "2147.5 MB",
+    ),
+    "a lie": (
+        array("head.bias", lambda old: Array("float32", (4,), "numpy.ndarray", b"nonsense" * 5)),
+        "but is not",
+    ),
     "a scalar": (lambda r: r.content["scalars"].update(size=float("nan")), "= nan"),
     "a loss": (lambda r: r.content["metrics"].update({"loss/ce": float("nan")}), "its ce is nan"),
     "another round": (receipt, "does not come from client 1 in round 2"),
     "impossible score": (more_right_than_there_are, "13 of 12"),
     "no content": (lambda r: setattr(r, "content", RecordDict()), "does not come from client"),
     "an exception": (fails, "disk is full"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -124,8 +141,10 @@ def test_private_states_stay_with_the_last_accepted_round(name: str, how: str, w
         return how if last and message.metadata.dst_node_id == 100 + BAD and how != "NaN" else None
 
     def poisoned(reply):
-        arrays = {n: Array((a.numpy() * np.float32("nan")).astype(a.dtype)) if "float" in a.dtype else a
-                  for n, a in reply.content["payload"].items()}  # fmt: skip
+        arrays = {
+            n: Array((a.numpy() * np.float32("nan")).astype(a.dtype)) if "float" in a.dtype else a
+            for n, a in reply.content["payload"].items()
+        }
         reply.content["payload"] = ArrayRecord(arrays)
 
     here = world(
@@ -226,8 +245,12 @@ def test_sites_that_come_late_and_come_back(world) -> None:
 
     here.grid.fault = move
     seen = here.run(rounds=5)
-    trained = {m["round"]: sorted(e["answered"]) for m, e in
-               zip(seen.metrics, (e for e in here.book.answers if e["kind"] == "client"), strict=True)}  # fmt: skip
+    trained = {
+        m["round"]: sorted(e["answered"])
+        for m, e in zip(
+            seen.metrics, (e for e in here.book.answers if e["kind"] == "client"), strict=True
+        )
+    }
     assert (
         trained[1] == [1, 2, 3]
         and 0 in trained[3]
@@ -240,8 +263,17 @@ def test_sites_that_come_late_and_come_back(world) -> None:
 
 def test_too_few_replies_stop_the_round(world) -> None:
     settings = Settings(timeout=0.01, wait=0, replies=3, limit_mb=5)
-    here = world(make("fedavg"), settings=settings, fault=lambda m: "lost" if m.metadata.message_type == "train" and
-                 m.metadata.group_id == "2" and m.metadata.dst_node_id > 101 else None)  # fmt: skip
+    here = world(
+        make("fedavg"),
+        settings=settings,
+        fault=lambda m: (
+            "lost"
+            if m.metadata.message_type == "train"
+            and m.metadata.group_id == "2"
+            and m.metadata.dst_node_id > 101
+            else None
+        ),
+    )
     with pytest.raises(TooFew, match="round 2 had 2 of the 3 uploads"):
         here.run()
 

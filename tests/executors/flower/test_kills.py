@@ -163,9 +163,15 @@ def test_faults(world, tmp_path: Path) -> None:
         print(f"{r:5}  {SCRIPT.get(r, 'none'):48} {sorted(e['answered'])!s:13} {said}")
     assert list(rounds) == list(range(1, ROUNDS + 1)), "no round is lost"
     assert {r: sorted(e["answered"]) for r, e in rounds.items()} == {
-        1: [0, 1, 2, 3], 2: [0, 2, 3], 3: [0, 2, 3], 4: [0, 2, 3], 5: [0, 2, 3], 6: [0, 1, 3], 7: [0, 1, 2, 3],
+        1: [0, 1, 2, 3],
+        2: [0, 2, 3],
+        3: [0, 2, 3],
+        4: [0, 2, 3],
+        5: [0, 2, 3],
+        6: [0, 1, 3],
+        7: [0, 1, 2, 3],
         8: [0, 1, 2, 3],
-    }  # fmt: skip
+    }
     for r, said in ((2, "NaN or infinity"), (3, "of shape"), (4, "2147.5 MB")):
         assert list(rounds[r]["refused"]) == ["1"] and said in rounds[r]["refused"]["1"]
     assert rounds[5]["silent"] == [1] and rounds[6]["silent"] == [2]
