@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import names
 from fedloom.engine import settings
-from fedloom.engine.config import build
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -40,22 +38,3 @@ def test_the_page_is_what_the_command_prints() -> None:
     assert PAGE.read_text() == settings.markdown(), (
         "run: fedloom settings --markdown > docs/settings.md"
     )
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("mu", "the method fedprox"),
-        ("beta", "the partition dirichlet"),
-        ("hidden", "'hidden' is no setting of this run; it belongs to the model mlp."),
-        ("epoch", "unknown key 'epoch'; did you mean 'epochs'?"),
-        (
-            "zzz",
-            "unknown key 'zzz'; method, partition and model have: features, norm, width; `fedloom settings`",
-        ),
-    ],
-)
-def test_a_key_that_belongs_elsewhere_says_where(key: str, said: str) -> None:
-    with pytest.raises(FedloomError) as error:
-        build({"method": "fedavg"}, {key: 1})
-    assert said in str(error.value)

@@ -36,6 +36,12 @@ def setting(
     return Field(default, description=description, json_schema_extra=extra, **checks)
 
 
+def described(cls: Any) -> dict[str, Any]:
+    """The fields of a section, a method or a plug-in; each has a default and a description."""
+    fields: dict[str, Any] = getattr(cls, "model_fields", None) or cls.__pydantic_fields__
+    return fields
+
+
 @dataclass(frozen=True)
 class Option:
     """An option of a function, such as a partition or the builder of a model."""

@@ -22,6 +22,7 @@ from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
 from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
+from .owners import owners
 from .schedule import Schedule
 
 # Settings that fedloom did not always have. At their defaults they are no part of the hash, so that
@@ -350,8 +351,6 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
 
 def _nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
     """The error for a key that this run does not have; it names who has it, or what is near."""
-    from .settings import owners  # it imports all methods, which nothing else here needs
-
     others = owners(key)
     if others:
         return FedloomError(

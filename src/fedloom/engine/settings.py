@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from .. import models
 from ..client.training import Training
 from ..core.lookup import PLUGINS, find, names, plugins
+from ..core.settings import described
 from ..data import partitions
 from ..data.catalogue import Source
 from .config import SECTIONS as TABLES
@@ -24,12 +25,6 @@ SECTIONS: dict[str, tuple[type, str]] = {
 
 
 Row = tuple[str, str, str]  # key, default, meaning
-
-
-def described(cls: Any) -> dict[str, Any]:
-    """The fields of a section, a method or a plug-in; each has a default and a description."""
-    fields: dict[str, Any] = getattr(cls, "model_fields", None) or cls.__pydantic_fields__
-    return fields
 
 
 def meaning(field: Any) -> str:
@@ -61,21 +56,6 @@ def plugin_rows(name: str) -> list[Row]:
 
 def _rows(cls: Any) -> list[Row]:
     return [(key, shown(field.default), meaning(field)) for key, field in described(cls).items()]
-
-
-def owners(key: str) -> list[str]:
-    """Who has a setting of that name: methods, plug-ins, partitions and models."""
-    owners = [f"the method {name}" for name in names() if key in described(find(name))]
-    for name in plugins():
-        if key in described(PLUGINS.find(name)):
-            owners.append(f"the plug-in {name}")
-    for name in partitions.PARTITIONS.names():
-        if key in partitions.options(name):
-            owners.append(f"the partition {name}")
-    for name in models.MODELS.names():
-        if key in models.options(name):
-            owners.append(f"the model {name}")
-    return owners
 
 
 def shown(value: Any) -> str:
