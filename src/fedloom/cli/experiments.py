@@ -63,9 +63,11 @@ SweptMethod = Annotated[
 ]
 
 # heading, column, factor, decimals, whether its spread over seeds is shown
-SHOWN = [
+Shown = tuple[str, str, float, int, bool]
+BY_VALIDATION: Shown = ("by val", "personal_best_by_validation", 100, 1, False)
+SHOWN: list[Shown] = [
     ("personal", "personal", 100, 1, True),
-    ("by val", "personal_best_by_validation", 100, 1, False),
+    BY_VALIDATION,
     ("common", "common", 100, 1, True),
     ("std", "domain_std", 100, 1, False),
     ("worst", "worst_client", 100, 1, False),
@@ -74,9 +76,10 @@ SHOWN = [
     ("MB up", "bytes_up_per_round", 1e-6, 1, False),
     ("time", "seconds", 1, 0, False),
 ]
+LEGEND_BY_VALIDATION = " (by val: in the round chosen on validation data)"
 LEGEND = (
-    "In percent. personal: mean accuracy of the clients' own models after the last round (by val: "
-    "in the round chosen on validation data); common: of the one model for all; std: spread over "
+    "In percent. personal: mean accuracy of the clients' own models after the last round"
+    f"{LEGEND_BY_VALIDATION}; common: of the one model for all; std: spread over "
     "domains; worst: worst client; better: share of clients better off than alone (local); gain: "
     "mean gain over alone, in points. MB up: all uploads of a round. time: seconds."
 )
@@ -160,8 +163,9 @@ def _parse_seeds(text: str) -> list[int]:
 
 def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
     """Print the leaderboard on a terminal of 80 columns."""
-    from ..experiments.leaderboard_text import cell, remarks, sentences
+    from ..experiments.leaderboard_text import cell, failures, remarks, sentences
 
+    columns = _columns(board)
     # A long name is folded; a figure cut short would be a wrong figure.
     table = Table(
         Column("method", overflow="fold"),
@@ -171,29 +175,67 @@ def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
         pad_edge=False,
         padding=0,
     )
-    for heading, *_ in SHOWN:
+    for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     notes = []
-    failures = []
     for row in board["rows"]:
         figures = []
-        for _, column, factor, decimals, spread in SHOWN:
+        for _, column, factor, decimals, spread in columns:
             figures.append(cell(row, column, factor, decimals, spread, gap=""))
         table.add_row(row["method"], *figures)
         if row["note"]:
             notes.append(f"{row['method']}: {row['note']}")
-        for failed in row["failed"]:
-            failures.append(f"{row['method']}, seed {failed['seed']}: {failed['error']}")
+    for reference in board["references"]:
+        blank = ["-"] * len(columns)
+        blank[_place_of_accuracy(columns)] = f"{100 * reference['value']:.1f}"
+        table.add_row(reference["name"], *blank)
     console.print(table)
-    legend = LEGEND
-    if len(board["settings"]["seeds"]) > 1:
-        legend += " ±: std over seeds; all other figures are means over seeds."
-    console.print(legend, highlight=False)
+    console.print(_legend(board), highlight=False)
     print_paragraph(notes)
     print_paragraph(remarks(board))
     print_paragraph(sentences(board))
-    print_paragraph(failures, "failed")
+    print_paragraph(failures(board), "failed")
     print_line(f"\nreport: {(out / 'report.html').resolve()}")
+
+
+def _columns(board: Mapping[str, Any]) -> list[Shown]:
+    """The columns of the table; a headline other than accuracy comes first.
+
+    It takes the place of accuracy in the round chosen on validation data, so the table stays
+    narrow.
+    """
+    from ..metrics.registry import DEFAULT, headline
+
+    metric = headline(board["settings"]["metric"])
+    if metric.name == DEFAULT:
+        return SHOWN
+    heading = metric.name.replace("_", "\n")
+    first: Shown = (heading, metric.name, metric.factor, metric.decimals, True)
+    return [first, *(column for column in SHOWN if column is not BY_VALIDATION)]
+
+
+def _place_of_accuracy(columns: Sequence[Shown]) -> int:
+    """Where the accuracy of personal models stands, with which a reference is compared."""
+    return [name for _, name, *_ in columns].index("personal")
+
+
+def _legend(board: Mapping[str, Any]) -> str:
+    """What the columns mean."""
+    from ..experiments.leaderboard_text import uncapped
+    from ..metrics.registry import DEFAULT, headline
+
+    metric = headline(board["settings"]["metric"])
+    legend = LEGEND
+    if metric.name != DEFAULT:
+        legend = legend.replace(LEGEND_BY_VALIDATION, "")
+        name = metric.name.replace("_", " ")
+        unit = "" if metric.unit == "percent" else " Not in percent."
+        legend += f" {name}: {uncapped(metric.explanation)}{unit}"
+    for reference in board["references"]:
+        legend += f" {reference['name']}: {uncapped(reference['explanation'])}"
+    if len(board["settings"]["seeds"]) > 1:
+        legend += " ±: std over seeds; all other figures are means over seeds."
+    return legend
 
 
 def print_paragraph(lines: Sequence[str], name: str = "") -> None:

@@ -117,7 +117,7 @@ def accuracy_line(record: dict[str, Any], metric: str = DEFAULT) -> str:
     for name in ("personal", "common"):
         if record.get(name):
             value = headline.shown(record[name].get(headline.key))
-            parts.append(f"{name} {value}{' %' if headline.unit == 'percent' else ''}")
+            parts.append(f"{name} {value}{headline.sign}")
     if parts and metric != DEFAULT:
         parts.insert(0, metric)
     return "  ".join(parts) or "no test samples"

@@ -97,7 +97,7 @@ def _accuracy_section(board: Mapping[str, Any]) -> list[str]:
     if len(board["settings"]["seeds"]) > 1:
         text += " ± is the std over seeds (ddof 1)."
     for reference in board["references"]:
-        text += f" {reference['label']}: {_uncapped(reference['explanation'])}"
+        text += f" {reference['label']}: {uncapped(reference['explanation'])}"
     return ["## Accuracy (%)", "", *table, "", text]
 
 
@@ -112,9 +112,9 @@ def _metrics_section(board: Mapping[str, Any]) -> list[str]:
     chosen.sort(key=lambda metric: metric.name != board["settings"]["metric"])
     columns = []
     for metric in chosen:
-        unit, factor, decimals = (" (%)", 100, 1) if metric.unit == "percent" else ("", 1, 3)
-        columns.append((f"{metric.label}{unit}", metric.name, factor, decimals))
-    texts = [f"{metric.label}: {_uncapped(metric.explanation)}" for metric in chosen]
+        unit = " (%)" if metric.unit == "percent" else ""
+        columns.append((f"{metric.label}{unit}", metric.name, metric.factor, metric.decimals))
+    texts = [f"{metric.label}: {uncapped(metric.explanation)}" for metric in chosen]
     text = "Means over clients of their own models in the last round. " + " ".join(texts)
     return ["## Other metrics", "", *_table(board["rows"], columns), "", text]
 
@@ -162,7 +162,8 @@ def failures(board: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def _uncapped(sentence: str) -> str:
+def uncapped(sentence: str) -> str:
+    """The sentence as it reads after a colon."""
     return sentence[0].lower() + sentence[1:]
 
 

@@ -30,6 +30,7 @@ Kind = Literal["classification", "segmentation"]
 Domains = Sequence[str | None]
 
 DEFAULT = "accuracy"
+PERCENT_DECIMALS = 1
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,21 @@ class Metric:
         """Whether `--metric` may name it: it says one thing about a model."""
         return self.value is not None and not self.reference and self.remark is None
 
+    @property
+    def factor(self) -> int:
+        """By what a value is multiplied before it is shown."""
+        return 100 if self.unit == "percent" else 1
+
+    @property
+    def decimals(self) -> int:
+        """How many decimals a table shows; a plain number has as much to tell as a percentage."""
+        return PERCENT_DECIMALS if self.unit == "percent" else PERCENT_DECIMALS + 2
+
+    @property
+    def sign(self) -> str:
+        """What follows a value that is shown."""
+        return " %" if self.unit == "percent" else ""
+
     def values(self, rows: np.ndarray) -> np.ndarray:
         """A number for each row, NaN where the metric is not defined."""
         if self.value is None:
@@ -161,9 +177,8 @@ class Metric:
         """A value as text, without its unit."""
         if value is None:
             return "-"
-        if self.unit == "percent":
-            return f"{100 * value:.{decimals}f}"
-        return f"{value:.{decimals + 2}f}"
+        extra = self.decimals - PERCENT_DECIMALS
+        return f"{self.factor * value:.{decimals + extra}f}"
 
     def better(self, a: float, b: float) -> bool:
         """Whether `a` is better than `b`."""
