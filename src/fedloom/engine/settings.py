@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from .. import models
 from ..client.training import Training
 from ..core.lookup import PLUGINS, find, names, plugins
-from ..core.settings import described
+from ..core.registry import Registry
+from ..core.settings import Option, described, keyword_options
 from ..data import partitions
 from ..data.catalogue import Source
 from .config import SECTIONS as TABLES
@@ -54,6 +55,23 @@ def plugin_rows(name: str) -> list[Row]:
     return _rows(PLUGINS.find(name))
 
 
+def partition_rows(name: str) -> list[Row]:
+    """The rows of a partition's options."""
+    return _option_rows(partitions.PARTITIONS.find(name).options)
+
+
+def model_rows(name: str) -> list[Row]:
+    """The rows of a model's options."""
+    return _option_rows(keyword_options(models.MODELS.find(name)))
+
+
+def _option_rows(options: Mapping[str, Option]) -> list[Row]:
+    rows = []
+    for key, option in options.items():
+        rows.append((key, shown(option.default), _choices(option.type) + option.description))
+    return rows
+
+
 def _rows(cls: Any) -> list[Row]:
     return [(key, shown(field.default), meaning(field)) for key, field in described(cls).items()]
 
@@ -76,10 +94,11 @@ def markdown() -> str:
     lines += [
         "## `[partitioning]`: who gets what",
         "",
-        *_list_options(partitions, "PARTITIONS"),
-        "",
+        *_entries(partitions.PARTITIONS, partitions),
     ]
-    lines += ["## `[network]`: options of the model", "", *_list_options(models, "MODELS"), ""]
+    lines += [*_table(_prefixed("", partitions.PARTITIONS.names(), partition_rows)), ""]
+    lines += ["## `[network]`: options of the model", "", *_entries(models.MODELS, models)]
+    lines += [*_table(_prefixed("", models.MODELS.names(), model_rows)), ""]
     lines += ["## `[hyper]`: the method's own settings", ""]
     lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
     lines += [*_table(_prefixed("", names(), method_rows)), "", "## Plug-ins", ""]
@@ -89,8 +108,8 @@ def markdown() -> str:
 
 
 _INTRO = [
-    "Every setting can be given with `--set key=value`, as a keyword of `fedloom.run`, or in a TOML",
-    "file, in the table named below. Where two sections have the same key, name the section:",
+    "Give a setting with `--set key=value`, as a keyword of `fedloom.run`, or in a TOML file, in the",
+    "table named below. Where two sections have the same key, name the section:",
     "`--set training.lr=0.1`. `fedloom settings --markdown` prints this page.",
 ]
 
@@ -112,13 +131,12 @@ def _table(rows: Iterable[Row]) -> list[str]:
     return lines
 
 
-def _list_options(room: Any, registry: str) -> list[str]:
-    """The entries of a registry of functions, with their options."""
-    lines = ["| name | options | what it does |", "|---|---|---|"]
-    for name in getattr(room, registry).names():
-        options = [f"`{key}={shown(value)}`" for key, value in room.options(name).items()]
-        lines.append(f"| `{name}` | {', '.join(options) or '-'} | {room.doc(name)} |")
-    return lines
+def _entries(registry: Registry[Any], room: Any) -> list[str]:
+    """What each entry of a registry of functions does."""
+    lines = ["| name | what it does |", "|---|---|"]
+    for name in registry.names():
+        lines.append(f"| `{name}` | {room.doc(name)} |")
+    return [*lines, ""]
 
 
 def _choices(annotation: Any) -> str:
