@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedloom.core.errors import FedloomError
-from fedloom.metrics.registry import METRICS, Answers, applying, headline, sheet
+from fedloom.metrics.registry import METRICS, Answers, applying, headline, headlines, sheet
 
 RNG = np.random.default_rng(0)
 CLASSES = 3
@@ -97,8 +97,18 @@ def test_the_headline_is_one_number_that_fits_the_data() -> None:
         headline("balanced_acuracy")
     with pytest.raises(FedloomError, match="recall cannot be the headline"):
         headline("recall")
+    with pytest.raises(FedloomError, match="unknown metric 'recal'; did you mean (?!'recall')"):
+        headline("recal")
     with pytest.raises(FedloomError, match="dice does not apply to classification"):
         sheet("classification", 2, "test", "dice")
+
+
+def test_help_lists_the_metrics_that_can_be_the_headline() -> None:
+    from fedloom.cli.options import METRICS as LISTED
+
+    assert LISTED.split(", ") == headlines()
+    aside = {name for name, metric in METRICS.items() if not metric.headline}
+    assert aside == {"majority", "one_class", "recall"}
 
 
 def test_every_metric_explains_itself() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .fairness import spreads
-from .registry import METRICS, Answers, Domains, Metric, Tally, metric
+from .registry import Answers, Domains, Tally, metric, side_metric
 
 
 def _count_right(answers: Answers) -> np.ndarray:
@@ -105,25 +105,20 @@ def macro_f1(rows: np.ndarray) -> np.ndarray:
     return _mean_where(2 * right / both, both > 0)
 
 
+@side_metric(
+    "recall",
+    "Recall by class",
+    BY_CLASS,
+    "For each class, the share of all clients' samples of it that is predicted right.",
+    per_class=True,
+)
 def recall(rows: np.ndarray) -> np.ndarray:
     """For each class, the share of its samples that is right; NaN for a class that is not there."""
     right, actual, _ = _by_class(rows)
     return right / actual
 
 
-METRICS.add(
-    "recall",
-    Metric(
-        "recall",
-        "Recall by class",
-        BY_CLASS,
-        "For each class, the share of all clients' samples of it that is predicted right.",
-        per_class=recall,
-    ),
-)
-
-
-@metric(
+@side_metric(
     "majority",
     "Majority class",
     BY_CLASS,
@@ -145,7 +140,7 @@ def _one_class_sentence(flags: np.ndarray) -> str | None:
     return f"predicts one class at {stuck} of {judged} clients"
 
 
-@metric(
+@side_metric(
     "one_class",
     "One class",
     BY_CLASS,

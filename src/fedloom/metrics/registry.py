@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core.errors import FedloomError
+from ..core.errors import FedloomError, unknown
 from ..core.registry import Registry
 
 Needs = Literal["predictions", "scores"]
@@ -101,11 +101,11 @@ Value = Callable[[np.ndarray], np.ndarray]  # rows of a tally -> a number each, 
 class Metric:
     """One figure of merit.
 
-    `value` turns rows of the tally into one number each. `per_class` turns them into one number for
-    each class; a metric with `per_class` alone cannot be the headline. `key` names the mean over
-    clients in a line of metrics. `reference` marks a figure of the data that a model should beat.
-    `remark` makes a sentence of the clients' values where there is something to point out.
-    `figures` replaces the usual figures of a line of metrics by others.
+    `value` turns rows of the tally into one number each, `per_class` into one number for each
+    class. `headline` says whether `--metric` may name it. `key` names the mean over clients in a
+    line of metrics. `reference` marks a figure of the data that a model should beat. `remark` makes
+    a sentence of the clients' values where there is something to point out. `figures` replaces the
+    usual figures of a line of metrics by others.
     """
 
     name: str
@@ -114,6 +114,7 @@ class Metric:
     explanation: str
     value: Value | None = None
     per_class: Value | None = None
+    headline: bool = True
     applies: tuple[Kind, ...] = ("classification",)
     higher: bool = True
     unit: Literal["percent", "number"] = "percent"
@@ -130,11 +131,6 @@ class Metric:
     def needs(self) -> Needs:
         """Whether the metric is made from predicted classes or from scores."""
         return self.tally.needs
-
-    @property
-    def headline(self) -> bool:
-        """Whether `--metric` may name it: it says one thing about a model."""
-        return self.value is not None and not self.reference and self.remark is None
 
     @property
     def factor(self) -> int:
@@ -193,11 +189,29 @@ METRICS: Registry[Metric] = Registry(
 def metric(
     name: str, label: str, tally: Tally, explanation: str, **options: Any
 ) -> Callable[[Value], Value]:
-    """A decorator that registers the function as the value of a metric."""
+    """A decorator that registers the function as the value of a metric that can be the headline."""
 
     def add(value: Value) -> Value:
         METRICS.add(name, Metric(name, label, tally, explanation, value=value, **options))
         return value
+
+    return add
+
+
+def side_metric(
+    name: str, label: str, tally: Tally, explanation: str, per_class: bool = False, **options: Any
+) -> Callable[[Value], Value]:
+    """A decorator for a metric that is shown but does not judge a model by one number.
+
+    The help of `--metric` lists what `metric` decorates, without an import, and so leaves these
+    out. With `per_class`, the function returns one number for each class.
+    """
+
+    def add(function: Value) -> Value:
+        role = "per_class" if per_class else "value"
+        given = {role: function, "headline": False, **options}
+        METRICS.add(name, Metric(name, label, tally, explanation, **given))
+        return function
 
     return add
 
@@ -215,6 +229,8 @@ def applying(kind: Kind) -> list[Metric]:
 
 def headline(name: str) -> Metric:
     """The metric of that name; one that does not judge a model by one number is refused."""
+    if name not in METRICS:
+        raise unknown(METRICS.kind, name, headlines())
     found = METRICS.find(name)
     if not found.headline:
         raise FedloomError(
