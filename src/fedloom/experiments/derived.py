@@ -7,7 +7,8 @@ from statistics import median
 
 from torch import Tensor
 
-from ..engine.checkpoint import Store
+from ..engine.folder import Run
+from ..engine.setup import last_checkpoint
 from .flops import flops_per_round
 from .plan import Cell, Dealer
 
@@ -24,7 +25,7 @@ def compare_prototypes(cells: Cells, reference: str) -> None:
     prototypes = {}
     for row, cell in cells:
         if cell.run:
-            prototypes[row, cell.config.seed] = _received(cell)
+            prototypes[row, cell.config.seed] = _received(cell.run)
     for row, cell in cells:
         seed = cell.config.seed
         if cell.run and row != reference and (reference, seed) in prototypes:
@@ -35,11 +36,11 @@ def compare_prototypes(cells: Cells, reference: str) -> None:
             cell.run.summary["similarity"] = dict(zip(domains, shares, strict=True))
 
 
-def _received(cell: Cell) -> Tensor:
+def _received(run: Run) -> Tensor:
     """Every client's prototypes at the end of a finished run."""
-    server = Store(cell.folder / "checkpoint").load().server
-    assert server is not None
-    return server.tensor("every")
+    checkpoint, _ = last_checkpoint(run)
+    assert checkpoint.server is not None
+    return checkpoint.server.tensor("every")
 
 
 def count_costs(cells: Cells, reference: str, dealer: Dealer) -> None:
