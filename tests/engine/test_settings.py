@@ -64,10 +64,8 @@ def test_partitions_and_models_describe_their_options_in_sentences() -> None:
 
 def test_the_page_has_the_sentences_of_partitions_and_models() -> None:
     page = settings.markdown()
-    assert (
-        f"| `dirichlet: beta` | `0.1` | {PARTITIONS.find('dirichlet').options['beta'].description} |"
-        in page
-    )
+    beta = PARTITIONS.find("dirichlet").options["beta"]
+    assert f"| `dirichlet: beta` | `0.1` | {beta.description} |" in page
     assert f"| {keyword_options(MODELS.find('cnn'))['width'].description} |" in page
 
 

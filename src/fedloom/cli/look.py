@@ -89,12 +89,13 @@ def _print_methods(rows: Iterable[dict[str, Any]]) -> None:
 def models() -> None:
     """List the networks with their options and defaults."""
     from .. import models as networks
-    from ..engine.settings import shown
+    from ..engine.settings import model_rows
 
-    table = Table("model", "options", "what it is", box=box.SIMPLE_HEAD)
+    table = Table("model", "option", "what it is", box=box.SIMPLE_HEAD)
     for name in networks.MODELS.names():
-        options = ", ".join(f"{key}={shown(v)}" for key, v in networks.options(name).items())
-        table.add_row(name, options, networks.doc(name))
+        table.add_row(name, "", escape(networks.doc(name)))
+        for key, default, meaning in model_rows(name):
+            table.add_row("", escape(f"{key}={default}"), escape(meaning))
     console.print(table)
 
 

@@ -108,8 +108,8 @@ def markdown() -> str:
 
 
 _INTRO = [
-    "Give a setting with `--set key=value`, as a keyword of `fedloom.run`, or in a TOML file, in the",
-    "table named below. Where two sections have the same key, name the section:",
+    "Give a setting with `--set key=value`, as a keyword of `fedloom.run`, or in a TOML file, in",
+    "the table named below. Where two sections have the same key, name the section:",
     "`--set training.lr=0.1`. `fedloom settings --markdown` prints this page.",
 ]
 
