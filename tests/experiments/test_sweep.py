@@ -121,3 +121,25 @@ def test_a_real_sweep_and_the_same_again(tmp_path: Path) -> None:
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/metrics.jsonl")}
     assert len(stamps) == 4 and sweep(grid, configs, tmp_path, watch, "t") == board
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
+
+
+def test_a_metric_that_falls_is_shown_and_chosen_as_such() -> None:
+    grid = {"mu": [0.0, 0.1], "lr": [0.1, 0.2], "epochs": [1, 2]}
+    losses = [1.5, 1.25, 2.0, 2.5, 0.5, 0.75, 3.0, 4.0]
+    cells = []
+    for point, loss in zip(points(grid), losses, strict=True):
+        config = build({"method": "fedprox"}, {**point, "metric": "nll"})
+        metrics = [{"validation": {"personal": value}} for value in (9.0, loss)]
+        summary = {"personal": {"nll_mean": {"best_by_validation": loss + 0.125}}}
+        cells.append(Cell(config, Path("x"), Run(config, metrics=metrics, summary=summary)))
+    board = tabulate(grid, cells, "t")
+    assert board["chosen"] == {"mu": 0.1, "lr": 0.1, "epochs": 1}
+    text = markdown(board)
+    assert "| mu | lr | epochs | validation | test | |" in text and "%" not in text
+    assert "| 0.1 | 0.1 | 1 | 0.500 | 0.625 | chosen |" in text
+    assert "Negative log-likelihood, lower is better, as a mean" in text
+    tree = ElementTree.fromstring(heat_map(board, "mu", "lr"))
+    texts = {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")}
+    # The best over epochs is the smaller loss.
+    assert {"1.250", "2.000", "0.500", "3.000"} <= texts and not {"1.500", "4.000"} & texts
+    assert "Negative log-likelihood on validation data by mu and lr" in texts

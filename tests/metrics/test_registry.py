@@ -97,7 +97,7 @@ def test_the_headline_is_one_number_that_fits_the_data() -> None:
         headline("balanced_acuracy")
     with pytest.raises(FedloomError, match="recall cannot be the headline"):
         headline("recall")
-    with pytest.raises(FedloomError, match="unknown metric 'recal'; did you mean (?!'recall')"):
+    with pytest.raises(FedloomError, match=r"unknown metric 'recal'; did you mean (?!'recall')"):
         headline("recal")
     with pytest.raises(FedloomError, match="dice does not apply to classification"):
         sheet("classification", 2, "test", "dice")

@@ -299,18 +299,17 @@ def sweep(
 
 
 def _print_sweep(board: Mapping[str, Any], out: Path) -> None:
-    from ..experiments.sweep import remark, shown
+    from ..experiments.sweep import legend, remark, shown
 
     table = Table(
         *board["grid"], "validation", "test", "", box=box.SIMPLE_HEAD, title=board["title"]
     )
     for row in board["rows"]:
         values = [str(value) for value in row["values"].values()]
-        table.add_row(*values, shown(row, "validation"), shown(row, "test"), remark(board, row))
+        figures = [shown(board, row, "validation"), shown(board, row, "test")]
+        table.add_row(*values, *figures, remark(board, row))
     console.print(table)
-    console.print(
-        "In percent. Chosen on validation data; test accuracy decides nothing.", highlight=False
-    )
+    console.print(legend(board), highlight=False)
     print_line(f"table: {(out / 'sweep.md').resolve()}")
 
 

@@ -89,8 +89,9 @@ def sweep(
 def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
     """One row per point, and the chosen one.
 
-    That has the highest validation accuracy, as the mean over seeds; of equals, the first. In
-    every run the round is chosen on validation data too, and the test accuracy is that round's.
+    That has the best validation value of the headline metric, as the mean over seeds; of equals,
+    the first. In every run the round is chosen on validation data too, and the test value is that
+    round's.
     """
     values = points(grid)
     seeds = len(cells) // len(values)
@@ -110,6 +111,7 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
             "data": config.data,
             "partition": config.partition,
             "rounds": config.schedule.rounds,
+            "metric": config.schedule.metric,
             "seeds": sorted({cell.config.seed for cell in cells}),
         },
         "grid": grid,
@@ -120,7 +122,7 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
 
 
 def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The accuracies of one point over its seeds, and the runs that failed."""
+    """The headline metric of one point over its seeds, and the runs that failed."""
     validation = []
     test = []
     failed = []
@@ -153,30 +155,42 @@ def _chosen(rows: Sequence[Mapping[str, Any]], higher: bool) -> dict[str, Any] |
 
 def markdown(board: Mapping[str, Any]) -> str:
     """The sweep as a Markdown table."""
+    metric = headline(board["settings"]["metric"])
     keys = list(board["grid"])
-    lines = [f"# {board['title']}", "", f"| {' | '.join(keys)} | validation % | test % | |"]
-    lines.append("|" + " ---: |" * (len(keys) + 2) + " --- |")
+    heads = [*keys, f"validation{metric.sign}", f"test{metric.sign}"]
+    lines = [f"# {board['title']}", "", f"| {' | '.join(heads)} | |"]
+    lines.append("|" + " ---: |" * len(heads) + " --- |")
     for row in board["rows"]:
         cells = [str(row["values"][key]) for key in keys]
-        cells += [shown(row, "validation"), shown(row, "test"), remark(board, row)]
+        cells += [shown(board, row, "validation"), shown(board, row, "test"), remark(board, row)]
         lines.append(f"| {' | '.join(cells)} |")
-    legend = (
-        "The point and, in every run, the round are chosen on validation data; test accuracy "
-        "decides nothing. Both are means over clients of their own models."
+    return "\n".join([*lines, "", legend(board)]) + "\n"
+
+
+def legend(board: Mapping[str, Any]) -> str:
+    """What the table shows, and how its point was chosen."""
+    metric = headline(board["settings"]["metric"])
+    text = metric.label
+    if metric.unit == "percent":
+        text += " in percent"
+    if not metric.higher:
+        text += ", lower is better"
+    text += (
+        ", as a mean over clients of their own models. The point and, in every run, the round are "
+        "chosen on validation data; test data decide nothing."
     )
     if len(board["settings"]["seeds"]) > 1:
-        legend = f"± is the std over seeds (ddof 1). {legend}"
-    return "\n".join([*lines, "", legend]) + "\n"
+        text += " ± is the std over seeds (ddof 1)."
+    return text
 
 
-def shown(row: Mapping[str, Any], name: str) -> str:
-    """A figure in percent with its spread."""
-    if row[name] is None:
-        return "-"
-    text = f"{100 * row[name]:.1f}"
+def shown(board: Mapping[str, Any], row: Mapping[str, Any], name: str) -> str:
+    """A figure with its spread, as the headline metric shows it."""
+    metric = headline(board["settings"]["metric"])
+    text = metric.shown(row[name])
     std = row[f"{name}_std"]
     if std is not None:
-        text += f" ± {100 * std:.1f}"
+        text += f" ± {metric.shown(std)}"
     return text
 
 
@@ -191,29 +205,32 @@ def remark(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
-    """Validation accuracy over two keys as SVG; of more keys, the best over the others' values."""
+    """The validation values over two keys as SVG; of more keys, the best over the others' values."""
+    metric = headline(board["settings"]["metric"])
     columns = board["grid"][x]
     rows = board["grid"][y]
     cells: list[list[float | None]] = [[None] * len(columns) for _ in rows]
     for point in board["rows"]:
+        value = point["validation"]
+        if value is None:
+            continue
         i = rows.index(point["values"][y])
         j = columns.index(point["values"][x])
-        value = point["validation"]
-        if value is not None and value > (cells[i][j] or 0.0):
+        best = cells[i][j]
+        if best is None or metric.better(value, best):
             cells[i][j] = value
-    values = [value for row in cells for value in row if value is not None]
+    values: list[float] = []
+    for line in cells:
+        values += [value for value in line if value is not None]
+    unit = ", %" if metric.unit == "percent" else ""
     heat = Heat(
-        title=f"validation accuracy by {x} and {y}, %",
+        title=f"{metric.label} on validation data by {x} and {y}{unit}",
         rows=[f"{y} = {value}" for value in rows],
         columns=[str(value) for value in columns],
         bands=[x] * len(columns),
         cells=cells,
         ends=(min(values, default=0.0), max(values, default=1.0)),
-        show=_percent,
+        show=metric.shown,
         of="",
     )
     return save(heat, "svg", legend=True).decode()
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
