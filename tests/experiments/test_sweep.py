@@ -68,7 +68,8 @@ def made_up(
 
 def test_the_choice_is_made_on_validation_data_only() -> None:
     grid = {"mu": [0.0, 0.1], "lr": [0.1, 0.2]}
-    # The second point has the best validation accuracy and the worst test accuracy; the fourth would be best but fails.
+    # The second point has the best validation accuracy and the worst test accuracy; the fourth
+    # would be best but fails.
     figures = [
         ([0.5, 0.6], [0.7, 0.9]),
         ([0.4, 0.8], [0.9, 0.1]),
@@ -138,8 +139,9 @@ def test_a_metric_that_falls_is_shown_and_chosen_as_such() -> None:
     assert "| mu | lr | epochs | validation | test | |" in text and "%" not in text
     assert "| 0.1 | 0.1 | 1 | 0.500 | 0.625 | chosen |" in text
     assert "Negative log-likelihood, lower is better, as a mean" in text
-    tree = ElementTree.fromstring(heat_map(board, "mu", "lr"))
+    picture = heat_map(board, "mu", "lr")
+    assert "Negative log-likelihood on validation data by mu and lr" in picture
+    tree = ElementTree.fromstring(picture)
     texts = {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")}
     # The best over epochs is the smaller loss.
     assert {"1.250", "2.000", "0.500", "3.000"} <= texts and not {"1.500", "4.000"} & texts
-    assert "Negative log-likelihood on validation data by mu and lr" in texts

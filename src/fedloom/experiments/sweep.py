@@ -205,7 +205,7 @@ def remark(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
-    """The validation values over two keys as SVG; of more keys, the best over the others' values."""
+    """Validation values over two keys as SVG; of more keys, the best over the others' values."""
     metric = headline(board["settings"]["metric"])
     columns = board["grid"][x]
     rows = board["grid"][y]
