@@ -1,4 +1,4 @@
-"""Measurements of frozen encoders: linear probes, zero-shot classification, and what the feature cache saves."""
+"""Measurements of frozen encoders: linear probes, zero-shot accuracy and the feature cache."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def measure(
     progress: Progress | None = None,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """The figures asked for: `probe`, `zero-shot`, `lite-clip`, `cache`, `prompts` or `all`. `limit`: see `probe`."""
+    """Measure the parts asked for; `probe` explains `limit`.
+
+    A part is `probe`, `zero-shot`, `lite-clip`, `cache`, `prompts` or `all`.
+    """
     parts: dict[str, Callable[[], Any]] = {
         "probe": lambda: {
             name: {e: probe(name, e, root, say, progress, limit) for e in encoders or ENCODERS}
@@ -88,8 +91,8 @@ def probe(
 ) -> dict[str, float]:
     """Test accuracy by domain of logistic regression on that domain's training part.
 
-    Features are standardised; C = 0.05, not tuned. Data sets with one domain have one figure. With a `limit`, only that
-    many training and that many test images of each class and domain are used, the first ones.
+    Features are standardised; C = 0.05, not tuned. Data sets with one domain have one figure. With
+    a `limit`, only the first that many training and test images of each class and domain are used.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -120,7 +123,7 @@ def probe(
 def zero_shot(
     name: str, root: str | None, say: Say, progress: Progress | None = None
 ) -> dict[str, float]:
-    """Test accuracy of lite-clip without training: with bare class names and with the data set's template."""
+    """Test accuracy of lite-clip without training, with bare class names and with the template."""
     data, pair = load(name, root=root), dual("lite-clip")
     assert isinstance(data.x, Tensor)
     if data.name == "cifar10":  # its test part alone: the rest would take minutes for nothing
@@ -137,7 +140,10 @@ def zero_shot(
 
 
 def choices(root: str | None, say: Say, progress: Progress | None = None) -> dict[str, float]:
-    """Zero-shot accuracy on Office-31 with lite-clip's settings, and with each of them changed; log-loss by scale."""
+    """Zero-shot accuracy on Office-31 with lite-clip's settings, and with each of them changed.
+
+    The log-loss is measured for several scales.
+    """
     data, lite, minilm = load("office31", root=root), image("efficientnet-lite0"), text("minilm")
     x = encode(data, [lite], progress=progress).x[torch.arange(len(data.y))]
     network = lite.module
@@ -185,7 +191,8 @@ def choices(root: str | None, say: Say, progress: Progress | None = None) -> dic
     for scale in (5, 10, 12, 15, 18, 25, 100):
         found[f"log-loss with scale {scale}"] = float(F.cross_entropy(scale * cosines(), data.y))
         say(
-            f"lite-clip on office31, log-loss with scale {scale}: {found[f'log-loss with scale {scale}']:.3f}"
+            f"lite-clip on office31, log-loss with scale {scale}: "
+            f"{found[f'log-loss with scale {scale}']:.3f}"
         )
     return found
 
@@ -193,11 +200,12 @@ def choices(root: str | None, say: Say, progress: Progress | None = None) -> dic
 def cached_rounds(
     name: str, encoders: Sequence[str], root: str | None, say: Say, progress: Progress | None = None
 ) -> dict[str, float]:
-    """FedAvg with a linear head, ten clients: rounds a minute on cached features, and with the encoder in every batch.
+    """Rounds a minute of FedAvg on cached features, and with the encoder in every batch.
 
-    Both train the same steps on the same batches (two per client and round, or the slow side would take hours) and
-    evaluate nothing. The heads must come out the same. That is done with the first of the encoders; for all of them
-    together, the time in which their cached features are ready once the data set is read.
+    Ten clients train a linear head. Both sides train the same steps on the same batches (two per
+    client and round, or the slow side would take hours) and evaluate nothing. The heads must come
+    out the same. Only the first of the encoders is measured in this way. For all of them together,
+    it measures how soon their cached features are ready once the data set is read.
     """
     data, encoder = load(name, root=root), image(encoders[0])
     one = encode(data, [encoder], progress=progress)
@@ -208,7 +216,8 @@ def cached_rounds(
     encode(again, [image(e) for e in encoders])
     ready = time.perf_counter() - start - read
     say(
-        f"{name}: read in {read:.2f} s, cached features of {', '.join(encoders)} ready {ready:.2f} s later"
+        f"{name}: read in {read:.2f} s, "
+        f"cached features of {', '.join(encoders)} ready {ready:.2f} s later"
     )
     rates, heads = {}, {}
     for label, of, rounds in (("cached", one, 60), ("not cached", data, 2)):
@@ -216,7 +225,8 @@ def cached_rounds(
     apart = float((heads["cached"] - heads["not cached"]).abs().max())
     ratio = rates["cached"] / rates["not cached"]
     say(
-        f"rounds a minute: {rates['cached']:.0f} cached, {rates['not cached']:.2f} with the encoder in every batch"
+        f"rounds a minute: {rates['cached']:.0f} cached, "
+        f"{rates['not cached']:.2f} with the encoder in every batch"
     )
     say(f"ratio: {ratio:.0f} (goal: at least 50); heads after 2 rounds agree to {apart:.1e}")
     return {

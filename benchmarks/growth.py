@@ -65,7 +65,7 @@ def measure(
     many: int = 100_000,
     say: Callable[[str], object] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rounds of SCAFFOLD, whose clients keep a state; each number of clients has its own process."""
+    """Rounds of SCAFFOLD, whose clients keep a state; a process for each number of clients."""
     rows: list[dict[str, Any]] = []
     for kind, clients in [*(("images", n) for n in sizes), ("vectors", many)]:
         code = f"from benchmarks.growth import _alone; _alone({kind!r}, {clients})"

@@ -1,4 +1,7 @@
-"""Your own tensors as a federation: twenty plants of two factories, few samples each, sensors of different gains."""
+"""Your own tensors as a federation: twenty plants of two factories.
+
+Each plant has few samples, and its sensors have a gain of their own.
+"""
 
 import torch
 
@@ -25,8 +28,9 @@ data = Dataset(
 )
 federation = federate(data, "domains", clients=20, seed=0, validation=0.2)
 print(federation.description)
-# With 24 training samples each, plants alone learn little; a common model learns most from all of them, one with
-# private heads less. By the accuracy on validation samples: local 57 %, fedper 67 %, fedavg 79 %.
+# With 24 training samples each, plants alone learn little. A common model learns most from all of
+# them, one with private heads less. By the accuracy on validation samples: local 57 %, fedper 67 %,
+# fedavg 79 %.
 for method in ("local", "fedper", "fedavg"):
     done = run(method, federation, model="mlp", hidden=[32], rounds=10, epochs=2)
     print(method, {d: round(v["last"], 3) for d, v in done.summary["domains"].items()})

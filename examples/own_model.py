@@ -1,8 +1,8 @@
 """Your own network: anything whose last layer is a Linear can be split into body and head.
 
-Give a function that builds it, and its first weights depend on the run's seed; a network that exists already is used
-as it is. Logits are `head(body(x))`: a network that has a body and a head of its own need not be split, but what else
-its `forward` does is not done.
+If you give a function that builds the network, its first weights depend on the run's seed; a
+network that exists already is used as it is. Logits are `head(body(x))`: a network that has a body
+and a head of its own need not be split, but anything else its `forward` does is left out.
 """
 
 from torch import nn

@@ -1,8 +1,9 @@
 """What of an image can be read from the prototypes that FedPCL's clients send?
 
-The attacker is granted more than a server has: the frozen encoder, the client's private projection, and images of the
-same kind (the test part). From these it learns to paint: ridge regression from projected features to pixels, applied to
-what was sent. Needs the extra `encoders`. Usage: python reconstruction.py [PICTURE.png]
+The attacker is granted more than a server has: the frozen encoder, the client's private projection,
+and images of the same kind (the test part). From these it learns to paint: it fits a ridge
+regression from projected features to pixels and applies it to what was sent. This needs the extra
+`encoders`. Usage: python reconstruction.py [PICTURE.png]
 """
 
 import sys
@@ -92,7 +93,8 @@ rows = {
     ),
 }
 print(
-    f"client {CLIENT} ({world.clients[CLIENT].domain}), {len(y)} images, accuracy {100 * run.clients[CLIENT]:.0f} %"
+    f"client {CLIENT} ({world.clients[CLIENT].domain}), {len(y)} images, "
+    f"accuracy {100 * run.clients[CLIENT]:.0f} %"
 )
 print("| picture | correlation with the image | with the mean of the images |\n|---|---:|---:|")
 for name, row in rows.items():

@@ -62,7 +62,7 @@ class _Add(nn.Module):
 
 
 class Parabolas:
-    """Client k's loss is curvature_k / 2 * (w + b - a_k)^2, on n_k equal samples, one batch each."""
+    """Client k's loss is curvature_k / 2 * (w + b - a_k)^2 on n_k equal samples, a batch each."""
 
     def __init__(self, a: list[float], n: list[int], curvature: list[float] | None = None) -> None:
         curves = curvature or [1.0] * len(a)
@@ -113,7 +113,7 @@ class Parabolas:
 
 @pytest.fixture
 def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
-    """Worlds in which the cross-entropy is a parabola, so that every number can be worked out by hand."""
+    """Worlds where the cross-entropy is a parabola, so that every number can be found by hand."""
 
     def parabola(logits: Tensor, y: Tensor) -> Tensor:
         return (logits[:, 1] / 2 * (logits[:, 0] - y) ** 2).mean()
@@ -124,7 +124,7 @@ def parabolas(monkeypatch: pytest.MonkeyPatch) -> type[Parabolas]:
 
 @pytest.fixture(scope="session")
 def tiny_vit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The folder of a small ViT with random weights; options change its config. For 32x32 images by default."""
+    """The folder of a small random ViT, for 32x32 images by default; options change its config."""
     transformers = pytest.importorskip(
         "transformers", reason="the extra 'encoders' is not installed"
     )
@@ -156,7 +156,10 @@ def tiny_vit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def place() -> Callable[..., ClientWorker]:
-    """A worker in the small world of the contract: BatchNorm and dropout, four clients, three classes and a fourth."""
+    """A worker in the contract's small world, which has BatchNorm and dropout.
+
+    The world has four clients, three classes, and a fourth class that no client has.
+    """
 
     def make(method: Method, data: Federation | None = None, **training: object) -> ClientWorker:
         settings = Training.model_validate({**method.traits.training, "batch": 8, **training})

@@ -1,4 +1,4 @@
-"""The house stands: rooms depend downwards only, nothing lies in the hallway, no room is too large to read."""
+"""The house stands: rooms depend downwards only, the hallway is empty, no room is too large."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedloom"
 
-# The rooms, lowest first. A module may import from its own room and from rooms below it; the longest
-# prefix counts, so that Flower's server, which runs the engine, stands above the other executors.
+# The rooms, lowest first. A module may import from its own room and from rooms below it; the
+# longest prefix counts, so that Flower's server, which runs the engine, stands above the other
+# executors.
 ROOMS = (
     "core",
     "metrics",
@@ -36,7 +37,7 @@ LARGEST_FIT = 150
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name without `fedloom.`; packages by their own name."""
+    """Every module of the package by its dotted name without `fedloom.`; packages by theirs."""
     named = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -50,7 +51,7 @@ MODULES = modules()
 
 
 def base_of(name: str, path: Path, node: ast.ImportFrom) -> str | None:
-    """The module that a `from ... import` names, without `fedloom.`; None if it is not of this package."""
+    """The module that a `from ... import` names, without `fedloom.`; None for other packages."""
     if node.level == 0:
         module = node.module or ""
         if module == "fedloom":
@@ -113,7 +114,7 @@ def test_imports_point_downwards() -> None:
 
 
 def test_there_is_no_import_cycle() -> None:
-    """Modules that import nothing, or that nobody imports, are taken away until only cycles are left."""
+    """Remove modules that import nothing or that nobody imports; only cycles are left."""
     left = {name: set(wanted) & set(MODULES) for name, wanted in GRAPH.items()}
     while True:
         imported = set().union(*left.values())

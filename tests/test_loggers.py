@@ -1,4 +1,4 @@
-"""Logging to TensorBoard and MLflow for real: what they wrote is read back with their own readers."""
+"""Real logging to TensorBoard and MLflow, read back with their own readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers' settings on real data, end to end, with small models. Skipped where the data are not at hand."""
+"""The papers' settings on real data, end to end, with small models; skipped without the data."""
 
 from __future__ import annotations
 

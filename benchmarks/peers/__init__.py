@@ -1,1 +1,4 @@
-"""Ours beside other libraries on the same work: same model, data, batches and rounds, each in a process of its own."""
+"""Compare fedloom with other libraries on the same work, each in its own process.
+
+Model, data, batches and rounds are the same for all of them.
+"""

@@ -23,13 +23,17 @@ def race(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Measure, write `speed.json`, `speed.md` and `speed.svg`, and show the tables; exit code 1 if somebody failed."""
+    """Measure, write `speed.json`, `speed.md` and `speed.svg`, and show the tables.
+
+    The exit code is 1 if a contender failed.
+    """
 
     def say(text: str) -> None:
         if not as_json:
             console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    # Drawn when something has happened, not by a clock: a thread that draws would take time from what is measured.
+    # The bar is drawn when something has happened, not by a clock: a thread that draws would take
+    # time from what is measured.
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
         *columns, console=console, transient=True, auto_refresh=False, disable=as_json

@@ -1,4 +1,4 @@
-"""Peers are installed from the package index, each into an environment of its own, kept in the cache folder."""
+"""Install each peer from the package index into its own environment in the cache folder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Peer:
 PEERS = {
     "flower": Peer("flower", ("flwr[simulation]",), version_of="flwr"),
     "pfl": Peer("pfl", ("pfl",), version_of="pfl"),
-    # Of what fluke asks for, only what its engine imports: not what its loggers and named data sets need, among them
-    # torchvision, whose builds fit one build of torch each.
+    # Of what fluke asks for, this is only what its engine imports. Its loggers and named data sets
+    # need more, among it torchvision, each build of which fits one build of torch.
     "fluke": Peer(
         "fluke",
         (

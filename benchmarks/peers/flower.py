@@ -1,6 +1,7 @@
-"""The same work by Flower's simulation: a Ray actor per worker, the common model evaluated by the server.
+"""The same work by Flower's simulation, with a Ray actor per worker.
 
-Weights travel as Flower's arrays; each actor keeps one model and reads the data once.
+The server evaluates the common model. Weights travel as Flower's arrays; each actor keeps one model
+and reads the data once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The same work by `fluke`, which is one process. Its loader is given the round's order in place of one it draws."""
+"""The same work by `fluke`, which is one process.
+
+Its loader is given the round's order in place of one it draws.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Ordered(FastDataLoader):
 
 
 class Rounds(FederationObserver):
-    """Tells the clock of every evaluation of the common model, but for the one after the last round."""
+    """Tells the clock about every evaluation of the common model except the final one."""
 
     def __init__(self, clock: Clock, rounds: int) -> None:
         self.clock, self.rounds = clock, rounds

@@ -70,7 +70,10 @@ class Settled:
 
 
 def run(work: Work, clock: Clock, executor: str, precision: str = "fp32", workers: int = 2) -> Tree:
-    """All rounds with an executor; the common weights at the end. `settle` runs until `auto` has chosen, untimed."""
+    """Run all rounds with an executor and return the common weights at the end.
+
+    The executor `settle` runs until `auto` has chosen, untimed.
+    """
     place = worker(work, precision)
     engine_of = make("auto" if executor == "settle" else executor, place, workers)
     rounds, watch = work.job.rounds, Watch(clock)

@@ -1,8 +1,8 @@
 """The same work by Apple's `pfl` (pfl-research), in one process or, under torchrun, in several.
 
-A user's data are handed over in the round's order, which `pfl` keeps to. Central evaluation is its own callback, which
-leaves out the first round. It averages parameters, not the statistics of BatchNorm, which stay those of whoever
-trained last.
+A user's data are handed over in the round's order, which `pfl` keeps to. Its own callback does the
+central evaluation and leaves out the first round. It averages parameters, but not the statistics of
+BatchNorm, which stay those of whoever trained last.
 """
 
 from __future__ import annotations
@@ -92,9 +92,8 @@ def main(folder: str) -> None:
         clock.answer(work.folder, net.state_dict())
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-        os._exit(
-            0
-        )  # the threads of torch's process group abort one in ten processes that end in the usual way
+        # The threads of torch's process group abort one in ten processes that end in the usual way.
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""The same work by a checkout of PFLlib, which is one process: `python -m benchmarks.peers.pfllib FOLDER CHECKOUT`.
+"""The same work by a checkout of PFLlib, which is one process.
 
-Driven as it is: it draws its own order of batches, reads a client's file whenever it needs it, and evaluates the common
-model in batches of the training's size, with the loss on all training samples beside the accuracy. Statistics of
-BatchNorm are not averaged. Nothing is written into the checkout: it looks for data beside the folder it is started in.
+Usage: `python -m benchmarks.peers.pfllib FOLDER CHECKOUT`. PFLlib is driven as it is. It draws its
+own order of batches and reads a client's file whenever it needs it. It evaluates the common model
+in batches of the training's size, with the loss on all training samples beside the accuracy. It
+does not average the statistics of BatchNorm. Nothing is written into the checkout: PFLlib looks for
+data beside the folder it is started in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the contenders one after another, each alone on the machine, and sets what they took side by side."""
+"""Run the contenders one after another, each alone on the machine, and compare their figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ SAMPLED = 0.25  # seconds between two looks at the memory
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do the work: the arguments for Python, where `{work}` is the job's folder, and whose environment."""
+    """One way to do the work: the arguments for Python, and whose environment it runs in.
+
+    In the arguments, `{work}` stands for the job's folder.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -48,7 +51,7 @@ def _ours(name: str, executor: str, precision: str = "fp32") -> Contender:
 
 
 def contenders(pfllib: Path | None = None) -> list[Contender]:
-    """Everyone, the bare loop and ours first. Wherever a choice is left, two workers of one thread each."""
+    """Everyone, the bare loop and ours first, two workers of one thread each if we can choose."""
     module = "benchmarks.peers."
     several = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
     found = [
@@ -77,7 +80,7 @@ def contenders(pfllib: Path | None = None) -> list[Contender]:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a ratio of seconds per round should be. Where several are named, the quickest of them counts."""
+    """What a ratio of seconds per round should be; of several names, the quickest counts."""
 
     job: str
     above: tuple[str, ...]
@@ -97,7 +100,7 @@ class Goal:
         seconds = {
             r["contender"]: r["round"] for r in rows if r["job"] == self.job and r.get("round")
         }
-        # All must be there: without the quickest, the others would make the ratio look better than it is.
+        # All must be there: without the quickest, the others would make the ratio look too good.
         above, below = (
             min(seconds[n] for n in names) if set(names) <= set(seconds) else None
             for names in (self.above, self.below)
@@ -144,8 +147,8 @@ def measure(
 ) -> Row:
     """All jobs by all contenders (or those whose names begin as `only` says), as plain values.
 
-    They take turns, `repeats` times; the quickest turn counts. Whoever could not be installed or fails has the reason
-    in its row.
+    They take turns, `repeats` times; the quickest turn counts. Whoever could not be installed or
+    fails has the reason in its row.
     """
     say = say or (lambda text: None)
     for name in jobs:
@@ -159,7 +162,8 @@ def measure(
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 0.5:
         say(
-            f"this machine is busy (load {load:.1f}): no figure will be true; measure on a quiet one."
+            f"this machine is busy (load {load:.1f}): "
+            "no figure will be true; measure on a quiet one."
         )
     pythons, failed, versions = environments({c.peer for c in chosen if c.peer}, say)
     rows: list[Row] = []
@@ -233,7 +237,8 @@ def race(
                 reference = weights
             row |= figures(answer, started) | {"mb": mb, "apart": apart(weights, reference)}
             say(
-                f"({job.name}) {c.name}: {row['round']:.3f} s a round, cold start {row['cold']:.1f} s"
+                f"({job.name}) {c.name}: {row['round']:.3f} s a round, "
+                f"cold start {row['cold']:.1f} s"
             )
         except PeerError as error:
             row["error"] = str(error)
@@ -248,7 +253,7 @@ def _filled(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def surroundings(folder: Path) -> dict[str, str]:
-    """Environment variables for contenders: one thread, this very package on the path and nothing else of ours."""
+    """Environment variables for contenders: one thread, and nothing of ours but this package."""
     shelf = folder / "path"
     shelf.mkdir(exist_ok=True)
     root = Path(__file__).resolve().parents[2]
@@ -269,7 +274,10 @@ def surroundings(folder: Path) -> dict[str, str]:
 def run(
     command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> tuple[float, float | None]:
-    """When it was started, and the peak memory of all its processes together in MB (where the system tells)."""
+    """Run a command; return when it started and the peak memory of all its processes in MB.
+
+    The memory is None where the system does not tell.
+    """
     (folder / "answer.json").unlink(missing_ok=True)
     peak = 0.0
     with (folder / "said").open("w+", errors="replace") as said:
@@ -348,7 +356,7 @@ def collect(folder: Path, job: Job) -> tuple[Row, dict[str, np.ndarray]]:
 
 
 def figures(answer: Mapping[str, Any], started: float) -> Row:
-    """Seconds of a round (the median of all but the first), and what it took before the first was on its way."""
+    """Seconds of a round (the median of all but the first), and those before the first began."""
     ends = answer["ends"]
     later = [b - a for a, b in pairwise(ends)]
     usual = median(later)
@@ -363,7 +371,10 @@ def figures(answer: Mapping[str, Any], started: float) -> Row:
 def apart(
     weights: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray] | None
 ) -> float | None:
-    """The largest difference of any weight from the bare loop's, statistics of BatchNorm left out; None without it."""
+    """The largest difference of any weight from the bare loop's; None without the latter.
+
+    Statistics of BatchNorm are left out.
+    """
     if reference is None:
         return None
     compared = [n for n in reference if "running_" not in n and "num_batches" not in n]

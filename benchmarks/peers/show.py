@@ -83,9 +83,11 @@ def failures(found: Mapping[str, Any]) -> list[str]:
 
 
 LEGEND = (
-    "round: median of all rounds but the first, evaluation of the common model included. cold: from the start of the "
-    "process to the end of the first round, less one round. MB: peak of all its processes together. accuracy: of the "
-    "common model after the last round, in percent. apart: largest difference of a weight from the bare loop's (with "
+    "round: median of all rounds but the first, evaluation of the common model included. "
+    "cold: from the start of the process to the end of the first round, less one round. "
+    "MB: peak of all its processes together. "
+    "accuracy: of the common model after the last round, in percent. "
+    "apart: largest difference of a weight from the bare loop's (with "
     "bf16 and in PFLlib, which draws its own batches, it is no error)."
 )
 
@@ -112,7 +114,8 @@ def markdown(found: Mapping[str, Any]) -> str:
             f"| {100 * r['accuracy']:.1f} | {apart} |"
         )
     told = [
-        f"({j['name']}) {j['title']}: {j['clients']} clients of {j['train']} training and {j['test']} test samples, "
+        f"({j['name']}) {j['title']}: {j['clients']} clients of {j['train']} training "
+        f"and {j['test']} test samples, "
         f"batches of {j['batch']}, {j['rounds']} rounds."
         for j in found["jobs"]
     ]
@@ -123,7 +126,10 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def picture(found: Mapping[str, Any]) -> str:
-    """Seconds of a round in units of ours (`auto`) as SVG: a row for each contender, a colour for each job."""
+    """Draw seconds of a round in units of ours (`auto`) as SVG.
+
+    Each contender has a row and each job a colour.
+    """
     rows = [r for r in found["rows"] if "error" not in r]
     names = list(dict.fromkeys(r["contender"] for r in found["rows"]))
     unit = {r["job"]: r["round"] for r in rows if r["contender"] == UNIT}

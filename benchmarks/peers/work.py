@@ -1,6 +1,7 @@
-"""What every contender is handed and what it hands back, as files: each runs in a process and environment of its own.
+"""The files that every contender is given, and those that it gives back.
 
-Nothing here needs more than torch and NumPy, so that it can be imported beside any library.
+Each contender runs in its own process and environment. Nothing here needs more than torch and
+NumPy, so that it can be imported beside any library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ EVAL_BATCH = 512
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of standing work: FedAvg, one local epoch of plain SGD, everybody takes part, evaluated every round."""
+    """A piece of standing work: FedAvg with one local epoch of plain SGD.
+
+    Every client takes part, and every round is evaluated.
+    """
 
     name: str
     title: str
@@ -117,7 +121,7 @@ def write(job: Job, folder: Path) -> None:
     else:
         means = rng.normal(size=(job.classes, *job.shape)) / 8
         x = (means[y] + rng.normal(size=(job.clients, per, *job.shape))).astype(np.float32)
-    # The order in which our engine visits a client's samples in a round; everyone who lets us keeps to it.
+    # Our engine visits a client's samples in a round in this order; everyone who lets us does too.
     orders = [
         [
             torch.randperm(job.train, generator=torch_rng(SEED, r + 1, k, "batches 0")).numpy()
@@ -145,7 +149,7 @@ def network(job: Job) -> nn.Module:
 
 
 class Work:
-    """A job as it was written: `x` and `y` hold client by client the training samples, then those for testing."""
+    """A job as written: `x` and `y` hold each client's training, then its test samples."""
 
     def __init__(self, folder: Path) -> None:
         told = json.loads((folder / "work.json").read_text())
@@ -192,7 +196,7 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 class Clock:
-    """Notes when each round was over. The monotonic clock is the same for all processes of a machine."""
+    """Notes when each round ended; all processes of a machine share the monotonic clock."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []

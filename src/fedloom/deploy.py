@@ -194,7 +194,8 @@ def export(
     if not isinstance(predict, Network) or predict.inputs is not None:
         raise FedloomError(
             f"{config.method} predicts with more than a network (prototypes, other clients' data, "
-            "the test set's own order ...), and that cannot be exported; its run folder has all of it."
+            "the test set's own order ...), and that cannot be exported; "
+            "its run folder has all of it."
         )
     out, data = Path(out), worker.federation.data
     head = predict.head

@@ -25,6 +25,7 @@ def test_start_is_measured_against_torch() -> None:
 
 def test_help_does_not_import_torch() -> None:
     """Counted, not timed: beside other tests a clock says little."""
-    code = "import sys; sys.argv = ['fedloom', '--help']\ntry:\n from fedloom.cli.main import main; main()\n"
+    code = "import sys; sys.argv = ['fedloom', '--help']\n"
+    code += "try:\n from fedloom.cli.main import main; main()\n"
     code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -27,7 +27,7 @@ BARE = Contender("bare loop", ("-m", "benchmarks.peers.bare", "{work}"))
 
 
 def tiny(name: str, rounds: int = 1) -> Job:
-    # Where there is BatchNorm, the last digits by which memory layouts differ grow with the step size.
+    # With BatchNorm, the last digits in which memory layouts differ grow with the step size.
     return replace(JOBS[name].small(), clients=2, rounds=rounds, lr=0.003 if name == "d" else 0.05)
 
 
@@ -112,7 +112,10 @@ def test_whoever_takes_too_long_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(racing, "LIMIT", 1.0)
-    code = "import subprocess; p = subprocess.Popen(['sleep', '60']); open('pid', 'w').write(str(p.pid)); p.wait()"
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '60']); "
+        "open('pid', 'w').write(str(p.pid)); p.wait()"
+    )
     row = raced(tiny("c"), [Contender("slow", ("-c", code))], tmp_path)["slow"]
     assert row["error"] == "not finished after 1 s"
     status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
@@ -303,7 +306,10 @@ STAND_IN = """
 
 
 def test_pfllib_is_given_its_files_and_stopped_in_time(tmp_path: Path) -> None:
-    """By a stand-in with PFLlib's outside: it evaluates at the start of a round, and does one more than asked for."""
+    """A stand-in looks like PFLlib from outside.
+
+    It evaluates at the start of a round, and does one more than asked for.
+    """
     servers = tmp_path / "checkout" / "system" / "flcore" / "servers"
     servers.mkdir(parents=True)
     (servers / "serveravg.py").write_text(textwrap.dedent(STAND_IN))

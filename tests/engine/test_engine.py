@@ -223,7 +223,7 @@ def test_common_model_scores_equal_samples_once() -> None:
 
 
 def test_the_common_model_is_scored_in_pieces(monkeypatch) -> None:
-    """So that several workers share it; whoever has samples is scored once, and the figures are the same."""
+    """Several workers can share the pieces; each client is scored once, with the same figures."""
     world, whole = federation(), trace(make("fedavg"), rounds=1)
     sizes = [len(c.test) for c in world.clients]
     monkeypatch.setattr("fedloom.engine.evaluate.BLOCK", sizes[0] + 1)

@@ -32,11 +32,13 @@ RUN = [
     "--quiet",
 ]
 
-# One parent that has imported everything forks a child per attempt, so that kills fall into the run, not into imports.
+# One parent that has imported everything forks a child per attempt, so that kills fall into the
+# run, not into imports.
 PARENT = """
 import os, sys, torch, torch._dynamo
 torch.set_num_threads(1)
-import fedloom.engine.run, fedloom.report.callback, fedloom.cli.main, fedloom.cli.progress, fedloom.methods.scaffold
+import fedloom.engine.run, fedloom.report.callback
+import fedloom.cli.main, fedloom.cli.progress, fedloom.methods.scaffold
 from fedloom.data.catalogue import load
 load("digits4")
 print("ready", flush=True)

@@ -143,7 +143,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         "--executor",
         "pool",
     ]
-    # Shells have what they start in the background ignore Ctrl-C, and children inherit that from the tests.
+    # Shells make what they start in the background ignore Ctrl-C, and children inherit that from
+    # the tests.
     heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
     run = subprocess.Popen(
         command,
@@ -165,7 +166,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
 def test_where_a_checkpoint_takes_long_not_every_round_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last two rounds have, so that runs end alike; and the result is that of a run that saves always."""
+    """The last two rounds always have one, so that runs end alike; the result does not change."""
 
     def names(folder: Path) -> set[str]:
         return {

@@ -154,7 +154,7 @@ def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> N
     "short", [64, 1 << 30]
 )  # bytes: tasks go through shared memory, or through the pipe
 def test_downloads_that_repeat_and_those_that_do_not(worker, short: int, monkeypatch) -> None:
-    """A worker is sent a download once and uses it as often as told to, also after others and for other kinds."""
+    """A worker gets a download once and can reuse it, also after others and for other kinds."""
     monkeypatch.setattr("fedloom.executors.pool.SHORT", short)
     server = worker.method.init(worker)
     first, second = (

@@ -1,4 +1,4 @@
-"""Comparisons: what is run, what is used again, what a crash leaves, and what the leaderboard says."""
+"""Comparisons: what runs, what is reused, what a crash leaves, and what the leaderboard says."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
 
 
 def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> None:
-    """Take FedAvg's model after one round, train it at every client with the keys of round 2, score: the same."""
+    """It is FedAvg's model after one round, trained at every client with the keys of round 2."""
     (config,) = tiny(["fedavg"], [0])
     row = next(
         r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-tuned"
@@ -323,7 +323,7 @@ def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path, fedl
 
 # -- figures --------------------------------------------------------------------------------------
 def made_up(method: str, seed: int, curve: list[float]) -> Cell:
-    """A finished run with this accuracy after each round, and 1 MB each way and 2 seconds a round."""
+    """A finished run with these accuracies by round; a round takes 1 MB each way and 2 seconds."""
     from fedloom.metrics.summary import summarise_run
 
     config = build({**GIVEN, "method": method, "seed": seed}, {"rounds": len(curve)})
@@ -437,7 +437,7 @@ def test_the_table_fits_80_columns(
 
 
 def test_flops_by_hand(tmp_path: Path) -> None:
-    """A linear model costs 2 operations per weight and sample forwards, and as many for the gradient."""
+    """A linear model costs 2 operations per weight and sample forwards, and 2 for the gradient."""
     made = run(
         "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "A", rounds=1, ratio=0.5
     )
@@ -476,7 +476,10 @@ def test_when_everything_fails_the_board_still_says_why(tmp_path: Path, watch: W
 
 
 def test_a_method_that_trains_in_another_way_is_told_of() -> None:
-    """F2DC's step size, momentum and batches are its paper's: who reads the table must not take them for FedAvg's."""
+    """F2DC trains with its paper's settings; the table must not present them as FedAvg's.
+
+    They are its step size, momentum and batches.
+    """
     from fedloom.engine.config import build
     from fedloom.experiments.leaderboard import _own_training
 

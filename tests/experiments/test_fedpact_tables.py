@@ -1,4 +1,4 @@
-"""FedPACT's tables and figures: recipes that are whole, printed figures without slips, columns side by side."""
+"""FedPACT's tables and figures: whole recipes, printed figures without slips, columns."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ def test_a_recipe_is_whole_and_names_its_encoder(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fedpact-1", "fedpact-2"])
 def test_printed_means_are_those_of_the_printed_columns(name: str) -> None:
-    """A slip of the pen would show. In Table 2 the paper prints DTD's figure under Pets for FedPGA (its mean implies
-    90.45), and some means are rounded down."""
+    """A slip of the pen would show.
+
+    In Table 2 the paper prints DTD's figure under Pets for FedPGA (its mean implies 90.45), and
+    some means are rounded down.
+    """
     table, wrong, seen = recipe(name), [], 0
     for row, line in table.figures.items():
         for block, mean in enumerate(table.means[row]):

@@ -1,4 +1,4 @@
-"""The papers' tables: recipes that are whole, rows that say why they are not run, figures that are measured."""
+"""The papers' tables: whole recipes, reasons for rows that are not run, measured figures."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
 
 
 def test_curves_by_round(made_up: None, tmp_path: Path, watch: Watch) -> None:
-    """A picture for each setting: of the common model, or of clients' own where a method has none."""
+    """Each setting has a picture of the common model, or of clients' own where there is none."""
     table = tmp_path / "package/tables/made-1.toml"
     table.write_text(table.read_text().replace("extra =", 'curves = "domain_avg"\nextra =', 1))
     board = reproduce("made-1", "mini", tmp_path / "R", watch)

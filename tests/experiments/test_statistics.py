@@ -20,7 +20,8 @@ def results(**methods: float) -> dict[str, dict[int, list[float | None]]]:
 def test_wilcoxon_by_hand() -> None:
     # Eight gains of different size, all positive: of the 2^8 signs two are as extreme.
     assert wilcoxon_p(np.arange(1, 9) / 100) == pytest.approx(2 / 2**8)
-    # One of the eight negative and the smallest: rank sums 1 and 35; 2 subsets have sum <= 1, on both sides.
+    # The smallest of the eight is negative: rank sums 1 and 35; 2 subsets have sum <= 1, on both
+    # sides.
     assert wilcoxon_p(np.array([-1, 2, 3, 4, 5, 6, 7, 8]) / 100) == pytest.approx(4 / 2**8)
     assert wilcoxon_p(np.zeros(5)) == 1.0
     assert wilcoxon_p(np.array([0.1, -0.1])) == 1.0
@@ -75,9 +76,9 @@ def test_one_seed_proves_nothing() -> None:
     made = {name: {0: own[0]} for name, own in results(a=0.0, b=0.1).items()}
     (test,) = paired_tests(made)
     assert test["p"] is None and test["p_holm"] is None and test["seeds"] == 1
-    assert (
-        test["sentence"]
-        == "b is 10.0 points above a with one seed, better for 8 of 8 clients; one seed proves nothing."
+    assert test["sentence"] == (
+        "b is 10.0 points above a with one seed, better for 8 of 8 clients; "
+        "one seed proves nothing."
     )
 
 

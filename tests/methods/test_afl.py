@@ -42,7 +42,10 @@ def test_the_loss_is_that_of_the_received_model(parabolas) -> None:
 
 
 def test_it_finds_the_minimax_point(parabolas) -> None:
-    """Losses (w^2)/2 and 3 (w-4)^2/2 are equal at w = 4 sqrt 3 / (1 + sqrt 3); size and curvature do not matter."""
+    """Losses (w^2)/2 and 3 (w-4)^2/2 are equal at w = 4 sqrt 3 / (1 + sqrt 3).
+
+    Size and curvature do not matter.
+    """
     world = parabolas([0, 4], [9, 1], curvature=[1.0, 3.0])
     server, _ = world.run(AFL(gamma=0.02), 2.5, lr=0.2, steps=1, rounds=150, eval_every=150)
     assert server.tree("model")[W].item() == pytest.approx(4 * 3**0.5 / (1 + 3**0.5), abs=0.02)

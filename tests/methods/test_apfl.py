@@ -22,8 +22,11 @@ def one_step(
 
 
 def test_one_step_by_hand(parabolas) -> None:
-    """f = (x - 3)^2 / 2, alpha 0.5, v 2, w 0: vbar = 1, d/dalpha = (2 - 0)(1 - 3) = -4, so alpha grows by 0.1 * 4;
-    v feels alpha * grad f(vbar) = -1, not grad f(v), and is not overwritten by the mixture."""
+    """One step on f = (x - 3)^2 / 2 from alpha 0.5, v 2 and w 0.
+
+    There vbar = 1 and d/dalpha = (2 - 0)(1 - 3) = -4, so alpha grows by 0.1 * 4. v feels alpha *
+    grad f(vbar) = -1, not grad f(v), and is not overwritten by the mixture.
+    """
     state = one_step(parabolas, APFL(), w=0.0, v=2.0, alpha=0.5)
     assert state.number("alpha") == pytest.approx(0.9, abs=1e-6)
     assert state.tree("v")[W].item() == pytest.approx(2.1, abs=1e-6)

@@ -67,7 +67,7 @@ def test_nine_in_ten_lost(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_settings_have_names_of_their_own(name: str) -> None:
-    """A setting that training or the schedule has too could not be given without saying whose it is."""
+    """A setting that training or the schedule also has would be ambiguous without its section."""
     own = {f.name for f in fields(find(name))}
     others = set(Training.model_fields) | set(Schedule.model_fields)
     assert not own & others

@@ -1,4 +1,4 @@
-"""Ditto: the personal model settles between its data and the received model; the common branch is FedAvg."""
+"""Ditto: the personal model settles between its data and the received one; FedAvg for the rest."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ W = "body.value"
 
 
 def test_optimum_lies_between_data_and_received_model(parabolas) -> None:
-    """0.5 (v - 4)^2 + 0.5 (v - 2)^2 is least at 3; with the trained w_k (4) as anchor it would be 4."""
+    """0.5 (v - 4)^2 + 0.5 (v - 2)^2 is least at 3; with the trained w_k (4) as anchor, at 4."""
     _, states = parabolas([4], [1]).run(Ditto(lam=1.0), 2.0, lr=0.05, steps=400)
     assert states[0].tree("personal")[W].item() == pytest.approx(3.0, abs=1e-4)
 

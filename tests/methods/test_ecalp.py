@@ -27,7 +27,7 @@ USUAL = {
 
 
 def test_one_image_with_text_edges_only() -> None:
-    """Its degree is the sum of weights, a text's its own weight: one step gives sqrt(w_c / sum w)."""
+    """Its degree is the sum of weights, a text's its weight: one step gives sqrt(w_c / sum w)."""
     text = torch.eye(3)
     image = F.normalize(torch.tensor([[3.0, 2.0, 1.0]]), dim=1)
     w = image[0] ** 10

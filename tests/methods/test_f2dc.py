@@ -1,4 +1,4 @@
-"""F2DC and its two plug-ins: weights worked out by hand, what travels, neutral modules, whose modules are used."""
+"""F2DC and its two plug-ins: weights by hand, what travels, neutral modules, whose are used."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_equal_clients_count_alike() -> None:
 
 
 def test_by_class_sees_what_sizes_hide() -> None:
-    """Two clients of the same size, one with a single class: only the shares of classes tell them apart."""
+    """Two clients have the same size, one has a single class: only the shares of classes differ."""
     counts = torch.tensor([[20, 0, 0], [10, 10, 0]])
     gap = discrepancy(counts, 2)
     # shares 2/3, 0 and 1/3, 1 against 1/2; nobody has the third class, which counts for nothing
@@ -83,7 +83,7 @@ def test_the_server_averages_with_them() -> None:
 
 
 def test_only_counts_travel() -> None:
-    """No upload, hello or download tells of a domain: FedAvg's entries, and with `by_class` counts of classes."""
+    """No message tells of a domain: only FedAvg's entries, and class counts with `by_class`."""
     usual = watched(make("fedavg"))[1].sent
     assert watched(make("fedavg+daa"))[1].sent == usual
     assert watched(make("fedavg+daa", {"by_class": True}))[1].sent == usual | {"class_counts"}

@@ -14,7 +14,7 @@ HEAD, BODY = "head.value", "body.value"
 def start(
     parabolas, method: FedALA, own: float, w: float, *, W: float | None = None, target: float = 0.3
 ):
-    """The start of a client with own head `own` that receives head `w`, on (head - target)^2 / 2."""
+    """The start of a client with head `own` that receives head `w`, on (head - target)^2 / 2."""
     worker = parabolas([target], [4]).worker(method, 0.0, lr=0.1, steps=1, b=0.0)
     state = Payload(model=Tree({BODY: torch.tensor(7.0), HEAD: torch.tensor(own)}))
     if W is not None:
@@ -25,7 +25,10 @@ def start(
 
 
 def test_one_epoch_moves_w_to_the_optimum(parabolas) -> None:
-    """w_k = 0, w = 1, optimum 0.3, eta 1: W goes from 1 to 0.3 in one step, and theta with it; the body is w's."""
+    """With w_k = 0, w = 1, optimum 0.3 and eta 1, one step takes W and theta from 1 to 0.3.
+
+    The body is that of w.
+    """
     assert start(parabolas, FedALA(), 0.0, 1.0, W=1.0) == pytest.approx((0.0, 0.3, 0.3), abs=1e-6)
 
 
@@ -72,7 +75,7 @@ def test_without_an_own_model_or_a_difference_there_is_nothing_to_learn(place, m
     ("layers", "names"), [(1, {"head"}), (2, {"head", "body.1"}), (3, {"head", "body.1", "body.0"})]
 )
 def test_only_the_top_layers_are_mixed(place, layers: int, names: set[str]) -> None:
-    """Layers with parameters, counted from the top; everything below, and all statistics, come from the server."""
+    """Layers with parameters count from the top; the rest and all statistics are the server's."""
     method = FedALA(layers=layers, most=1)
     worker = place(method)
     w = worker.tree("shared")

@@ -36,7 +36,10 @@ def test_attention_by_hand() -> None:
 
 
 def test_alpha_shrinks_and_must_fit() -> None:
-    """A tenth every `decay_every` rounds; shares above 1 are refused, not hidden in a negative own share."""
+    """Alpha falls to a tenth every `decay_every` rounds; shares above 1 are refused.
+
+    They are not hidden in a negative share of the client itself.
+    """
     method = FedAMP(shares="attention", sigma=1.0, server_lr=1.0, decay_every=2)
     assert method.xi(server(0.0, 1.0, round=3), 0)[1].item() == pytest.approx(0.036788, abs=1e-6)
     with pytest.raises(FedloomError, match="lower server_lr"):
@@ -69,7 +72,7 @@ def test_identical_clients_keep_the_same_model(parabolas) -> None:
 
 
 def test_the_mixture_is_loaded_and_pulls(parabolas) -> None:
-    """From u = 2, data at 4, pull lambda/alpha = 1: the optimum is 3, one step of 0.1 ends at 2.2."""
+    """With u = 2, data at 4 and lambda/alpha = 1 the optimum is 3; a step of 0.1 gives 2.2."""
     method = FedAMP(lam=1.0, server_lr=1.0)
     for steps, expected in ((1, 2.2), (400, 3.0)):
         worker = parabolas([4], [2]).worker(method, 0.0, lr=0.1, steps=steps)

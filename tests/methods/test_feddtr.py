@@ -36,7 +36,10 @@ def test_prior_by_hand() -> None:
 
 @pytest.mark.parametrize(("scale", "expected"), [(1.0, 0.313262), (100.0, 0.0)])
 def test_image_loss_by_hand(scale: float, expected: float) -> None:
-    """ln(1 + exp(-s)) for a feature on its anchor, at a right angle to the other one; lengths do not matter."""
+    """A feature on its anchor, at a right angle to the other one, has the loss ln(1 + exp(-s)).
+
+    Lengths do not matter.
+    """
     logits = scale * similarities(torch.tensor([[5.0, 0.0]]), 3 * torch.eye(2))
     assert F.cross_entropy(logits, torch.tensor([0])).item() == pytest.approx(expected, abs=1e-6)
     assert math.log1p(math.exp(-scale)) == pytest.approx(expected, abs=1e-6)
@@ -193,7 +196,7 @@ def test_every_ablation_runs(settings: dict[str, object]) -> None:
 
 
 def test_texts_and_pixels_have_anchors_too(tmp_path: Path) -> None:
-    """Word bags (fastText) and maps of features (a U-Net) are pulled to class texts like images are."""
+    """Bags of words (fastText) and feature maps (a U-Net) are pulled to class texts like images."""
     words = {"sport": "ball goal match", "money": "bank share price"}
     rows = [f"{label},{text} {n}" for label, text in words.items() for n in range(40)]
     (tmp_path / "news.csv").write_text("\n".join(["label,text", *rows]))
@@ -236,7 +239,10 @@ def test_texts_and_pixels_have_anchors_too(tmp_path: Path) -> None:
 
 
 def test_alone_without_text_is_local() -> None:
-    """The paper's last ablation: no text, nothing shared. With text it is another model, and still nothing travels."""
+    """The paper's last ablation has no text and shares nothing.
+
+    With text it is another model, and still nothing travels.
+    """
     given = {
         "partition": "pathological",
         "clients": 5,

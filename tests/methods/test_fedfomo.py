@@ -16,7 +16,10 @@ from fedloom.testing.small_world import trace
 
 
 def test_usefulness_by_hand() -> None:
-    """L(ref) = 2, losses 1.5, 2.5, 1.0, distances 1, 1, 2: shares 0.5, 0, 0.5; a model at ref counts nothing."""
+    """L(ref) = 2, losses 1.5, 2.5, 1.0 and distances 1, 1, 2 give shares 0.5, 0, 0.5.
+
+    A model at ref counts nothing.
+    """
     omega = usefulness(2.0, torch.tensor([1.5, 2.5, 1.0, 2.0]), torch.tensor([1.0, 1.0, 2.0, 0.0]))
     assert omega.tolist() == [0.5, -0.5, 0.5, 0.0]
     positive = omega.clamp(min=0)
@@ -24,7 +27,7 @@ def test_usefulness_by_hand() -> None:
 
 
 def server(affinity: list[float], round: int = 10) -> Payload:
-    """A server in which client 0 has these affinities to clients 0, 1, ... and all have sent a model."""
+    """A server where client 0 has these affinities to clients 0, 1, ...; all have sent a model."""
     n = len(affinity)
     table = torch.zeros(n, n)
     table[0] = torch.tensor(affinity)
@@ -39,7 +42,7 @@ def test_the_most_useful_models_are_sent_but_never_its_own() -> None:
 
 
 def test_exploration_fades() -> None:
-    """Client 1 is liked best by far; in the first round another one is sent in some cases, from round 7 on never."""
+    """Client 1 is liked best by far; others are sent at times in round 1, never from round 7 on."""
     method = FedFomo(models=1)
     first = {
         next(iter(method.download(server([0, 5.0, 0, 0, 0], 1).replace(seed=s), 0)))
@@ -67,7 +70,7 @@ def test_affinity_takes_raw_usefulness_and_old_models_are_dropped() -> None:
 
 
 def mixed(place, offers: dict[str, float], data=None):
-    """What client 0 makes of offers, each a move from ref along the direction that training takes."""
+    """What client 0 makes of offers; each is a move from ref in the direction of training."""
     method = FedFomo()
     worker = place(method, data)
     local = ClientContext(worker, 0, 2)
@@ -102,7 +105,7 @@ def test_if_nothing_helps_the_own_model_stays(place) -> None:
 
 
 def test_models_are_weighed_on_validation_data(place) -> None:
-    """Other labels there turn a helpful model into a harmful one; without any the own model stays."""
+    """Other validation labels make a helpful model harmful; without any, the own model stays."""
     whole = small_world.federation()
     y = whole.data.y.clone()
     rows = whole.clients[0].validation

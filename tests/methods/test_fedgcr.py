@@ -1,4 +1,4 @@
-"""FedGCR, FedGC and +fedgr: what travels, the weights in a run, clusters over rounds, prompts on a frozen ViT."""
+"""FedGCR, FedGC and +fedgr: what travels, weights and clusters in a run, prompts on a ViT."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ PLACES = ("dark", "bright", "loud")
 def pictures(
     clients: tuple[tuple[int, str], ...] = ((12, "dark"), (6, "dark"), (9, "bright"), (12, "loud")),
 ) -> Federation:
-    """Clients of (size, domain); domains differ in brightness and contrast, classes in where the image is lit."""
+    """Clients of (size, domain) whose domains differ in brightness and contrast.
+
+    Classes differ in where the image is lit.
+    """
     rng = np.random.default_rng(0)
     xs, ys, ds, owners, at = [], [], [], [], 0
     for n, domain in clients:
@@ -149,7 +152,7 @@ def test_the_first_round_is_cross_entropy_alone(tiny_vit: VIT) -> None:
 
 
 def test_loss_parts_are_those_of_the_equations(tiny_vit: VIT) -> None:
-    """One step, so the losses reported are of the received weights: z = z_0 where dropout is off."""
+    """With one step, the losses are those of the received weights: without dropout, z = z_0."""
     where = worker(encoded(tiny_vit()), lam_gc=1.0, lam_ra=1.0)
     server, states = after(where, 2)
     server = server.replace(round=3)
@@ -203,7 +206,7 @@ def test_described_by_some_batches_of_the_received_model(tiny_vit: VIT) -> None:
 
 # -- the server -----------------------------------------------------------------------------------
 def test_weights_in_a_round() -> None:
-    """Two types that are far apart; the second round's weights by hand from what the server noted."""
+    """Two types are far apart; round 2's weights follow by hand from the server's notes."""
     method = make("fedavg+fedgr", {"types": 2})
     where = ClientWorker(method, federation(), network(), Training(batch=8), seed=7)
     server, _ = after(where, 2)
@@ -264,7 +267,10 @@ def test_identical_clients() -> None:
 
 @pytest.mark.parametrize("clusterer", ["gmm", "kmeans", "finch"])
 def test_a_type_that_appears_late(clusterer: str) -> None:
-    """Clients of the second domain are lost until round 5: their first round is CE alone, then they have a type."""
+    """Clients of the second domain are lost until round 5.
+
+    Their first round is CE alone, then they have a type.
+    """
     late = {r: [1, 3] for r in range(1, 5)}
     seen = trace(make("fedgcr", {"clusterer": clusterer}), rounds=6, dropouts=late)
     assert seen.server.tensor("type_labels").tolist() != [-1] * 4
@@ -299,7 +305,10 @@ def test_types_are_found_by_prompts(tiny_vit: VIT) -> None:
 
 
 def test_the_first_pass_from_the_cache(tiny_vit: VIT) -> None:
-    """The same models as when it is computed, for at most 1 / 1.4 of the operations (all layers of this ViT alike)."""
+    """The models are those of a computed pass, for at most 1 / 1.4 of the operations.
+
+    All layers of this ViT cost the same.
+    """
     world, work, models = encoded(tiny_vit(num_hidden_layers=3)), {}, {}
     for computed in (False, True):
         where = worker(world, computed)

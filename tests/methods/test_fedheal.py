@@ -44,7 +44,10 @@ def test_distances_are_summed_over_tensors_not_joint() -> None:
 
 
 def test_an_element_against_the_history_is_masked() -> None:
-    """Client 0 rose in both rounds so far: now it falls at a[0] only. Client 1's update is applied there in full."""
+    """Client 0 rose in both rounds so far and now falls at a[0] only.
+
+    Client 1's update is applied there in full.
+    """
     method, after = FedHEAL(), server()
     for _ in range(2):
         after = method.aggregate(after, iter([(0, up([1.0, 1.0], 1.0)), (1, up([1.0, 1.0], 1.0))]))
@@ -62,7 +65,7 @@ def test_an_element_against_the_history_is_masked() -> None:
 
 
 def test_the_threshold_is_strict() -> None:
-    """One of two rounds was a rise: consistency 0.5 both ways, masked at tau = 0.5 and not below."""
+    """One of two rounds rose: consistency is 0.5 both ways, masked at tau = 0.5 and not below."""
     for tau, moves in ((0.5, False), (0.49, True)):
         method, after = FedHEAL(tau=tau), server(1)
         for sign in (1.0, -1.0, 1.0):

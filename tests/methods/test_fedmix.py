@@ -41,7 +41,10 @@ def place(method: FedMix, n: int = 5, batch: int = 100) -> ClientWorker:
 
 
 def test_group_means_and_labels() -> None:
-    """Five samples in groups of two: groups of 3 and 2; sizes times means give back the sum of all samples."""
+    """Five samples in groups of two make groups of 3 and 2.
+
+    Sizes times means give back the sum of all samples.
+    """
     up = FedMix(group=2).hello(ClientContext(place(FedMix()), 0, 1))
     means, labels = up.tensor("means"), up.tensor("labels")
     assert means.shape == (2, 2)
@@ -95,7 +98,7 @@ def first_losses(
 
 
 def test_for_a_linear_loss_the_slope_is_exact(monkeypatch) -> None:
-    """l1 + l3 = (1-lam) loss((1-lam) x + lam xbar); a mean over the batch in l3 would shrink it by 5."""
+    """l1 + l3 = (1-lam) loss((1-lam) x + lam xbar); a mean over l3's batch would shrink it by 5."""
     monkeypatch.setattr(F, "cross_entropy", linear_loss)
     lam, xbar = 0.2, torch.tensor([10.0, -7.0])
     worker = place(FedMix())

@@ -47,7 +47,7 @@ def run(worker: ClientWorker, rounds: int = 2, watchers: tuple = (), **schedule:
 
 
 def test_global_prototypes_are_the_means_of_pooled_samples() -> None:
-    """Counts 3 and 1: .75 of the one and .25 of the other; a class that nobody has stands at its text row."""
+    """Counts 3 and 1 give shares .75 and .25; a class that nobody has stands at its text row."""
     text = torch.eye(2, 3)
     server = Payload(text=text, sums=torch.zeros(2, 3), counts=torch.zeros(2, dtype=torch.int64))
     a, b = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 6.0, 7.0])
@@ -210,7 +210,7 @@ def test_an_absent_class_is_trained_from_its_text_or_left_out(place: Place) -> N
 
 
 def few(shots: int, classes: int = 3, width: int = 8) -> Federation:
-    """Two clients with disjoint classes, one of them without test samples; and a third class that nobody has."""
+    """Two clients with disjoint classes, one without test samples, and a class that nobody has."""
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1], shots + 2)
     x = np.eye(width)[y] + 0.1 * rng.normal(size=(len(y), width))

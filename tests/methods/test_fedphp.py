@@ -46,7 +46,7 @@ def test_absence_is_not_participation(parabolas) -> None:
 
 @pytest.mark.parametrize("teach", ["mmd", "kd"])
 def test_the_loss_keeps_the_labels_and_the_past_teaches(place, teach: str) -> None:
-    """With the default lambda 0.9 of the cross-entropy is left, and another past changes the update."""
+    """With the default lambda, 0.9 of the cross-entropy is left; the past changes the update."""
     method = FedPHP(teach=teach)
     worker = place(method)
     w = worker.tree("shared")
@@ -69,7 +69,7 @@ def test_the_loss_keeps_the_labels_and_the_past_teaches(place, teach: str) -> No
 
 
 def test_distillation_softens_the_teacher_only() -> None:
-    """Equal teacher logits ask for the uniform distribution; the student's logits are taken as they are."""
+    """Equal teacher logits ask for a uniform distribution; the student's logits are left alone."""
     logits = torch.tensor([[2.0, 0.0]])
     teacher = torch.tensor([[4.0, 0.0]])
     batch = Batch(logits, logits, logits, torch.tensor([0]), {"past": Outputs(teacher, teacher)})

@@ -1,4 +1,4 @@
-"""FedProto: prototypes by count, classes that are missing, the distance term, both ways to predict."""
+"""FedProto: prototypes by count, missing classes, the distance term, both ways to predict."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_a_class_that_nobody_sends_keeps_its_prototype() -> None:
 
 
 def test_only_own_classes_travel_as_means_of_features(place) -> None:
-    """A client with classes 0 and 1 of four sends two vectors, the means of its features, and no weights."""
+    """A client with classes 0 and 1 of four sends the two means of its features and no weights."""
     method = FedProto()
     worker = place(method, small_world.federation(only={2: [0, 1]}))
     update = method.client(Payload(), Payload(), ClientContext(worker, 2, 1))

@@ -10,7 +10,10 @@ from fedloom.methods.fedrep import FedRep
 
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "weight_decay": 0.1}])
 def test_each_phase_leaves_the_other_part_bitwise(place, monkeypatch, training) -> None:
-    """Also with momentum and weight decay, under which a zeroed gradient would still move; BatchNorm included."""
+    """BatchNorm too stays as it is.
+
+    So it does with momentum and weight decay, under which a zeroed gradient would still move.
+    """
     seen = []
     plain = ClientContext.fit
 

@@ -23,7 +23,7 @@ def test_balanced_softmax_of_equal_logits(label: int, loss: float) -> None:
 
 
 def test_absent_classes_and_gamma_0() -> None:
-    """A class without samples drops out, with finite gradients; with gamma 0 the loss is the plain one."""
+    """A class without samples drops out with finite gradients; with gamma 0 the loss is plain."""
     logits = torch.tensor([[1.0, 2.0, 5.0]], requires_grad=True)
     y, counts = torch.tensor([1]), torch.tensor([2, 2, 0])
     loss = balanced_softmax(logits, y, counts)
@@ -35,7 +35,7 @@ def test_absent_classes_and_gamma_0() -> None:
 
 
 def test_counts_are_those_of_the_data_set(place) -> None:
-    """With drop_last a loader would never show the rare class, and its loss would be infinite when it does."""
+    """With drop_last, a loader would never show the rare class, and its loss would be infinite."""
     worker = place(FedRoD(), federation(sizes=(25, 9)), drop_last=True)
     local = ClientContext(worker, 1, 1)
     assert local.counts.sum() == 9
@@ -45,7 +45,7 @@ def test_counts_are_those_of_the_data_set(place) -> None:
 
 
 def test_the_personal_loss_moves_the_personal_head_only(place, monkeypatch) -> None:
-    """Body and generic head end where they end without a personal branch; the personal head leaves zero."""
+    """Body and generic head end as without a personal branch; the personal head leaves zero."""
     worker = place(FedRoD())
     down = Payload(model=worker.tree("shared"))
     update = worker.method.client(down, Payload(), ClientContext(worker, 0, 1))

@@ -61,7 +61,10 @@ def test_batchnorm_counts_each_batch_once() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_several_steps_against_a_plain_loop(adaptive: bool) -> None:
-    """On a network with BatchNorm: two passes over each batch, statistics from the first, written out by hand."""
+    """On a network with BatchNorm, each batch has two passes; statistics are from the first.
+
+    The expected weights are written out by hand.
+    """
     method = FedSAM(rho=0.3, adaptive=adaptive)
     worker = ClientWorker(
         method, federation(), network(), Training(batch=100, steps=3, lr=0.1), seed=7

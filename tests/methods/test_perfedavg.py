@@ -1,4 +1,4 @@
-"""Per-FedAvg: both meta-gradients to the digit, adaptation on training data only, nothing left behind."""
+"""Per-FedAvg: both meta-gradients to the digit, adaptation on training data, no leftovers."""
 
 import dataclasses
 
@@ -16,14 +16,17 @@ W = "body.value"
 @pytest.mark.parametrize(("variant", "direction"), [("fo", 3.2), ("hf", 2.56)])
 @pytest.mark.parametrize("delta", [0.001, 0.5])
 def test_direction_on_a_parabola(parabolas, variant: str, direction: float, delta: float) -> None:
-    """f = (w - 1)^2 at w = 3, alpha 0.1: FO is f'(2.6) = 3.2, HF and the exact one 3.2 (1 - 0.2) = 2.56."""
+    """On f = (w - 1)^2 at w = 3 with alpha 0.1, FO is f'(2.6) = 3.2.
+
+    HF and the exact gradient are 3.2 (1 - 0.2) = 2.56.
+    """
     method = PerFedAvg(variant=variant, inner_lr=0.1, delta=delta)
     server, _ = parabolas([1], [5], curvature=[2.0]).run(method, 3.0, lr=0.1, steps=1)
     assert server.tree("model")[W].item() == pytest.approx(3 - 0.1 * direction, abs=2e-4)
 
 
 def test_one_training_pass_a_round_from_the_restored_weights(parabolas) -> None:
-    """Three steps of w - 0.1 * 2 (1 - 0.2) (w - 1): neither twice as many, nor from the adapted point."""
+    """Three steps of w - 0.1 * 2 (1 - 0.2) (w - 1), not six, and not from the adapted point."""
     server, _ = parabolas([1], [5], curvature=[2.0]).run(
         PerFedAvg(inner_lr=0.1), 3.0, lr=0.1, steps=3
     )
@@ -49,7 +52,7 @@ def test_prediction_adapts_by_plain_steps_of_size_alpha(parabolas) -> None:
 
 
 def test_prediction_looks_at_training_data_only(place) -> None:
-    """Other labels and pictures in the test and validation parts change nothing; other training labels do."""
+    """Other test and validation samples or labels change nothing; other training labels do."""
     whole = small_world.federation()
     client = whole.clients[1]
 
@@ -81,7 +84,7 @@ def test_prediction_looks_at_training_data_only(place) -> None:
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_perturbed_passes_leave_batchnorm_alone(place, variant: str) -> None:
-    """Its counter counts the steps, not the two or four passes of each; its means are those of the first pass."""
+    """It counts steps, not the two or four passes of each; its means are from the first pass."""
     method = PerFedAvg(variant=variant)
     worker = place(method, steps=5)
     update = method.client(
@@ -91,7 +94,10 @@ def test_perturbed_passes_leave_batchnorm_alone(place, variant: str) -> None:
 
 
 def test_hessian_free_is_not_drowned_by_dropout(place) -> None:
-    """Both perturbed gradients meet the same dropout: the result is close to first order, not hundreds of times it."""
+    """Both perturbed gradients meet the same dropout.
+
+    The result is therefore close to first order, not hundreds of times as large.
+    """
     models = {}
     for variant in ("fo", "hf"):
         worker = place(PerFedAvg(variant=variant, delta=1e-3), steps=1)

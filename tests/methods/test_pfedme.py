@@ -1,4 +1,4 @@
-"""pFedMe: the proximal inner problem, a real copy of the personal weights, a common model that moves."""
+"""pFedMe: the proximal inner problem, a copy of the personal weights, a moving common model."""
 
 import pytest
 import torch
@@ -39,7 +39,10 @@ def test_server_step_and_equal_counts(parabolas) -> None:
 
 
 def test_personal_weights_are_a_copy_that_is_evaluated_and_refreshed(place) -> None:
-    """What is kept is neither w_k nor the resident model's memory, prediction uses it, and each round makes it anew."""
+    """The kept weights are neither w_k nor the memory of the resident model.
+
+    Prediction uses them, and each round makes them anew.
+    """
     method = PFedMe()
     worker = place(method)
     down = Payload(model=worker.tree("shared"))

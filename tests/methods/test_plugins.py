@@ -1,4 +1,4 @@
-"""METHOD+PLUGIN: resolving, refusing, settings of both, pickling, and hooks that every method honours."""
+"""METHOD+PLUGIN: names, refusals, settings of both, pickling, hooks that every method honours."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_pickled_by_parts() -> None:
     kind = type(made)
     base = kind.plugged[0]
     module = base.__module__
-    try:  # as if the method had been defined in a notebook: the class travels by reference, the plug-ins by name
+    # As if a notebook had defined the method: the class travels by reference, the plug-ins by name.
+    try:
         base.__module__ = "__main__"
         rebuild, (cls, around, params) = made.__reduce__()
     finally:
@@ -153,7 +154,7 @@ def test_whoever_averages_asks_for_weights(name: str, monkeypatch: pytest.Monkey
 
 @plugin("test-hooks")
 class Hooks(Plugin):
-    """A module, a loss term, an upload, an entry of the server and a download: everything a plug-in may add."""
+    """Everything a plug-in may add: a module, a loss term, entries of messages and the server."""
 
     pull: float = 0.5
 

@@ -36,7 +36,7 @@ def test_the_norm_is_over_all_tensors_together(parabolas) -> None:
 
 
 def test_the_step_size_is_this_rounds(parabolas) -> None:
-    """With a decaying step size L = 1 / lr follows it, so q = 0 stays the plain mean, and h the paper's."""
+    """L = 1 / lr follows a decaying step size, so q = 0 stays the plain mean and h the paper's."""
     worker = world(parabolas).worker(QFFL(), 1.0, lr=0.2, lr_decay=0.5)
     down = Payload(model=worker.tree("shared"))
     up = QFFL().client(down, Payload(), ClientContext(worker, 0, round=2)).upload

@@ -9,7 +9,7 @@ W = "body.value"
 
 
 def mean(parabolas, t: float, n: list[int], losses=(1.0, 2.0), lr: float = 0.1) -> float:
-    """Client 0 trains to 1 - lr g, client 1 to 1 + lr g, with g = 1; the mean in between shows the weights."""
+    """With g = 1, the clients train to 1 - lr g and 1 + lr g; their mean shows the weights."""
     # F = c/2 d^2 with gradient c d: d = 2 F / g and c = g / d, once below and once above
     a, curvature = [1 - 2 * losses[0], 1 + 2 * losses[1]], [1 / (2 * loss) for loss in losses]
     shift = -min(a)

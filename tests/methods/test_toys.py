@@ -51,7 +51,7 @@ def test_fedprox_step_has_the_factor_one_half(parabolas) -> None:
 
 
 def test_fedper_averages_the_body_and_keeps_heads(parabolas) -> None:
-    """Both numbers feel the same gradient, so each client's body and head are its w_k and b_k = w_k - w0 + b0."""
+    """Both numbers feel the same gradient, so each client ends at w_k and b_k = w_k - w0 + b0."""
     server, states = parabolas([0, 4], [1, 3]).run(make("fedper"), 1.0, lr=0.1, steps=1, b=0.5)
     trained = [1.0 - 0.1 * (1.5 - a) for a in (0, 4)]
     assert server.tree("model")[W].item() == pytest.approx(

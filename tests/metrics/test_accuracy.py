@@ -49,7 +49,7 @@ def test_one_client_per_domain() -> None:
 
 
 def test_spreads_as_the_papers_give_them() -> None:
-    """FedAvg on PACS in the F2DC paper: domain accuracies and their spread, 11.73, which is with ddof 1."""
+    """FedAvg on PACS in the F2DC paper: the spread of domain accuracies, 11.73, is with ddof 1."""
     percent = (60.98, 52.49, 74.63, 77.46)
     found = summarise(
         scores(*((round(100 * p), 10_000) for p in percent)), ["photo", "art", "cartoon", "sketch"]
@@ -112,7 +112,7 @@ def test_clients_of_no_single_domain() -> None:
 
 
 def test_some_clients_have_a_domain() -> None:
-    """Domain a pools (1, 2) and (5, 8) to 0.6; the third client has no domain and keeps its own 0.9."""
+    """Domain a pools (1, 2) and (5, 8) to 0.6; the third client has no domain and keeps 0.9."""
     found = summarise(scores((1, 2), (5, 8), (9, 10)), ["a", "a", None])
     assert found["domains"] == pytest.approx({"a": 0.6})
     assert found["sigma_type"] is None

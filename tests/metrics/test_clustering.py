@@ -26,7 +26,7 @@ def test_by_hand(groups: list[int], wanted: float) -> None:
 
 
 def test_the_papers_shares_for_digit_five() -> None:
-    """Two clients each of five types: three clusters can be right for six of ten at most, four for eight."""
+    """With two clients of each of five types, three clusters fit six of ten at most, four eight."""
     domains = [d for d in "abcde" for _ in range(2)]
     assert clustering_accuracy([0, 0, 1, 1, 2, 2, 2, 2, 2, 2], domains) == pytest.approx(0.6)
     assert clustering_accuracy([0, 0, 1, 1, 2, 2, 3, 3, 3, 3], domains) == pytest.approx(0.8)

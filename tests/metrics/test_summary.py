@@ -17,7 +17,7 @@ TIMING = [
 
 
 def figures(*correct: int) -> dict[str, Any]:
-    """The figures of clients with ten test samples each, two clients in each of the domains a and b."""
+    """The figures of clients with ten test samples each, two in each of the domains a and b."""
     scores = np.array([(c, 10) for c in correct], dtype=np.int64)
     return summarise(scores, ["a", "a", "b", "b"][: len(correct)])
 
@@ -42,7 +42,7 @@ def record(
     }
 
 
-# Test accuracy is best in round 4 (mean 0.8), validation accuracy in round 2, and the last round is 6.
+# Test accuracy is best in round 4 (mean 0.8), validation accuracy in round 2; round 6 is the last.
 RUN = [
     record(2, (5, 5, 5, 9), 0.9, after=(6, 6, 6, 6), common=(1, 1, 1, 1)),
     record(4, (8, 8, 6, 10), 0.7, after=(7, 7, 7, 7), common=(2, 2, 4, 4)),

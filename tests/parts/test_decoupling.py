@@ -1,4 +1,4 @@
-"""The modules of F2DC: identities, probabilities of the mask, sizes, and where they stand in a network."""
+"""The modules of F2DC: identities, probabilities of the mask, sizes, and places in a network."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ def test_evaluation_is_not_random_unless_told() -> None:
 
 
 def test_losses_by_hand() -> None:
-    """Equal halves: the cosine is 1, so its term is 1 / 0.06; a head of zeros gives ln 3 for each cross-entropy."""
+    """For equal halves the cosine is 1, so its term is 1 / 0.06.
+
+    A head of zeros gives ln 3 for each cross-entropy.
+    """
     point, f = correction(), torch.rand(4, 6, 2, 2)
     nn.init.zeros_(point.head.weight)
     nn.init.zeros_(point.head.bias)

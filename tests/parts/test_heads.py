@@ -1,4 +1,4 @@
-"""Heads on unit features: values worked out by hand, and gradients of the cache against their closed form."""
+"""Heads on unit features: values by hand, and the cache's gradients in closed form."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def test_a_batch_with_itself_is_zero_and_apart_is_more() -> None:
 
 
 def test_two_points_by_hand() -> None:
-    """One point each, 2 apart: the mean squared distance is 4, so the kernels are exp(-1/s), s = 1/4 ... 4."""
+    """Points 2 apart: the mean squared distance is 4, the kernels are exp(-1/s), s = 1/4 ... 4."""
     kernels = sum(torch.tensor(-1 / s).exp().item() for s in (0.25, 0.5, 1.0, 2.0, 4.0))
     value = squared_mmd(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
     assert value.item() == pytest.approx(2 * 5 - 2 * kernels, abs=1e-5)

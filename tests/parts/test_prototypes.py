@@ -30,7 +30,10 @@ def test_table_goes_by_class_number_not_by_order_of_arrival() -> None:
 
 
 def test_distance_is_per_element_and_unknown_classes_add_nothing() -> None:
-    """Differences (1, 3) of class 0: (1 + 9) / 2 = 5, halved because the other sample's class has no prototype."""
+    """Differences (1, 3) of class 0 give (1 + 9) / 2 = 5.
+
+    It is halved because the other sample's class has no prototype.
+    """
     features = torch.tensor([[1.0, 3.0], [5.0, 5.0]], requires_grad=True)
     loss = distance_to_own(
         features, torch.tensor([0, 1]), torch.zeros(2, 2), torch.tensor([True, False])

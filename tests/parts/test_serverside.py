@@ -8,7 +8,10 @@ from fedloom.parts.serverside import adamw, descend
 
 
 def test_descent_by_hand() -> None:
-    """One sample a batch on (w - a)^2 / 2: two epochs of two steps, in an order that does not matter for equal a."""
+    """With one sample a batch on (w - a)^2 / 2, two epochs have two steps each.
+
+    Their order does not matter for equal a.
+    """
     start = Tree({"w": torch.tensor(1.0), "idle": torch.tensor(7.0)})
     a, seen = torch.tensor([3.0, 3.0]), []
 

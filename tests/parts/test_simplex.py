@@ -53,7 +53,7 @@ def test_least_norm_by_hand() -> None:
 @settings(max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**20), st.booleans())
 def test_least_norm_is_optimal(n: int, dims: int, seed: int, twins: bool) -> None:
-    """Also with more vectors than dimensions and with equal vectors, where weights are not unique."""
+    """So it is with more vectors than dimensions or equal vectors, where weights are not unique."""
     u = torch.randn(n, dims, generator=torch.Generator().manual_seed(seed))
     u = torch.cat([u, u[:3]]) if twins else u
     gram = u @ u.T

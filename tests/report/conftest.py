@@ -1,4 +1,4 @@
-"""A real browser for the page's tests: Debian's chromium, headless, spoken to through a pair of pipes."""
+"""A real browser for the page's tests: a headless chromium, driven through a pair of pipes."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def made(
     hyper: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunData:
-    """A run whose clients reach the given accuracies in its last round; made up, so that every figure is known."""
+    """A made-up run whose clients reach the given accuracies in its last round."""
     domains = ["photo", "sketch"] if domains is None else domains
     known = [a for a in accuracies if a is not None] or [0.0]
     mean, after = sum(known) / len(known), [a if a is None else a / 2 for a in accuracies]

@@ -1,7 +1,11 @@
-"""The page in a real browser, opened from disk: nothing logged, nothing asked of the network, every figure drawn."""
+"""The page in a real browser, opened from disk: every figure is drawn.
+
+Nothing is logged and nothing asked of the network.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,10 @@ from fedloom.report import interactive as plots
 from fedloom.report import render
 from fedloom.report.figures import Panel
 
-MARKS = "f.querySelectorAll('svg path, svg circle, svg image').length + 9 * f.querySelectorAll('img').length"
+MARKS = (
+    "f.querySelectorAll('svg path, svg circle, svg image').length"
+    " + 9 * f.querySelectorAll('img').length"
+)
 
 
 @pytest.fixture(params=["plotly", "still"])
@@ -59,9 +66,8 @@ def show_all(browser) -> None:
         browser.js(f"{figure}.closest('.tab')?.querySelector('label').click()")
         browser.js(f"{figure}.scrollIntoView({{behavior: 'instant'}})")
         # what is drawn of it: a picture, an SVG, or Plotly's
-        browser.until(
-            lambda: browser.js(f"!!{figure}.querySelector('img, .scroll > svg, .live .xy')")
-        )  # noqa: B023
+        drawn = f"!!{figure}.querySelector('img, .scroll > svg, .live .xy')"
+        browser.until(partial(browser.js, drawn))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,10 @@ def test_the_legend_hides_a_method_and_the_theme_can_be_changed(
     browser.js("document.querySelector('.legend label').click()")
     browser.rest()
     if interactive:
-        shown = "document.querySelector('#personal-by-round .live').data.filter(t => t.meta === 0).map(t => t.visible)"
+        shown = (
+            "document.querySelector('#personal-by-round .live')"
+            ".data.filter(t => t.meta === 0).map(t => t.visible)"
+        )
         browser.until(lambda: browser.js(shown) == [False, False])  # the line and its band
     else:
         parts = "[...document.querySelectorAll('#personal-by-round svg [data-s=\"0\"]')]"

@@ -1,4 +1,4 @@
-"""Views of features: what they compute on cases worked out by hand, and that they look at the right models."""
+"""Views of features: they compute what cases by hand give, and look at the right models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_effective_rank_counts_directions() -> None:
 
 
 def test_grad_cam_finds_what_decides() -> None:
-    """A network that sums the brightness of the whole image: the map is bright where the image is."""
+    """For a network that sums the brightness of the image, the map is bright where the image is."""
     conv = nn.Conv2d(1, 1, 1, bias=False)
     head = nn.Linear(1, 2, bias=False)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_grad_cam_finds_what_decides() -> None:
 
 
 def test_grad_cam_of_decoupled_parts() -> None:
-    """A mask that is 1 on the left and 0 on the right: f+ speaks there, f- here, and f* adds the correction."""
+    """With a mask of 1 left and 0 right, f+ speaks left, f- right, and f* adds the correction."""
     conv, head = nn.Conv2d(1, 1, 1, bias=False), nn.Linear(1, 2, bias=False)
     with torch.no_grad():
         conv.weight.fill_(1.0)

@@ -155,7 +155,7 @@ def test_symbols_have_markers_and_colours_their_two_values() -> None:
 
 def test_the_eleventh_method_is_dashed() -> None:
     axes = draw(chart()).axes
-    rule, plain, dashed, *_ = axes.lines
+    _, plain, dashed, *_ = axes.lines
     assert plain.get_linestyle() == "-" and dashed.get_linestyle() == "--"
 
 

@@ -88,7 +88,8 @@ def test_it_is_balanced_self_contained_and_shows_every_section(comparison) -> No
     ):
         assert heading in said
     assert not re.search(r"https?://|\bsrc=|url\((?!#)|@import|<link", text)
-    # 3 personal curves, before and after; domains, two scatters, the ranking; gains, two maps; 3 partitions; traffic
+    # 3 personal curves, before and after; domains, two scatters, the ranking; gains, two maps; 3
+    # partitions; traffic
     assert seen.tags.count("figcaption") == seen.tags.count("figure") == 5 + 1 + 3 + 3 + 3 + 1
     assert text.count("<svg") == seen.tags.count("figure")
     for note in (
@@ -279,7 +280,8 @@ def test_settings_tell_runs_of_one_method_apart(make: Make) -> None:
 
 def test_gains_are_per_client_against_local_of_the_same_seed(comparison) -> None:
     text = render(comparison, "t")
-    # fedavg: +12 -2 0, +8 +2 0 and +4 +6 0, the fourth client unknown; better off is who gains more than nothing
+    # fedavg: +12 -2 0, +8 +2 0 and +4 +6 0, the fourth client unknown; better off is who gains more
+    # than nothing
     assert "fedavg 5 of 9 (mean +3.3)" in text and "fedbn 9 of 9 (mean +17.3)" in text
     assert "fedavg, client 0, seed 0: +12.0 points" in text and "fedavg, client 3, seed" not in text
     # the map is the mean over seeds

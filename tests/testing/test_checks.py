@@ -1,4 +1,4 @@
-"""The contract can fail: methods with one typical fault each are caught by the check meant for it."""
+"""The contract can fail: each method with one typical fault is caught by the check meant for it."""
 
 import pytest
 import torch
@@ -24,7 +24,10 @@ def registry():
 
 
 def failures(faulty: Method) -> set[str]:
-    """The checks that fail. A class made inside a test cannot travel to worker processes, so `pool` says nothing."""
+    """The checks that fail.
+
+    A class made inside a test cannot travel to worker processes, so `pool` says nothing.
+    """
     return {r.name for r in run_checks(faulty) if r.error} - {"pool"}
 
 

@@ -1,4 +1,4 @@
-"""The `ServerApp` that `fedloom flower init` puts into an app: the server, and a report at the end."""
+"""The `ServerApp` that `fedloom flower init` puts into an app: the server and a final report."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class Traits:
 class Method:
     """One algorithm. A subclass registers with `@method(name)`; its fields are hyper-parameters.
 
-    The hooks below are the whole contract; `methods/fedavg.py` fills them in. A method that has more
-    to say also implements `FindsGroups`, `HasFigures` or `PromisesPrivacy`.
+    The hooks below are the whole contract; `methods/fedavg.py` fills them in. A method that has
+    more to say also implements `FindsGroups`, `HasFigures` or `PromisesPrivacy`.
     """
 
     name: ClassVar[str] = ""
@@ -124,7 +124,8 @@ class Method:
         """The local work; the only place that sees data.
 
         It is pure: it changes nothing but the resident model and what it returns. An executor may
-        therefore call it twice in a round, and may end the first call where `local.fit` would train.
+        therefore call it twice in a round, and may end the first call where `local.fit` would
+        train.
         """
         raise NotImplementedError
 

@@ -94,7 +94,7 @@ class Trained:
         federation: Federation | None = None,
         progress: Progress | None = None,
     ) -> Trained:
-        """Open the run in a folder at its last checkpoint; the rest is as in `Setup.from_config`."""
+        """Open the run in a folder at its last checkpoint; the rest is as in `from_config`."""
         run = folder if isinstance(folder, Run) else Run.load(folder)
         setup = Setup.from_config(
             run.config, images=images, federation=federation, progress=progress

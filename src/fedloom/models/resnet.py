@@ -19,8 +19,9 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
 class _Sampled(nn.Conv2d):
     """A 1x1 convolution with a stride, which looks only at the pixels that the stride selects.
 
-    It computes what `nn.Conv2d` does. With fewer than eight channels, the CPU kernel behind that one's
-    backward pass (torch 2.13, channels-last order) writes past its buffer and corrupts memory.
+    It computes what `nn.Conv2d` does. With fewer than eight channels, the CPU kernel behind the
+    backward pass of `nn.Conv2d` (torch 2.13, channels-last order) writes past its buffer and
+    corrupts memory.
     """
 
     def forward(self, x: Tensor) -> Tensor:

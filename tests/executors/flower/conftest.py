@@ -138,7 +138,10 @@ def world(tmp_path: Path) -> Callable[..., World]:
 
 
 class Deployment:
-    """SuperLink and SuperNodes as processes on this machine, with TLS and node authentication; all end with it."""
+    """SuperLink and SuperNodes as processes on this machine, with TLS and node authentication.
+
+    All of them end with it.
+    """
 
     def __init__(self, root: Path, simulation: bool = False) -> None:
         self.root, self.simulation = root, simulation
@@ -258,8 +261,11 @@ class Deployment:
         )
 
     def again(self, k: int, seconds: float) -> None:
-        """ClientWorker k after its end: started until the SuperLink lets it in, as a service manager would. While the SuperLink
-        takes the old process for alive (it has missed no second heartbeat yet) it turns the new one away."""
+        """Start site k again and again until the SuperLink lets it in, as a service manager would.
+
+        As long as the SuperLink takes the old process for alive (it has not yet missed a second
+        heartbeat), it turns the new one away.
+        """
         name = f"site-{k}"
         before, process = self.said(name).count("SuperNode ID"), self.node(k)
 

@@ -1,4 +1,4 @@
-"""A real federation on this machine: SuperLink and SuperNodes as processes, TLS and node authentication."""
+"""A real federation on this machine: processes of Flower, TLS and node authentication."""
 
 import json
 import statistics
@@ -124,7 +124,7 @@ LAST = 12  # enough rounds after the faults for a killed site to be let in again
 
 
 def test_faults(deployment, tmp_path: Path) -> None:
-    """A scripted run of scaffold (which has private states), one fault in each of the rounds 2 to 7."""
+    """A scripted run of scaffold, which has private states; rounds 2 to 7 have a fault each."""
     out = tmp_path / "run"
     here = deployment()
     here.link()
@@ -147,7 +147,7 @@ def test_faults(deployment, tmp_path: Path) -> None:
     (folder / "spoiled.py").write_text(SPOILED)
     here.run(folder, name="run")
     here.until(lambda: len(answers(out)) >= 5, 1200, "five rounds")
-    # Round 6: the site is killed while it works, and started again. Round 7: the same with the server.
+    # Round 6: the site is killed while it works, and started again. Round 7: so is the server.
     here.until(lambda: "ROUND 6" in here.said("site-1"), 300, "round 6")
     here.kill("site-1")
     back = threading.Thread(target=here.again, args=(1, 300))  # the rounds go on meanwhile
@@ -191,7 +191,8 @@ def test_faults(deployment, tmp_path: Path) -> None:
     there = fedloom.Run.load(out)
     assert there.metrics[-1]["round"] == LAST
     assert sorted(rounds[LAST]["answered"]) == [0, 1, 2], "all are back, the killed one too"
-    # What every site remembers is what the server believes it does, and what a run in one process would give.
+    # Every site remembers what the server believes it does, and what a run in one process would
+    # give.
     lost = {r: [k for k in range(3) if k not in rounds[r]["answered"]] for r in rounds}
     folder = tmp_path / "alone"
     fedloom.run(
@@ -246,7 +247,7 @@ def test_simulation_with_twenty_nodes(deployment, tmp_path: Path) -> None:
 
 
 def test_overhead_against_the_pool(deployment, tmp_path: Path) -> None:
-    """Seconds of a round without evaluation: a simulation with two workers, and our own pool of two."""
+    """Seconds of a round without evaluation: a simulation and our pool, with two workers each."""
     pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
     changes = {"rounds": 6, "eval_every": 6}
     folder, out = twenty(tmp_path, "fedavg", changes)
@@ -257,7 +258,8 @@ def test_overhead_against_the_pool(deployment, tmp_path: Path) -> None:
     )
     ours, flowers = statistics.median(mine), statistics.median(theirs)
     print(
-        f"\nseconds per round: pool {ours:.2f}, simulation {flowers:.2f}, {flowers / ours:.2f} times as long"
+        f"\nseconds per round: pool {ours:.2f}, simulation {flowers:.2f}, "
+        f"{flowers / ours:.2f} times as long"
     )
     assert len(mine) == len(theirs) == 4 and flowers < 3 * ours, (
         "the figure depends on the machine's load; this is a bound"

@@ -1,4 +1,7 @@
-"""What a federation has to put up with. The measure is always a run in which the faulty client was simply lost."""
+"""Faults that a federation has to survive.
+
+Each is measured against a run in which the faulty client was simply lost.
+"""
 
 import json
 import time
@@ -131,7 +134,7 @@ def test_a_bad_upload_is_refused_named_and_the_round_goes_on(fault: str, world) 
 @pytest.mark.parametrize("name", ["scaffold", "fedpcl", "fedproto", "fedfomo", "fedamp"])
 @pytest.mark.parametrize("how", ["lost", "silent", "NaN"])
 def test_private_states_stay_with_the_last_accepted_round(name: str, how: str, world) -> None:
-    """Whether a message never came, its reply never did, or was refused: the client goes on from round 1."""
+    """The client goes on from round 1, whether the message or its reply was lost or refused."""
     method = make(name)
     expected = small_world.trace(method, dropouts={2: [BAD]})
     settings = Settings(timeout=0.01, wait=0, limit_mb=5)

@@ -1,6 +1,7 @@
-"""The scripted faults: one run, something going wrong in every round, real SIGKILLs, and a table of what came of it.
+"""The scripted faults: one run with a fault in every round, real SIGKILLs, and a table.
 
-The server is a process of its own, and so is a site in the rounds in which somebody is killed.
+The table says what came of each fault. The server is a process of its own, and so is a site in the
+rounds in which somebody is killed.
 """
 
 from __future__ import annotations

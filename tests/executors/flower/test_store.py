@@ -1,4 +1,7 @@
-"""A client's memory: late, repeated and out-of-order messages leave no trace; nothing half-written is ever read."""
+"""A client's memory: late, repeated and out-of-order messages leave no trace.
+
+Nothing half-written is ever read.
+"""
 
 from pathlib import Path
 
