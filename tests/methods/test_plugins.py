@@ -18,7 +18,8 @@ from fedloom.core.method import Method, Plugin
 from fedloom.core.payload import Payload
 from fedloom.engine.config import build
 from fedloom.engine.folder import Run
-from fedloom.engine.settings import markdown, method_rows, owners
+from fedloom.engine.owners import owners
+from fedloom.engine.settings import markdown, method_rows
 from fedloom.experiments.plan import folder_of, name_of
 from fedloom.testing.checks import check_pool, check_resume
 from fedloom.testing.small_world import federation, trace
