@@ -147,7 +147,8 @@ def test_only_the_module_that_is_asked_for_is_imported(write: Write) -> None:
 def test_a_module_may_hold_several_entries_under_any_name(write: Write) -> None:
     write({"things/pair.py": FILE.format(name="left") + FILE.format(name="right")})
     registry = things(write, "other")
-    assert registry.find("right").__module__ == "things.pair"
+    assert registry.find("Right").__module__ == "things.pair"
+    assert set(registry.loaded()) == {"left", "right"}, "the source says which module it is"
 
 
 def test_a_module_that_fails_is_not_passed_over(write: Write) -> None:

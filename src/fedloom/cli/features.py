@@ -26,15 +26,6 @@ Root = Annotated[
 ]
 
 
-def register(app: typer.Typer, bench: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command("encoders")(encoders)
-    app.command("encode")(encode)
-    app.add_typer(cache_app, name="cache")
-    app.add_typer(pretrain_app, name="pretrain")
-    bench.command("encoders")(bench_encoders)
-
-
 def encoders(as_json: AsJson = False) -> None:
     """The frozen encoders known by name: of images, of texts, and of both in one space."""
     from ..core.errors import FedloomError

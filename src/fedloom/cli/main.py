@@ -78,6 +78,8 @@ for command in (
     look.methods,
     look.models,
     look.settings,
+    features.encoders,
+    features.encode,
     extend.new,
     extend.check,
 ):
@@ -86,7 +88,9 @@ app.command(epilog=f"The page has these sections: {SECTIONS}.")(report.report)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(flower.app, name="flower")
-features.register(app, bench.app)
+app.add_typer(features.cache_app, name="cache")
+app.add_typer(features.pretrain_app, name="pretrain")
+bench.app.command("encoders")(features.bench_encoders)
 
 
 def main() -> None:

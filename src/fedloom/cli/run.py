@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,16 +140,25 @@ def _execute(
     config: Config, folder: Path, log: str | None, fresh: bool, report: bool, quiet: bool
 ) -> Run:
     from ..engine.run import execute
-    from ..loggers import logging_to
 
-    names = log.split(",") if log else []
     with (
         watching(config.schedule.rounds, quiet, f"fedloom resume {folder}") as watch,
-        logging_to(names, config, folder) as loggers,
+        _logging(log, config, folder) as loggers,
     ):
         watch.begin(config.method)
         callbacks = [watch, *loggers, *_reports(report)]
         return execute(config, out=folder, callbacks=callbacks, fresh=fresh)
+
+
+def _logging(
+    log: str | None, config: Config, folder: Path
+) -> AbstractContextManager[Sequence[Callback]]:
+    """The loggers that the user names, closed at the end of the run."""
+    if not log:
+        return nullcontext([])
+    from ..loggers import logging_to
+
+    return logging_to(log.split(","), config, folder)
 
 
 def _reports(wanted: bool) -> list[Callback]:

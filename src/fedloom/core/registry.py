@@ -123,11 +123,8 @@ class Registry(Generic[T]):
         Only this registry's decorator, or its `add`, at the beginning of a line counts.
         """
         names = {point.name for point in self._entry_points()}
-        registry = self.group.rpartition(".")[2].upper()
-        call = rf"(?:@(?:\w+\.)*{re.escape(self._decorator)}|{registry}\.add)"
-        pattern = re.compile(rf"""^{call}\(\s*["']([^"']+)["']""", re.MULTILINE)
-        for path in self._files():
-            names.update(pattern.findall(path.read_text("utf-8")))
+        for _, registered in self._written():
+            names.update(registered)
         return tuple(sorted(names))
 
     def load_all(self) -> None:
@@ -154,25 +151,38 @@ class Registry(Generic[T]):
         return None
 
     def _load_only(self, name: str) -> None:
-        """Import the module or the entry point that is named after the entry, if there is one."""
+        """Import the one module or entry point that has the entry, if it can be told which.
+
+        Most modules are named after their entry. Where one is not, the sources say which it is.
+        """
         stem = name.lower().rstrip(":").replace("-", "_")
         for package in self._packages:
             if stem.isidentifier() and find_spec(f"{package}.{stem}"):
                 import_module(f"{package}.{stem}")
         if self._spelling(name) is not None:
             return
+        for module, registered in self._written():
+            if name.lower() in map(str.lower, registered):
+                import_module(module)
+                return
         for point in self._entry_points():
             if point.name.lower() == name.lower():
                 self._load(point)
 
-    def _files(self) -> Iterator[Path]:
+    def _written(self) -> Iterator[tuple[str, list[str]]]:
+        """The modules of the packages, and the names that their sources register."""
+        registry = self.group.rpartition(".")[2].upper()
+        call = rf"(?:@(?:\w+\.)*{re.escape(self._decorator)}|{registry}\.add)"
+        pattern = re.compile(rf"""^{call}\(\s*["']([^"']+)["']""", re.MULTILINE)
         for package in self._packages:
             top, *inner = package.split(".")
             spec = find_spec(top)  # of the whole name, it would import the packages above it
             if spec is None or spec.submodule_search_locations is None:
                 continue
             for folder in spec.submodule_search_locations:
-                yield from sorted(Path(folder, *inner).glob("*.py"))
+                for path in sorted(Path(folder, *inner).glob("*.py")):
+                    module = f"{package}.{path.stem}".removesuffix(".__init__")
+                    yield module, pattern.findall(path.read_text("utf-8"))
 
     def _entry_points(self) -> list[EntryPoint]:
         points = _installed(tuple(sys.path)).select(group=self.group)

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, cast
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .. import models
 from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
 from ..core.lookup import find, make
@@ -22,6 +21,8 @@ from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
 from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
+from ..models import MODELS
+from ..models import options as model_options
 from .owners import owners
 from .schedule import Schedule
 
@@ -219,7 +220,7 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
                 raise unknown(f"key in [{section}]", name, known[section])
     body["training"] = {**cls.traits.training, **body.get("training", {})}
     _complete(body, "partitioning", "partition", partitions.options)
-    _complete(body, "network", "model", models.options)
+    _complete(body, "network", "model", model_options)
     body["hyper"] = make(body["method"], body.get("hyper", {})).params()
     try:
         return Config.model_validate(body)
@@ -253,7 +254,7 @@ def _choose(body: dict[str, Any], changes: dict[str, Any]) -> None:
     if body["partition"] != "given":
         body["partition"] = partitions.PARTITIONS.spelling(body["partition"])
     if body["model"] != "given":
-        body["model"] = models.MODELS.spelling(body["model"])
+        body["model"] = MODELS.spelling(body["model"])
 
 
 def _fitting_model(
@@ -327,7 +328,7 @@ def _known(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
     if body["partition"] != "given":
         known["partitioning"] = set(partitions.options(body["partition"]))
     if body["model"] != "given":
-        known["network"] = set(models.options(body["model"]))
+        known["network"] = set(model_options(body["model"]))
     return known
 
 

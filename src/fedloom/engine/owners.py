@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .. import models
 from ..core.lookup import METHODS, PLUGINS
 from ..core.settings import described
 from ..data import partitions
+from ..models import MODELS
+from ..models import options as model_options
 
 
 def owners(key: str) -> list[str]:
@@ -20,7 +21,7 @@ def owners(key: str) -> list[str]:
     for name in partitions.PARTITIONS.names():
         if key in partitions.options(name):
             owners.append(f"the partition {name}")
-    for name in models.MODELS.names():
-        if key in models.options(name):
+    for name in MODELS.names():
+        if key in model_options(name):
             owners.append(f"the model {name}")
     return owners

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import executors
 from ..client.worker import ClientWorker
 from ..core.files import write_atomic
 from ..core.method import Method, PromisesPrivacy
 from ..core.rng import key
 from ..data.catalogue import MODEL_FOR
 from ..data.federation import Federation
+from ..executors import EXECUTORS
 from ..executors.base import Executor
 from ..parts.privacy import accountant
 from . import config as configs
@@ -76,7 +76,7 @@ def execute(
     model: nn.Module | None = None,
 ) -> Run:
     """Carry out a config. If the folder holds the same run already, continue it."""
-    executors.EXECUTORS.find(config.execution.executor)  # refuse a wrong name before any work
+    EXECUTORS.find(config.execution.executor)  # refuse a wrong name before any work
     run = Run(config, Path(out) if out else None)
     if run.folder and not fresh and begun(run.folder):
         run = same_run(run.folder, config)

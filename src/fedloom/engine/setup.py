@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from .. import encoders, executors
 from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.lookup import make
@@ -23,6 +22,7 @@ from ..core.rng import key
 from ..data.catalogue import Progress
 from ..data.catalogue import load as load_data
 from ..data.federation import Federation, federate
+from ..executors import make as make_executor
 from ..executors.base import Executor
 from ..models import Task, build
 from .checkpoint import Checkpoint, Store
@@ -70,7 +70,7 @@ class Setup:
     def executor(self) -> Executor:
         """Start the executor that the config names."""
         execution = self.config.execution
-        return executors.make(execution.executor, self.worker, execution.workers)
+        return make_executor(execution.executor, self.worker, execution.workers)
 
 
 @dataclass
@@ -140,8 +140,10 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
 def encoded(config: Config, images: Federation, progress: Progress | None = None) -> Federation:
     """The federation with features in place of images, if the config names an encoder."""
     if config.encoder:
+        from ..encoders import images as image_encoder  # most runs have none: do not load them
+
         return images.encode(
-            encoders.images(config.encoder),
+            image_encoder(config.encoder),
             views=config.views,
             augment=config.training.augment,
             pixels=config.pixels,
