@@ -1,13 +1,13 @@
-"""Callbacks that hand every round's figures on to TensorBoard, MLflow or Weights & Biases.
+"""Callbacks that pass every round's figures on to TensorBoard, MLflow or Weights & Biases.
 
-Each is an extra (`pip install 'fedloom[tensorboard]'`, `[mlflow]`, `[wandb]`) and imported when it
-is asked for. They only read: a run's numbers are the same with and without them.
+Each is an extra (`pip install 'fedloom[tensorboard]'`, `[mlflow]`, `[wandb]`) that is imported only
+when a user names it. They only read: a run has the same numbers with and without them.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,39 +19,40 @@ from .engine.engine import Callback, Engine
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """A line of metrics as flat names (`personal/accuracy_mean`, `loss/ce`) and numbers."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for who in ("personal", "common"):
         for name, value in (record.get(who) or {}).items():
             if isinstance(value, int | float):
-                found[f"{who}/{name}"] = float(value)
-    found |= {
-        f"domains/{name}": v
-        for name, v in (record.get("personal") or {}).get("domains", {}).items()
-    }
-    found |= {f"validation/{name}": v for name, v in record["validation"].items() if v is not None}
-    found |= {f"loss/{name}": v for name, v in record["loss"].items()}
-    found |= {f"bytes/{way}": float(n) for way, n in record["bytes_total"].items()}
-    return found
+                figures[f"{who}/{name}"] = float(value)
+    for name, value in (record.get("personal") or {}).get("domains", {}).items():
+        figures[f"domains/{name}"] = value
+    for name, value in record["validation"].items():
+        if value is not None:
+            figures[f"validation/{name}"] = value
+    for name, value in record["loss"].items():
+        figures[f"loss/{name}"] = value
+    for direction, count in record["bytes_total"].items():
+        figures[f"bytes/{direction}"] = float(count)
+    return figures
 
 
 def settings(config: Config) -> dict[str, str]:
     """A config as flat names and texts: `training.lr`."""
-    flat: dict[str, str] = {}
+    flat: dict[str, Any] = {}
     for name, value in config.model_dump(mode="json").items():
-        inner = (
-            {f"{name}.{k}": v for k, v in value.items()}
-            if isinstance(value, dict)
-            else {name: value}
-        )
-        flat |= {k: str(v) for k, v in inner.items() if v is not None}
-    return flat
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flat[f"{name}.{key}"] = inner
+        else:
+            flat[name] = value
+    return {name: str(value) for name, value in flat.items() if value is not None}
 
 
 class Logger(Callback, Protocol):
     """A callback that is closed when the run is over."""
 
     def close(self, failed: bool) -> None:
-        """Finish what was begun; `failed` if the run did not come to its end."""
+        """Finish the log; `failed` says that the run did not reach its end."""
         ...
 
 
@@ -60,18 +61,20 @@ class TensorBoard:
 
     def __init__(self, config: Config, folder: Path) -> None:
         self._module = _module("torch.utils.tensorboard", "tensorboard")
-        self._config, self._folder = config, folder / "tensorboard"
+        self._config = config
+        self._folder = folder / "tensorboard"
         self._writer: Any = None
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Write a round's figures."""
         if self._writer is None:
-            # Rounds after the checkpoint of an interrupted run are computed again, so what was
-            # written about them is dropped.
+            # An interrupted run computes the rounds after its checkpoint again, so drop what it
+            # wrote about them.
             self._writer = self._module.SummaryWriter(str(self._folder), purge_step=engine.round)
             self._writer.add_text("config", f"```toml\n{self._config.toml()}```", 0)
-        for name, value in scalars(record).items() if record else ():
-            self._writer.add_scalar(name, value, engine.round)
+        if record:
+            for name, value in scalars(record).items():
+                self._writer.add_scalar(name, value, engine.round)
         self._writer.flush()
 
     def close(self, failed: bool) -> None:
@@ -85,34 +88,31 @@ class MLflow:
 
     def __init__(self, config: Config, folder: Path, experiment: str = "fedloom") -> None:
         self._client = _module("mlflow", "mlflow").MlflowClient()
-        found = self._client.get_experiment_by_name(experiment)
-        self._experiment = (
-            found.experiment_id if found else self._client.create_experiment(experiment)
-        )
+        self._run = self._unfinished_run(config, folder, experiment)
+
+    def _unfinished_run(self, config: Config, folder: Path, experiment: str) -> str:
+        """The id of the run that this folder left unfinished, or of a new one."""
+        existing = self._client.get_experiment_by_name(experiment)
+        place = existing.experiment_id if existing else self._client.create_experiment(experiment)
         tags = {"fedloom.hash": config.hash(), "fedloom.folder": folder.name}
-        wanted = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items())
-        open_ = [
-            r
-            for r in self._client.search_runs([self._experiment], wanted)
-            if r.info.status != "FINISHED"
-        ]
-        if open_:
-            self._run = open_[0].info.run_id
-            self._client.update_run(self._run, status="RUNNING")
-        else:
-            self._run = self._client.create_run(
-                self._experiment, tags=tags, run_name=folder.name
-            ).info.run_id
-            for name, value in settings(config).items():
-                self._client.log_param(self._run, name, value[:500])
+        query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        for run in self._client.search_runs([place], query):
+            if run.info.status != "FINISHED":
+                self._client.update_run(run.info.run_id, status="RUNNING")
+                return str(run.info.run_id)
+        new = self._client.create_run(place, tags=tags, run_name=folder.name).info.run_id
+        for name, value in settings(config).items():
+            self._client.log_param(new, name, value[:500])
+        return str(new)
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Log a round's figures, with the round as their step."""
-        for name, value in scalars(record).items() if record else ():
-            self._client.log_metric(self._run, name, value, step=engine.round)
+        if record:
+            for name, value in scalars(record).items():
+                self._client.log_metric(self._run, name, value, step=engine.round)
 
     def close(self, failed: bool) -> None:
-        """Say how the run ended."""
+        """Record how the run ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
@@ -135,7 +135,7 @@ class WandB:
             self._run.log(scalars(record), step=engine.round)
 
     def close(self, failed: bool) -> None:
-        """Say how the run ended."""
+        """Record how the run ended."""
         self._run.finish(exit_code=int(failed))
 
 
@@ -144,22 +144,32 @@ LOGGERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 @contextmanager
 def logging_to(names: Sequence[str], config: Config, folder: Path) -> Iterator[list[Callback]]:
-    """The callbacks of these names for one run, closed at its end, whichever way it ends."""
+    """The loggers of these names for one run; they are closed at its end, even if it fails."""
     for name in names:
         if name not in LOGGERS:
             raise unknown("logger", name, LOGGERS)
     if names:
         folder.mkdir(parents=True, exist_ok=True)
-    opened: list[Callback] = []
+    loggers: list[Callback] = []
     with ExitStack() as stack:
         for name in names:
             logger = LOGGERS[name](config, folder)
-            stack.push(lambda kind, error, trace, logger=logger: logger.close(kind is not None))
-            opened.append(logger)
-        yield opened
+            stack.push(_closing(logger))
+            loggers.append(logger)
+        yield loggers
+
+
+def _closing(logger: Logger) -> Callable[..., None]:
+    """What an exit stack calls at the end, with the type of the exception if there is one."""
+
+    def close(kind: type[BaseException] | None, *_: Any) -> None:
+        logger.close(kind is not None)
+
+    return close
 
 
 def _module(name: str, extra: str) -> Any:
+    """Import a logger's package; the error names the extra that brings it."""
     try:
         return importlib.import_module(name)
     except ImportError:
