@@ -154,7 +154,9 @@ class Engine:
             if k in turn.lost:
                 continue  # it took the download and is not heard of again
             work = turn.work.get(k, 1.0)
-            yield Task("client", turn.round, (k,), down, self.store.get(k), splits, work)
+            state = self.store.get(k)
+            metric = self.schedule.metric
+            yield Task("client", turn.round, (k,), down, state, splits, work, metric)
 
     def _ahead(self) -> Turn | None:
         """The next round, if it may begin while this one is evaluated.

@@ -40,7 +40,7 @@ class Task:
     state: Payload = field(default_factory=Payload)
     splits: tuple[str, ...] = ()  # which samples to score (after training, for `client`)
     work: float = 1.0
-    metric: str = DEFAULT  # the headline, which validation samples are scored by
+    metric: str = DEFAULT  # the headline, which decides what is counted
 
     def encode(self, down: bytes | None = None, repeats: bool = False) -> list[Bytes]:
         """The task as bytes, in parts.

@@ -36,7 +36,7 @@ class Order:
     round: int
     splits: str
     work: float
-    metric: str  # what validation samples are scored by
+    metric: str  # the headline, which decides what is counted
     state_attempt: int  # the version of the state to use
     state_round: int
     limit: int  # bytes of tensors that an upload may have
