@@ -35,7 +35,13 @@ def unequal_classes() -> Federation:
 
 def test_a_model_that_always_says_the_larger_class_is_called_out(tmp_path: Path) -> None:
     run = fedloom.run(
-        "fedavg", unequal_classes(), model="linear", rounds=5, lr=0.5, out=tmp_path / "run"
+        "fedavg",
+        unequal_classes(),
+        model="linear",
+        rounds=5,
+        lr=0.5,
+        metric="auc",
+        out=tmp_path / "run",
     )
     personal = run.summary["personal"]
     assert personal["accuracy_mean"]["last"] == pytest.approx(0.83)

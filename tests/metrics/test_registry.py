@@ -27,7 +27,7 @@ def drawn() -> tuple[np.ndarray, np.ndarray]:
 
 
 def values(name: str, given: Answers) -> np.ndarray:
-    layout = sheet("classification", given.classes, "test")
+    layout = sheet("classification", given.classes, "test", "auc")
     metric = METRICS.find(name)
     return metric.values(layout.part(layout.rows(given), metric.tally))
 
@@ -56,7 +56,7 @@ def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
 
 def test_several_clients_at_once_are_counted_as_each_alone() -> None:
     scores, labels = drawn()
-    layout = sheet("classification", CLASSES, "test")
+    layout = sheet("classification", CLASSES, "test", "auc")
     together = layout.rows(answers(scores, labels, SIZES))
     starts = np.cumsum((0, *SIZES))
     for k, size in enumerate(SIZES):
@@ -89,6 +89,14 @@ def test_validation_counts_accuracy_and_the_headline_only() -> None:
     layout = sheet("classification", 2, "validation", "nll")
     assert [t.name for t in layout.tallies] == ["counts", "log_loss"]
     assert sheet("segmentation", 2, "test").places["confusion"] == slice(2, 6)
+
+
+def test_scores_are_judged_only_if_the_headline_needs_them() -> None:
+    usual = sheet("classification", 2, "test")
+    assert [t.name for t in usual.tallies] == ["counts", "by_class"] and not usual.needs_scores
+    asked = sheet("classification", 2, "test", "ece")
+    assert {t.name for t in asked.tallies} == {"counts", "by_class", "auc", "gaps", "log_loss"}
+    assert asked.has(METRICS.find("nll")) and not usual.has(METRICS.find("nll"))
 
 
 def test_the_headline_is_one_number_that_fits_the_data() -> None:

@@ -121,10 +121,12 @@ class Evaluation:
         return _sheet(self.worker, split, self.metric)
 
     def _summary(self, rows: np.ndarray, domains: Domains) -> dict[str, Any]:
-        """Every metric's figures for one model per client; nothing if nobody has test samples."""
+        """The counted metrics' figures for one model per client; nothing if nobody has test samples."""
         layout = self._sheet("test")
         figures: dict[str, Any] = {}
         for metric in applying(kind_of(self.worker.federation.data.kind)):
+            if not layout.has(metric):
+                continue
             added = metric.summary(layout.part(rows, metric.tally), domains)
             if metric.name == DEFAULT and not added:
                 return {}

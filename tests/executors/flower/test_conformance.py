@@ -5,7 +5,7 @@ import pytest
 
 from fedloom.core.lookup import make, names
 from fedloom.core.payload import Payload
-from fedloom.testing.small_world import usual
+from fedloom.testing.small_world import trace, usual
 
 
 def flat(record: object) -> list[float]:
@@ -47,3 +47,17 @@ def test_as_in_one_process(name: str, world) -> None:
         )
     assert all(not e["refused"] and not e["silent"] and not e["absent"] for e in here.book.answers)
     assert {e["kind"] for e in here.book.answers} == {"hello", "client", "before"}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper"])
+def test_metrics_of_scores_as_in_one_process(name: str, world) -> None:
+    expected = trace(make(name), metric="auc")
+    seen = world(make(name)).run(metric="auc")
+    keys = {f"{name}_mean" for name in ("auc", "nll", "ece", "balanced_accuracy", "macro_f1")}
+    assert keys | {"majority_mean", "recall_classes"} <= seen.metrics[-1]["personal"].keys()
+    for mine, theirs in zip(seen.metrics, expected.metrics, strict=True):
+        assert mine["personal"].keys() == theirs["personal"].keys()
+        assert flat(mine["personal"]) == pytest.approx(flat(theirs["personal"]), abs=1e-5)
+        assert mine["validation"]["personal"] == pytest.approx(
+            theirs["validation"]["personal"], abs=1e-5
+        )
