@@ -121,7 +121,7 @@ class Evaluation:
         return _sheet(self.worker, split, self.metric)
 
     def _summary(self, rows: np.ndarray, domains: Domains) -> dict[str, Any]:
-        """The counted metrics' figures for one model per client; nothing if nobody has test samples."""
+        """The metrics' figures for one model per client; nothing if nobody has test samples."""
         layout = self._sheet("test")
         figures: dict[str, Any] = {}
         for metric in applying(kind_of(self.worker.federation.data.kind)):
