@@ -203,7 +203,7 @@ def test_whose_modules() -> None:
 
 def test_own_modules_need_clients_that_keep_something() -> None:
     with pytest.raises(
-        FedloomError, match="keep no tensors of their own; modules can be shared or mean"
+        FedloomError, match="keep no private tensors; modules can be shared or mean"
     ):
         trace(make("ditto+dfdc", {"modules": "own"}), rounds=1)
     worker = site_of(make("fedprox+dfdc", {"modules": "own", "mu": 1e3}), width=4)
