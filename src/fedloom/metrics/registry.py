@@ -295,8 +295,8 @@ def sheet(kind: Kind, classes: int, split: str, headline_name: str = DEFAULT) ->
     """What is counted on a split.
 
     Validation samples are judged by accuracy and the headline. Test samples are judged by every
-    metric of predicted classes. Ranking probabilities takes a sixth of the time in which a linear
-    model is evaluated, so metrics of scores are counted only if the headline is one of them.
+    metric of predicted classes. Ranking probabilities costs a good part of the evaluation of a
+    small model, so metrics of scores are counted only if the headline is one of them.
     """
     chosen: dict[str, Tally] = {}
     entries = applying(kind)
