@@ -91,12 +91,10 @@ def test_validation_counts_accuracy_and_the_headline_only() -> None:
     assert sheet("segmentation", 2, "test").places["confusion"] == slice(2, 6)
 
 
-def test_scores_are_judged_only_if_the_headline_needs_them() -> None:
+def test_everything_is_counted_on_test_samples() -> None:
     usual = sheet("classification", 2, "test")
-    assert [t.name for t in usual.tallies] == ["counts", "by_class"] and not usual.needs_scores
-    asked = sheet("classification", 2, "test", "ece")
-    assert {t.name for t in asked.tallies} == {"counts", "by_class", "auc", "gaps", "log_loss"}
-    assert asked.has(METRICS.find("nll")) and not usual.has(METRICS.find("nll"))
+    assert {t.name for t in usual.tallies} == {"counts", "by_class", "auc", "gaps", "log_loss"}
+    assert usual.has(METRICS.find("nll"))
 
 
 def test_the_headline_is_one_number_that_fits_the_data() -> None:

@@ -89,8 +89,7 @@ Metric = Annotated[
     str | None,
     typer.Option(
         help="The metric that comes first, chooses the round on validation data and stops early: "
-        f"{METRICS}. Default: accuracy. Metrics of probabilities are computed only if this is one "
-        "of them."
+        f"{METRICS}. Default: accuracy."
     ),
 ]
 Precision = Annotated[

@@ -49,8 +49,7 @@ class Schedule(BaseModel):
     metric: str = setting(
         DEFAULT,
         "The metric that comes first in progress, summary and leaderboard, and that validation "
-        "data is judged by. Metrics of probabilities (auc, nll, ece) are computed only if this is "
-        "one of them.",
+        "data is judged by.",
     )
     checkpoint_every: Count = setting(
         1,

@@ -294,19 +294,14 @@ class Sheet:
 def sheet(kind: Kind, classes: int, split: str, headline_name: str = DEFAULT) -> Sheet:
     """What is counted on a split.
 
-    Validation samples are judged by accuracy and the headline. Test samples are judged by every
-    metric of predicted classes. Ranking probabilities costs a good part of the evaluation of a
-    small model, so metrics of scores are counted only if the headline is one of them.
+    Test samples are judged by every metric, validation samples by accuracy and the headline.
     """
     chosen: dict[str, Tally] = {}
     entries = applying(kind)
-    named = [entry for entry in entries if entry.name == headline_name]
-    if not named:
+    if headline_name not in [entry.name for entry in entries]:
         raise FedloomError(f"the metric {headline_name} does not apply to {kind}.")
-    counted = {"predictions", named[0].needs}
     for entry in entries:
-        tested = split == "test" and entry.needs in counted
-        if tested or entry.name in (DEFAULT, headline_name):
+        if split == "test" or entry.name in (DEFAULT, headline_name):
             chosen.setdefault(entry.tally.name, entry.tally)
     return Sheet(tuple(chosen.values()), classes)
 
