@@ -19,6 +19,7 @@ from fedloom.engine.engine import first
 from fedloom.engine.evaluate import Evaluation, TrainedScores
 from fedloom.executors.base import Result
 from fedloom.executors.inplace import Inplace
+from fedloom.metrics.registry import sheet
 from fedloom.models.base import Split
 from fedloom.testing.small_world import trace
 
@@ -75,7 +76,10 @@ def test_one_model_for_all() -> None:
 
 def test_a_client_that_did_not_train_has_after_what_it_has_before() -> None:
     # counts, then right, actual and predicted by class: client 0 gets everything right.
-    row = torch.tensor([[4.0, 4, 1, 3, 1, 3, 1, 3]], dtype=torch.float64)
+    # What metrics of scores count comes after that and is left at zero.
+    width = max(place.stop for place in sheet("classification", 2, "test").places.values())
+    row = torch.zeros(1, width, dtype=torch.float64)
+    row[0, :8] = torch.tensor([4.0, 4, 1, 3, 1, 3, 1, 3])
     held = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
     record = evaluate({0: Result((0,), scores={"test": row, "validation": held})})
     assert record["clients"]["before"] == [0.75, 0.5, None]
