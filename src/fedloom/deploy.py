@@ -39,24 +39,23 @@ TOLERANCE = 1e-4  # of ONNX against torch, relative to the largest logit
 
 @dataclass(frozen=True)
 class Personal:
-    """What came of a client that joined after training."""
+    """The model of a client that joined after training, and how good it is."""
 
     predict: Predictor
     worker: ClientWorker
     run: Run
     train: int
     test: int
-    before: (
-        float | None
-    )  # accuracy on its test samples with what the server sent it; None without test samples
-    after: float | None  # and after its own training
+    # Accuracy on its test samples with what the server sent, and after its own training; None if it
+    # has no test samples.
+    before: float | None
+    after: float | None
     seconds: float
 
     def described(self) -> dict[str, Any]:
         """The figures as plain values."""
-        return {
-            name: getattr(self, name) for name in ("train", "test", "before", "after", "seconds")
-        }
+        names = ("train", "test", "before", "after", "seconds")
+        return {name: getattr(self, name) for name in names}
 
 
 def personalise(folder: str | Path, data: str, *, progress: Progress | None = None) -> Personal:
@@ -66,24 +65,16 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
     the server stays as it is. Classes are matched by name; a few of them are enough.
     """
     run = Run.load(folder)
-    config, method = run.config, make(run.config.method, run.config.hyper)
+    config = run.config
+    method = make(config.method, config.hyper)
     _refuse(run, method)
     clock = time.monotonic()
+    k = len(run.federation["clients"])  # the newcomer's number
+    images = _newcomer(run, data)
+    setup = Setup.from_config(config, images=images, method=method, progress=progress)
+    federation = setup.federation
+    worker = setup.worker
     shape = run.federation.get("shape", [])
-    size = (
-        {"size": shape[-1]} if len(shape) == 3 and not config.encoder else {}
-    )  # as the run's own images
-    source = config.source.model_copy(update={**_PLAIN, **size})
-    new = _matched(load_data(data, source, root=config.execution.data_root), run)
-    split = [np.flatnonzero(new.test.numpy() == part) for part in (False, True)]
-    if not len(split[0]):
-        raise FedloomError(f"{data} has no training samples: a personal model needs a few.")
-    none, k = np.arange(0), len(run.federation["clients"])
-    clients = (*[Client(none, none, none)] * k, Client(split[0], none, split[1]))
-    setup = Setup.from_config(
-        config, images=Federation(new, clients), method=method, progress=progress
-    )
-    federation, worker = setup.federation, setup.worker
     if shape and list(federation.data.x.shape[1:]) != shape:
         raise FedloomError(
             f"{data} has samples of shape {tuple(federation.data.x.shape[1:])}, "
@@ -101,11 +92,32 @@ def personalise(folder: str | Path, data: str, *, progress: Progress | None = No
         torch.manual_seed(config.seed)
         update = method.client(down, Payload(), ClientContext(worker, k, number))
     predict = method.personal(update.trained, update.state, ClientContext(worker, k, number))
-    after, seconds = _accuracy(predict, x, y), round(time.monotonic() - clock, 3)
-    return Personal(predict, worker, run, len(split[0]), len(y), before, after, seconds)
+    after = _accuracy(predict, x, y)
+    seconds = round(time.monotonic() - clock, 3)
+    train = len(images.clients[k].train)
+    return Personal(predict, worker, run, train, len(y), before, after, seconds)
 
 
-_PLAIN = {
+def _newcomer(run: Run, data: str) -> Federation:
+    """The newcomer's samples as one client more, behind the run's own, who have none here."""
+    config = run.config
+    changes = dict(_PLAIN)
+    shape = run.federation.get("shape", [])
+    if len(shape) == 3 and not config.encoder:
+        changes["size"] = shape[-1]  # as large as the run's own images
+    source = config.source.model_copy(update=changes)
+    new = _matched(load_data(data, source, root=config.execution.data_root), run)
+    is_test = new.test.numpy()
+    train = np.flatnonzero(~is_test)
+    if not len(train):
+        raise FedloomError(f"{data} has no training samples: a personal model needs a few.")
+    none = np.arange(0)
+    others = [Client(none, none, none)] * len(run.federation["clients"])
+    return Federation(new, (*others, Client(train, none, np.flatnonzero(is_test))))
+
+
+# What was done to the run's samples on purpose is not done to the newcomer's.
+_PLAIN: dict[str, Any] = {
     "only_classes": None,
     "only_domains": None,
     "label_noise": 0.0,
@@ -115,7 +127,7 @@ _PLAIN = {
 
 
 def _refuse(run: Run, method: Method) -> None:
-    """An error for runs and methods that have nothing for a newcomer."""
+    """Raise an error if the run or its method has nothing for a newcomer."""
     if run.config.partition == "given" or run.config.model == "given":
         raise FedloomError(
             f"{run.folder} was made from Python with its own data or model; personalise it there."
@@ -123,8 +135,7 @@ def _refuse(run: Run, method: Method) -> None:
     if not method.traits.personalised:
         raise FedloomError(
             f"{method.name} gives everybody the common model, there is nothing to personalise; "
-            f"`fedloom export "
-            f"{run.folder}` writes it."
+            f"`fedloom export {run.folder}` writes it."
         )
     if method.traits.by_client is None:
         raise FedloomError(
@@ -197,15 +208,15 @@ def export(
             "the test set's own order ...), and that cannot be exported; "
             "its run folder has all of it."
         )
-    out, data = Path(out), worker.federation.data
+    out = Path(out)
+    data = worker.federation.data
     head = predict.head
-    if isinstance(head, PromptHead):  # what it reads no longer changes
+    if isinstance(head, PromptHead):  # its prompts are final: text features suffice
         head = TextHead(head.text().detach(), head.scale)
-    kind = next((n for n, h in HEADS.items() if type(head) is h), None)
-    if head is not None and kind is None:
-        raise FedloomError(f"a {type(head).__name__} cannot be exported.")
-    module = worker.model if head is None else Headed(worker.model.body, head)
-    told = {
+    module: nn.Module = worker.model
+    if head is not None:
+        module = Headed(worker.model.body, head)
+    description = {
         "format": FORMAT,
         "method": config.method,
         "hyper": config.hyper,
@@ -220,66 +231,70 @@ def export(
         },
         "model": config.model,
         "network": config.network,
-        "head": None if head is None else {"kind": kind, **_settings(head)},
+        "head": _head_description(head),
     }
     tensors = {n: t.detach().clone().contiguous() for n, t in module.state_dict().items()}
     write_atomic(out / "model.safetensors", save(tensors))
-    write_atomic(out / "config.json", json.dumps(told, indent=1).encode())
-    (out / "model.onnx").unlink(
-        missing_ok=True
-    )  # of an earlier export, it would be another model's
+    write_atomic(out / "config.json", json.dumps(description, indent=1).encode())
+    (out / "model.onnx").unlink(missing_ok=True)  # an earlier export's is of another model
     if onnx:
         _onnx(module.eval(), data, out / "model.onnx")
     return out
 
 
 def load(folder: str | Path) -> nn.Module:
-    """The network in an exported folder, in evaluation mode: samples as it wants them -> logits."""
+    """The network in an exported folder, in evaluation mode: prepared samples to logits."""
     folder = Path(folder)
     try:
-        told = json.loads((folder / "config.json").read_bytes())
+        description = json.loads((folder / "config.json").read_bytes())
         tensors = load_file(folder / "model.safetensors")
     except FileNotFoundError as error:
         raise FedloomError(
             f"{folder} is no exported model: it has no {Path(error.filename).name}."
         ) from None
-    if told.get("format") != FORMAT:
+    if description.get("format") != FORMAT:
         raise FedloomError(
-            f"{folder} has format {told.get('format')}, this version reads format {FORMAT}."
+            f"{folder} has format {description.get('format')}, this version reads format {FORMAT}."
         )
-    given = told["input"]
-    task = Task(tuple(given["shape"]), len(told["classes"]), given["vocabulary"])
+    inputs = description["input"]
+    task = Task(tuple(inputs["shape"]), len(description["classes"]), inputs["vocabulary"])
+    method = make(description["method"], description["hyper"])
     with torch.random.fork_rng(devices=[]):
-        made: Any = make(told["method"], told["hyper"]).extend(
-            build(told["model"], task, **told["network"]), told["classes"]
-        )
-    module: nn.Module = made
-    if told["head"] is not None:
-        module = Headed(made.body, _head(told["head"], tensors))
+        network = build(description["model"], task, **description["network"])
+        extended: Any = method.extend(network, description["classes"])
+    module: nn.Module = extended
+    if description["head"] is not None:
+        module = Headed(extended.body, _head(description["head"], tensors))
     module.load_state_dict(tensors)
     return module.eval()
 
 
-def _settings(head: nn.Module) -> dict[str, float | bool]:
-    """What a head's tensors do not say."""
-    return {n: getattr(head, n) for n in ("scale", "alpha", "beta", "unit") if hasattr(head, n)}
+def _head_description(head: nn.Module | None) -> dict[str, Any] | None:
+    """The kind of a head, and those of its settings that its tensors do not show."""
+    if head is None:
+        return None
+    for kind, cls in HEADS.items():
+        if type(head) is cls:
+            names = ("scale", "alpha", "beta", "unit")
+            return {"kind": kind, **{n: getattr(head, n) for n in names if hasattr(head, n)}}
+    raise FedloomError(f"a {type(head).__name__} cannot be exported.")
 
 
-def _head(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A head of the kind and shapes that the files tell; its numbers are loaded afterwards."""
-    given = {k: v for k, v in told.items() if k != "kind"}
+def _head(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A head of the kind and the shapes in the files; its numbers are loaded afterwards."""
+    settings = {name: value for name, value in description.items() if name != "kind"}
     text = tensors["head.text"]
-    if told["kind"] != "cache":
-        return HEADS[told["kind"]](text, **given)
+    if description["kind"] != "cache":
+        return HEADS[description["kind"]](text, **settings)
     values = tensors.get("head.values")
     owners = None if values is None else values.argmax(1)
     return CacheHead(
-        tensors["head.keys"], text, start=tensors.get("head.start"), owners=owners, **given
+        tensors["head.keys"], text, start=tensors.get("head.start"), owners=owners, **settings
     )
 
 
 def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
-    """The module as ONNX, any number of samples at once, checked against torch with onnxruntime."""
+    """Write the module as ONNX for any number of samples, and check it against torch."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter wants it
@@ -290,7 +305,7 @@ def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
     rows = torch.arange(min(len(data.y), 5))
     x = data.prepare(data.take(rows))
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # about operators of packages that are not there
+        warnings.simplefilter("ignore")  # the exporter warns of packages that we do not need
         try:
             torch.onnx.export(
                 module,
@@ -303,13 +318,14 @@ def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
                 dynamic_shapes=({0: torch.export.Dim("samples")},),
                 external_data=False,
             )
-        except Exception as error:  # whatever the exporter cannot do
+        except Exception as error:  # the exporter raises many kinds
             raise FedloomError(
                 f"this model does not go into ONNX: {str(error).strip().splitlines()[0]}"
             ) from error
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         for part in (x, x[:1]):
-            ours, theirs = module(part), torch.from_numpy(session.run(None, {"x": part.numpy()})[0])
+            ours = module(part)
+            theirs = torch.from_numpy(session.run(None, {"x": part.numpy()})[0])
             if (ours - theirs).abs().max() > TOLERANCE * max(1.0, float(ours.abs().max())):
                 file.unlink()
                 raise FedloomError(
