@@ -627,3 +627,8 @@ def test_hashes_stay_as_they_are() -> None:
     assert build({"method": "fedprox"}, {"mu": 0.3}).hash() == "fc573444d358ec95"
     assert build({"seed": 3}, {"executor": "pool", "eval_every": 3}).hash() == "628e9f8c8be6d09b"
     assert build({}, {"metric": "nll"}).hash() != build({}).hash()
+
+
+def test_a_refusal_ends_with_one_mark() -> None:
+    with pytest.raises(FedloomError, match=r"did you mean 'balanced_accuracy'\?$"):
+        build({"method": "fedavg"}, {"metric": "balanced_acuracy"})

@@ -66,4 +66,5 @@ def explain(error: ValidationError) -> str:
         # If one alternative fits, nobody wants to read that the others do not.
         if not (is_type_fault and setting in of_right_type):
             messages.append(message)
-    return "; ".join(dict.fromkeys(messages)) + "."
+    sentence = "; ".join(dict.fromkeys(messages))
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."

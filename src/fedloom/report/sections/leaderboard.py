@@ -76,8 +76,6 @@ def _about(entry: Entry) -> str:
         notes.append(EMPTY)
     if entry.row.get("note"):
         notes.append(str(entry.row["note"]))
-    for run in entry.shown:
-        notes += [text for text in run.summary.get("remarks", ()) if text not in notes]
     under_way = [r for r in entry.runs if not r.finished]
     if under_way and len(under_way) == len(entry.runs):
         rounds = [f"round {r.round} of {r.planned or '?'}" for r in under_way]
