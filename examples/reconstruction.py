@@ -21,7 +21,7 @@ from fedloom.core.rng import torch_rng
 from fedloom.data.catalogue import Source, load
 from fedloom.encoders import image
 from fedloom.engine.checkpoint import Store
-from fedloom.parts.privacy import Perturbed
+from fedloom.methods._bases import Perturbed
 
 ENCODER, CLIENT = "vit-mini", 0
 torch.set_num_threads(1)

@@ -18,7 +18,7 @@ from ..data.catalogue import MODEL_FOR
 from ..data.federation import Federation
 from ..executors import EXECUTORS
 from ..executors.base import Executor
-from ..parts.privacy import accountant
+from ..metrics.privacy import accountant
 from . import config as configs
 from .checkpoint import Checkpoint
 from .config import Config

@@ -13,8 +13,8 @@ from ..client.worker import ClientWorker
 from ..core.method import PromisesPrivacy
 from ..core.version import __version__
 from ..metrics.fairness import compared
+from ..metrics.privacy import account
 from ..metrics.summary import summarise_run
-from ..parts.privacy import account
 from .folder import Run
 from .schedule import Schedule
 
