@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,14 @@ def test_a_module_may_hold_several_entries_under_any_name(write: Write) -> None:
     registry = things(write, "other")
     assert registry.find("Right").__module__ == "things.pair"
     assert set(registry.loaded()) == {"left", "right"}, "the source says which module it is"
+
+
+def test_every_thread_sees_all_names(write: Write) -> None:
+    write({"things/second.py": "import time\ntime.sleep(0.5)\n" + FILE.format(name="second")})
+    registry = things(write, "first")
+    with ThreadPoolExecutor(4) as threads:
+        seen = [threads.submit(registry.names) for _ in range(4)]
+    assert [names.result() for names in seen] == [("first", "second")] * 4
 
 
 def test_a_module_that_fails_is_not_passed_over(write: Write) -> None:

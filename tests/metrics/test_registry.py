@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -107,6 +110,15 @@ def test_the_headline_is_one_number_that_fits_the_data() -> None:
         headline("recal")
     with pytest.raises(FedloomError, match="dice does not apply to classification"):
         sheet("classification", 2, "test", "dice")
+
+
+@pytest.mark.parametrize("module", ["registry", "accuracy", "probabilistic"])
+def test_the_hint_does_not_depend_on_what_is_loaded(module: str) -> None:
+    code = f"import fedloom.metrics.{module}\n"
+    code += "from fedloom.metrics.registry import headline\n"
+    code += "try: headline('balanced_acuracy')\nexcept ValueError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "unknown metric 'balanced_acuracy'; did you mean 'balanced_accuracy'?\n"
 
 
 def test_help_lists_the_metrics_that_can_be_the_headline() -> None:

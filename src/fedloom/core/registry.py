@@ -20,6 +20,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -53,6 +54,7 @@ class Registry(Generic[T]):
         self._decorator = decorator or f"{group.rpartition('.')[2].upper()}.register"
         self._entries: dict[str, T] = {}
         self._complete = False
+        self._loading = RLock()
 
     def register(self, name: str) -> Callable[[T], T]:
         """A decorator that adds what it decorates under `name`."""
@@ -129,18 +131,21 @@ class Registry(Generic[T]):
 
     def load_all(self) -> None:
         """Import every module that may hold an entry, those of other packages too."""
-        if self._complete:
-            return
-        self._complete = True  # first, for a module that asks for all names while it is imported
-        try:
-            for package in self._packages:
-                for module in pkgutil.iter_modules(import_module(package).__path__):
-                    import_module(f"{package}.{module.name}")
-        except BaseException:
-            self._complete = False
-            raise
-        for point in self._entry_points():
-            self._load(point)
+        # Another thread waits here: a list that is half loaded would suggest wrong names to it.
+        with self._loading:
+            if self._complete:
+                return
+            # Set first, for a module that asks for all names while it is imported.
+            self._complete = True
+            try:
+                for package in self._packages:
+                    for module in pkgutil.iter_modules(import_module(package).__path__):
+                        import_module(f"{package}.{module.name}")
+            except BaseException:
+                self._complete = False
+                raise
+            for point in self._entry_points():
+                self._load(point)
 
     def _spelling(self, name: str) -> str | None:
         if name in self._entries:
