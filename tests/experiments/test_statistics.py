@@ -91,3 +91,38 @@ def test_only_what_both_have_is_paired() -> None:
     assert (test["pairs"], test["seeds"]) == (4, 2)
     assert paired_tests({"a": {0: [0.5]}, "b": {1: [0.5]}}) == []
     assert paired_tests({"a": {0: [0.5]}, "b": {0: [0.5, 0.6]}}) == []  # other clients
+
+
+def test_a_tie_with_one_seed_is_called_a_tie() -> None:
+    equal = {"fedavg": {0: [0.5, 0.6]}, "fedprox": {0: [0.5, 0.6]}}
+    (test,) = paired_tests(equal)
+    assert test["sentence"] == (
+        "fedavg and fedprox are equal for all 2 clients with one seed; one seed proves nothing."
+    )
+    level = {"fedavg": {0: [0.5, 0.6, 0.7]}, "fedprox": {0: [0.6, 0.5, 0.7001]}}
+    (test,) = paired_tests(level)
+    assert test["sentence"] == (
+        "fedprox and fedavg are level with one seed, fedprox better for 2 of 3 clients and worse "
+        "for 1; one seed proves nothing."
+    )
+
+
+def test_a_higher_mean_does_not_beat_what_wins_nearly_everywhere() -> None:
+    # Two lucky clients lift the mean of a; b is better for all others.
+    a = {seed: [0.9, *[0.5] * 11] for seed in (0, 1)}
+    b = {seed: [0.5, *(0.501 + 0.001 * k for k in range(11))] for seed in (0, 1)}
+    (test,) = paired_tests({"a": a, "b": b})
+    assert (test["a"], test["wins"], test["pairs"]) == ("a", 2, 24) and test["p_holm"] < 0.05
+    assert "beats" not in test["sentence"]
+    assert test["sentence"].endswith(
+        "without a clear winner: the mean of a is 2.8 points higher, and a is better in 2 of 24 "
+        "pairs of seed and client and worse in 22."
+    )
+
+
+def test_a_significant_gap_that_prints_as_zero_is_no_win() -> None:
+    low = {seed: [0.5 + 0.01 * k for k in range(12)] for seed in (0, 1)}
+    high = {seed: [value + 1e-5 * (k + 1) for k, value in enumerate(low[seed])] for seed in low}
+    (test,) = paired_tests({"low": low, "high": high})
+    assert test["p_holm"] < 0.05 and test["wins"] == 24
+    assert "their means are level" in test["sentence"] and "beats" not in test["sentence"]

@@ -32,7 +32,8 @@ def wilcoxon_p(differences: np.ndarray) -> float:
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's step-down correction: p-values that may be compared with the level as they are."""
-    corrected, largest = [0.0] * len(ps), 0.0
+    corrected = [0.0] * len(ps)
+    largest = 0.0
     for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[i]))
         corrected[i] = largest
@@ -46,51 +47,92 @@ def paired_tests(results: Mapping[str, Accuracies]) -> list[dict[str, Any]]:
     not tested: what a different seed would change cannot be seen in them.
     """
     tests: list[dict[str, Any]] = []
-    for names in combinations(results, 2):
-        pairs = _pairs(*(results[name] for name in names))
-        if not pairs:
-            continue
-        table = np.array([pair for rows in pairs.values() for pair in rows])
-        a, b = names
-        if table[:, 0].mean() < table[:, 1].mean():
-            a, b, table = b, a, table[:, ::-1]
-        gaps = table[:, 0] - table[:, 1]
-        tests.append(
-            {
-                "a": a,
-                "b": b,
-                "seeds": len(pairs),
-                "pairs": len(gaps),
-                "wins": int((gaps > 0).sum()),
-                "ties": int((gaps == 0).sum()),
-                "gap": float(gaps.mean()),
-                "p": wilcoxon_p(gaps) if len(pairs) > 1 else None,
-            }
-        )
-    tested = [t for t in tests if t["p"] is not None]
-    for test, p in zip(tested, holm([t["p"] for t in tested]), strict=True):
+    for a, b in combinations(results, 2):
+        pairs = _pairs(results[a], results[b])
+        if pairs:
+            tests.append(_compared(a, b, pairs))
+    tested = [test for test in tests if test["p"] is not None]
+    for test, p in zip(tested, holm([test["p"] for test in tested]), strict=True):
         test["p_holm"] = p
     for test in tests:
-        test.setdefault("p_holm", None)
         test["sentence"] = sentence(test)
     return tests
 
 
+def _compared(a: str, b: str, pairs: Mapping[int, list[tuple[float, float]]]) -> dict[str, Any]:
+    """Two methods over their pairs, by seed; `p_holm` is filled in once all tests are known."""
+    table = np.concatenate(list(pairs.values()))
+    if table[:, 0].mean() < table[:, 1].mean():
+        a, b = b, a
+        table = table[:, ::-1]
+    gaps = table[:, 0] - table[:, 1]
+    p = None
+    if len(pairs) > 1:
+        p = wilcoxon_p(gaps)
+    return {
+        "a": a,
+        "b": b,
+        "seeds": len(pairs),
+        "pairs": len(gaps),
+        "wins": int((gaps > 0).sum()),
+        "ties": int((gaps == 0).sum()),
+        "gap": float(gaps.mean()),
+        "p": p,
+        "p_holm": None,
+    }
+
+
 def sentence(test: Mapping[str, Any]) -> str:
     """A test's outcome in words."""
-    a, b, points = test["a"], test["b"], f"{100 * test['gap']:.1f} points"
-    better = f"better for {test['wins']} of {test['pairs']} clients"
     if test["p"] is None:
-        return f"{a} is {points} above {b} with one seed, {better}; one seed proves nothing."
+        return _untested(test)
+    a, b, pairs, wins = test["a"], test["b"], test["pairs"], test["wins"]
+    losses = pairs - wins - test["ties"]
     p = f"p = {test['p_holm']:.2g} after Holm's correction"
-    better = f"better in {test['wins']} of {test['pairs']} pairs of seed and client"
-    if test["p_holm"] < ALPHA and test["gap"] > 0:
-        return f"{a} beats {b} by {points}, {better} ({p})."
-    if test["wins"] == test["pairs"] - test["wins"] - test["ties"] == 0:
-        return (
-            f"No significant difference between {a} and {b}: all {test['pairs']} pairs are equal."
+    better = f"better in {wins} of {pairs} pairs of seed and client"
+    if wins == losses == 0:
+        return f"No significant difference between {a} and {b}: all {pairs} pairs are equal."
+    if test["p_holm"] >= ALPHA:
+        return f"No significant difference between {a} and {b} ({p}): {a} is {better}."
+    # The test looks at ranks, so it may favour the method with the lower mean.
+    if wins > losses and not _level(test):
+        return f"{a} beats {b} by {_points(test)}, {better} ({p})."
+    return (
+        f"{a} and {b} differ significantly ({p}), without a clear winner: {_means(test)}, "
+        f"and {a} is {better} and worse in {losses}."
+    )
+
+
+def _untested(test: Mapping[str, Any]) -> str:
+    """The outcome with one seed, in words."""
+    a, b, pairs, wins = test["a"], test["b"], test["pairs"], test["wins"]
+    losses = pairs - wins - test["ties"]
+    if wins == losses == 0:
+        outcome = f"{a} and {b} are equal for all {pairs} clients with one seed"
+    elif _level(test):
+        outcome = (
+            f"{a} and {b} are level with one seed, {a} better for {wins} of {pairs} clients and "
+            f"worse for {losses}"
         )
-    return f"No significant difference between {a} and {b} ({p}): {a} is {better}."
+    else:
+        above = f"{a} is {_points(test)} above {b} with one seed"
+        outcome = f"{above}, better for {wins} of {pairs} clients"
+    return f"{outcome}; one seed proves nothing."
+
+
+def _points(test: Mapping[str, Any]) -> str:
+    return f"{100 * test['gap']:.1f} points"
+
+
+def _means(test: Mapping[str, Any]) -> str:
+    if _level(test):
+        return "their means are level"
+    return f"the mean of {test['a']} is {_points(test)} higher"
+
+
+def _level(test: Mapping[str, Any]) -> bool:
+    """Whether the means are equal at the precision that is printed."""
+    return _points(test) == "0.0 points"
 
 
 def _pairs(a: Accuracies, b: Accuracies) -> dict[int, list[tuple[float, float]]]:
