@@ -9,7 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from fedloom.cli import extend
 
 BASE = ["--data", "digits4", "--partition", "domains", "--clients", "8", "--seed", "0"]
 SMALL = [
@@ -93,6 +96,19 @@ def test_quiet_and_json(fedloom) -> None:
     assert (code, out, err) == (0, "", "")
     code, out, _ = fedloom("resume", "A", "--json")
     assert code == 0 and json.loads(out)["finished"] is True
+
+
+def test_a_run_says_that_a_model_predicts_one_class(fedloom, tmp_path) -> None:
+    x = np.zeros((200, 4), np.float32)  # inputs that say nothing
+    y = np.arange(200) % 100 >= 83
+    np.savez(tmp_path / "flat.npz", x_train=x, y_train=y * 1, x_test=x, y_test=y * 1)
+    options = ["--data", "flat.npz", "--partition", "iid", "--clients", "2", "--model", "linear"]
+    command = ["run", "fedavg", *options, "--rounds", "2", "--set", "lr=0.5", "--out", "R"]
+    code, out, err = fedloom(*command)
+    assert code == 0, err
+    assert "\nfedavg predicts one class at 2 of 2 clients.\n" in out
+    assert "predicts one class" in fedloom("resume", "R")[1]
+    assert fedloom(*command, "--quiet")[1] == ""
 
 
 def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> None:
@@ -347,6 +363,21 @@ def test_new_method_outside_a_checkout_passes_its_own_test(fedloom, tmp_path) ->
     assert "already; nothing was written" in fedloom("new", "fed-mine")[2]
     code, _, err = fedloom("run", "fed_mine")
     assert code == 2 and "say fed_mine.py" in err
+
+
+@pytest.mark.parametrize("checkout", [False, True])
+@pytest.mark.parametrize("installed", [False, True])
+def test_new_says_where_pytest_comes_from(
+    fedloom, tmp_path, monkeypatch, installed: bool, checkout: bool
+) -> None:
+    if checkout:
+        (tmp_path / "src/fedloom/methods").mkdir(parents=True)
+    if not installed:
+        monkeypatch.setattr(extend, "find_spec", lambda name: None)
+    out = fedloom("new", "fed-mine")[1]
+    assert "`python -m pytest " in out
+    assert ("pytest is not installed here" in out) is not installed
+    assert ("`make venv` adds it" in out) is (checkout and not installed)
 
 
 def test_bench_speed_prints_its_ratios(fedloom) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,11 +26,19 @@ def new(
     for path in written:
         print_line(f"wrote {path}")
     method, _, test = written
-    spec = name if method.parent.name == "methods" else str(method)
+    in_checkout = method.parent.name == "methods"
+    spec = str(method)
+    if in_checkout:
+        spec = name
     print_line(
-        f"next: `fedloom check {spec}`, `pytest {test}`, "
+        f"next: `fedloom check {spec}`, `python -m pytest {test}`, "
         f"`fedloom run {spec} --clients 8 --rounds 5`; then make the method yours (CONTRIBUTING.md)"
     )
+    if find_spec("pytest") is None:
+        remedy = "pip install pytest"
+        if in_checkout:
+            remedy = "make venv"
+        print_line(f"pytest is not installed here: `{remedy}` adds it.")
 
 
 def check(

@@ -206,16 +206,16 @@ def _print_run(run: Run, quiet: bool, as_json: bool) -> None:
         return
     from .progress import accuracy_line
 
-    accuracy = (
-        accuracy_line(run.metrics[-1], run.config.schedule.metric)
-        if run.metrics
-        else "nothing evaluated"
-    )
+    accuracy = "nothing evaluated"
+    if run.metrics:
+        accuracy = accuracy_line(run.metrics[-1], run.config.schedule.metric)
     line = f"{run.config.method}: {accuracy} after round {run.summary['rounds']}"
     best = run.summary["chosen_rounds"].get("best_by_validation")
     if best:
         line += f", best by validation in round {best}"
     print_line(line)
+    for remark in run.summary.get("remarks", []):
+        print_line(f"{run.config.method} {remark}.")
     print_line(f"run: {run.folder}")
     if run.reused:
         console.print(

@@ -14,7 +14,17 @@ from ..core.errors import FedloomError, unknown
 from . import digits4, stress
 from .cache import cache_folder
 from .dataset import Dataset
-from .readers.base import READERS, Kind, Progress, Reader, Source, formats, reader_of
+from .readers.base import (
+    READERS,
+    Kind,
+    Progress,
+    Reader,
+    Source,
+    formats,
+    kind_with,
+    read_with,
+    reader_of,
+)
 from .transforms import resize
 
 __all__ = [
@@ -129,7 +139,7 @@ def kind_of(name: str, root: str | None = None) -> Kind:
     reader, place = _find(name, root)
     if reader is None:
         return "image"  # `load` says what is wrong
-    return reader.kind(place)
+    return kind_with(reader, place)
 
 
 def _find(name: str, root: str | None) -> tuple[Reader | None, str]:
@@ -199,7 +209,7 @@ def _stressed(data: Dataset, source: Source, seed: int) -> Dataset:
 def _read(name: str, source: Source, root: str | None, progress: Progress | None) -> Dataset:
     reader, place = _find(name, root)
     if reader is not None:
-        return reader.read(place, name, source, progress)
+        return read_with(reader, place, name, source, progress)
     if place:
         known = "; ".join(format[0].lower() + format[1:] for format in formats())
         raise FedloomError(f"{place}: no reader recognises it; it must be {known}.")

@@ -11,13 +11,17 @@ and put it in this package or point to it with an entry point of the group `fedl
 
 from __future__ import annotations
 
+import sys
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ...core.errors import FedloomError
 from ...core.registry import Registry
 from ...core.settings import Count, Names, NotNegative, Share, setting
 from ..dataset import Dataset
@@ -111,10 +115,66 @@ READERS: Registry[type[Reader]] = Registry("reader", "fedloom.readers", "fedloom
 
 def reader_of(path: Path) -> Reader | None:
     """The first reader that recognises a path."""
-    for _, reader in sorted(READERS.items(), key=lambda item: item[1].order):
-        if reader().recognises(path):
-            return reader()
+    for _, make in sorted(READERS.items(), key=lambda item: item[1].order):
+        reader = make()
+        with _explained(reader, str(path)):
+            if reader.recognises(path):
+                return reader
     return None
+
+
+def kind_with(reader: Reader, path: str) -> Kind:
+    """What kind of samples the reader finds at `path`."""
+    with _explained(reader, path):
+        return reader.kind(path)
+
+
+def read_with(
+    reader: Reader, path: str, name: str, source: Source, progress: Progress | None
+) -> Dataset:
+    """The data set that the reader makes of what is at `path`."""
+    with _explained(reader, path):
+        data = reader.read(path, name, source, progress)
+    if not isinstance(data, Dataset):
+        kind = type(data).__name__
+        raise FedloomError(
+            f"the reader {_name_of(reader)!r} made a {kind} of {path}, where a Dataset is wanted."
+        )
+    return data
+
+
+@contextmanager
+def _explained(reader: Reader, path: str) -> Iterator[None]:
+    """Turn a fault inside a reader into one sentence; many readers are other people's."""
+    try:
+        yield
+    except FedloomError:
+        raise
+    except Exception as error:
+        cause = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+        raise FedloomError(
+            f"the reader {_name_of(reader)!r} failed at {path}: {cause.rstrip('.')} "
+            f"({_place_of(error, reader)})."
+        ) from error
+
+
+def _place_of(error: Exception, reader: Reader) -> str:
+    """The line at which the reader's own file failed, whatever that line has called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own_file = getattr(sys.modules.get(type(reader).__module__), "__file__", None)
+    place = frames[-1]
+    for frame in frames:
+        if frame.filename == own_file:
+            place = frame
+    return f"{place.filename}, line {place.lineno}"
+
+
+def _name_of(reader: Reader) -> str:
+    """The name under which a reader is registered."""
+    for name, registered in READERS.items():
+        if registered is type(reader):
+            return name
+    return type(reader).__name__
 
 
 def formats() -> list[str]:
