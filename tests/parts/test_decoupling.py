@@ -16,7 +16,6 @@ from fedloom.parts.decoupling import (
     losses,
     most_confident_wrong,
     narrowing,
-    pooled,
     with_corrections,
 )
 
@@ -214,8 +213,3 @@ def test_a_point_that_is_not_there_is_named() -> None:
 def test_a_body_whose_width_cannot_be_told() -> None:
     with pytest.raises(FedloomError, match="cannot tell how many channels"):
         with_corrections(Split(nn.Identity(), nn.Identity(), 3), (), 4, **OPTIONS)
-
-
-def test_pooling_leaves_vectors_alone() -> None:
-    assert pooled(torch.ones(2, 3)).shape == (2, 3)
-    assert torch.equal(pooled(torch.ones(2, 3, 4, 4)), torch.ones(2, 3))

@@ -44,7 +44,7 @@ class FedRCL(FedAvg):
         def loss(batch: Batch) -> dict[str, Tensor]:
             if batch.y.ndim > 1:
                 raise FedloomError("fedrcl contrasts samples by their label; these have maps.")
-            seen = [vectors(s) for s in batch.seen] or [batch.features]
+            seen = [vectors(s.input) for s in batch.seen] or [batch.features]
             terms = [
                 relaxed_contrast(z, batch.y, self.tau, self.threshold, self.beta) for z in seen
             ]

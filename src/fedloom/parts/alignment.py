@@ -31,12 +31,13 @@ def alignment_gradient(
 ) -> Tensor:
     """The gradient of alignment_loss + lam * stability_loss at the residual, in closed form.
 
-    The head is text + residual; with `unit` its rows h are scaled to length one. `targets` has the
-    classes as rows with a single one, `weights` is a column. Scaled rows are never written out:
-    scores are divided by lengths instead, and the part of the gradient along h, which scaling
-    removes, is summed over scores, which are few.
+    The head is text + residual; with `unit` its rows h are scaled to length one. `targets` has a
+    one-hot row for each prototype, `weights` is a column. The scaled rows are never computed:
+    scores are divided by the rows' lengths instead, and the part of the gradient along h, which
+    scaling removes, is summed over the scores, of which there are few.
     """
-    head, pull = text + residual, lam / len(text)
+    head = text + residual
+    pull = lam / len(text)
     scores = prototypes @ head.T
     if not unit:
         off = torch.softmax(scores.div_(tau), dim=1).sub_(targets).mul_(weights / tau)
@@ -65,8 +66,8 @@ def samples(caches: Tensor, sizes: Tensor, classes: Tensor) -> tuple[Tensor, Ten
 def margins(features: Tensor, y: Tensor, head: Tensor) -> Tensor:
     """f . h_y minus the largest f . h_j of another class; infinite without another class."""
     scores = features @ head.T
-    own = scores.gather(1, y[:, None])[:, 0]
-    return own - scores.scatter(1, y[:, None], -torch.inf).max(1).values
+    of_class = scores.gather(1, y[:, None])[:, 0]
+    return of_class - scores.scatter(1, y[:, None], -torch.inf).max(1).values
 
 
 def alignment(cache: Tensor, prototypes: Tensor) -> Tensor:
@@ -83,23 +84,25 @@ def gains(
     features: Tensor,
     y: Tensor,
 ) -> dict[str, float]:
-    """FedPACT's own figures.
+    """What FedPACT's paper measures about the server.
 
-    How near the clients' caches (K x N x C) are to the global prototypes, at least and on average;
-    M(H), the margins of prototypes summed over classes and weighted by clients' sizes; and the
-    share of samples whose margin is larger with the head than with the text it started from.
+    `alignment_least` and `alignment_mean` say how near the clients' caches (K x N x C) are to the
+    global prototypes. `margin` is M(H): the margins of the caches' rows, summed over classes and
+    weighted by the clients' sizes. `margin_improved` is the share of samples whose margin is larger
+    with the head than with the text it started from. A figure that is not finite is left out.
     """
-    own = alignment(caches, prototypes)
-    each = torch.stack(
-        [margins(cache, torch.arange(len(head)), head).sum() for cache in caches]
-    ).double()
-    unit = F.normalize(features, dim=1)
-    better = margins(unit, y, head) > margins(unit, y, text)
-    found = {
-        "alignment_least": own.min(),
-        "alignment_mean": own.mean(),
-        "margin": each @ (sizes / sizes.sum()).double(),
+    nearness = alignment(caches, prototypes)
+    classes = torch.arange(len(head))
+    by_client = []
+    for cache in caches:
+        by_client.append(margins(cache, classes, head).sum())
+    figures = {
+        "alignment_least": nearness.min(),
+        "alignment_mean": nearness.mean(),
+        "margin": torch.stack(by_client).double() @ (sizes / sizes.sum()).double(),
     }
     if len(y):
-        found["margin_improved"] = better.double().mean()
-    return {name: float(value) for name, value in found.items() if torch.isfinite(value)}
+        unit = F.normalize(features, dim=1)
+        better = margins(unit, y, head) > margins(unit, y, text)
+        figures["margin_improved"] = better.double().mean()
+    return {name: float(value) for name, value in figures.items() if torch.isfinite(value)}

@@ -21,9 +21,9 @@ def cluster(
 ) -> Tensor:
     """Labels 0, 1 ... of the points in `count` clusters, at most one for each different point.
 
-    A cluster that ends up empty is left out. FINCH finds its own numbers of clusters: taken is the
-    coarsest partition with at least `count`, whose nearest clusters are then joined one pair at a
-    time.
+    A cluster that ends up empty is left out. FINCH chooses its own numbers of clusters, so we take
+    its coarsest partition with at least `count` of them and join the nearest two until `count` are
+    left.
     """
     rows = points.double().numpy()
     _, inverse = np.unique(rows, axis=0, return_inverse=True)
@@ -45,7 +45,7 @@ def cluster(
 def _fitted(
     rows: np.ndarray, count: int, by: Clusterer, seed: int, covariance: Covariance
 ) -> np.ndarray:
-    from sklearn.cluster import KMeans  # here, for these take a while to import
+    from sklearn.cluster import KMeans  # imported here because it takes a while
     from sklearn.mixture import GaussianMixture
 
     if by == "kmeans":
@@ -56,12 +56,15 @@ def _fitted(
 
 
 def _joined(rows: np.ndarray, count: int) -> np.ndarray:
-    finer = [labels for labels in finch(rows) if labels.max() + 1 >= count]
-    labels = finer[-1] if finer else np.arange(len(rows))
-    while (found := int(labels.max()) + 1) > count:
-        means = np.stack([rows[labels == c].mean(0) for c in range(found)])
+    """FINCH's labels, with the nearest clusters joined until there are `count`."""
+    labels = np.arange(len(rows))
+    for partition in finch(rows):  # each is coarser than the one before
+        if partition.max() + 1 >= count:
+            labels = partition
+    while (clusters := int(labels.max()) + 1) > count:
+        means = np.stack([rows[labels == c].mean(0) for c in range(clusters)])
         means = means / np.linalg.norm(means, axis=1, keepdims=True).clip(1e-12)
-        near = np.where(np.eye(found, dtype=bool), -np.inf, means @ means.T)
+        near = np.where(np.eye(clusters, dtype=bool), -np.inf, means @ means.T)
         a, b = sorted(np.unravel_index(near.argmax(), near.shape))
         labels = np.where(labels == b, a, labels)
         labels = np.unique(labels, return_inverse=True)[1].reshape(-1)
@@ -80,16 +83,18 @@ def schedule(round: int, delta: float, gamma: float, lag: int = 1) -> float:
 
 def group_losses(losses: Tensor, labels: Tensor, sizes: Tensor | None = None) -> Tensor:
     """For each client the mean loss of its group, plain or weighted by `sizes`."""
-    weights = torch.ones_like(losses) if sizes is None else sizes.double()
-    total, count = (
-        torch.zeros(int(labels.max()) + 1, dtype=torch.float64).index_add_(0, labels, v)
-        for v in (weights * losses, weights)
-    )
-    return (total / count)[labels]
+    weights = torch.ones_like(losses)
+    if sizes is not None:
+        weights = sizes.double()
+    zeros = torch.zeros(int(labels.max()) + 1, dtype=torch.float64)
+    totals = zeros.index_add(0, labels, weights * losses)
+    counts = zeros.index_add(0, labels, weights)
+    return (totals / counts)[labels]
 
 
 def fair_weights(sizes: Tensor, losses: Tensor, group: Tensor, beta: float, q: float) -> Tensor:
     """n_k (L_k^(1-beta) G_k^beta)^(q+1) for each client, with its group's loss G."""
-    own, group = (v.double().clamp(min=1e-12) for v in (losses, group))
-    raised = (1 - beta) * own.log() + beta * group.log()
+    own_log = losses.double().clamp(min=1e-12).log()
+    group_log = group.double().clamp(min=1e-12).log()
+    raised = (1 - beta) * own_log + beta * group_log
     return sizes.double() * ((q + 1) * (raised - raised.max())).exp()

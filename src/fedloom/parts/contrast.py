@@ -9,7 +9,8 @@ from torch import Tensor
 
 def model_contrast(z: Tensor, positive: Tensor, negative: Tensor, tau: float) -> Tensor:
     """-log of the share of `positive` among both, by exp(cosine / tau), as a mean over samples."""
-    near, far = (F.cosine_similarity(z, other, dim=1) / tau for other in (positive, negative))
+    near = F.cosine_similarity(z, positive, dim=1) / tau
+    far = F.cosine_similarity(z, negative, dim=1) / tau
     return F.softplus(far - near).mean()  # = -log softmax, without overflow
 
 
@@ -22,24 +23,25 @@ def prototype_contrast(
     do not count.
     """
     scores = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T / tau
-    own = y[:, None] == owners
-    known = own.any(1)
-    if not known.any():
+    same_class = y[:, None] == owners
+    counted = same_class.any(1)
+    if not counted.any():
         return z.sum() * 0
-    scores, own = scores[known], own[known]
-    return (scores.logsumexp(1) - scores.masked_fill(~own, -torch.inf).logsumexp(1)).mean()
+    scores = scores[counted]
+    positive = scores.masked_fill(~same_class[counted], -torch.inf)
+    return (scores.logsumexp(1) - positive.logsumexp(1)).mean()
 
 
 def relaxed_contrast(z: Tensor, y: Tensor, tau: float, threshold: float, beta: float) -> Tensor:
     """Contrast of a batch's hardest pairs, and a penalty on same-class pairs that are too alike.
 
-    The contrast: the least similar sample of the same class (the sample itself included) against
-    the two most similar ones of other classes; 0 where there is no other class. The penalty, with
-    weight `beta`: ln(1 + exp((s - 1) / tau)) for the least similar other sample of the class, if
-    its similarity s reaches the threshold.
+    The contrast sets the least similar sample of the same class (the sample itself included)
+    against the two most similar ones of other classes; it is 0 where there is no other class. The
+    penalty, with weight `beta`, is ln(1 + exp((s - 1) / tau)) for the least similar other sample of
+    the class, if its similarity s reaches the threshold.
     """
-    s = F.normalize(z, dim=1)
-    s = s @ s.T
+    unit = F.normalize(z, dim=1)
+    s = unit @ unit.T
     same = y[:, None] == y
     positive = s.masked_fill(~same, torch.inf).min(1).values
     negatives = s.masked_fill(same, -torch.inf).topk(min(2, len(y)), dim=1).values

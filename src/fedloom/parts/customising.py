@@ -1,4 +1,4 @@
-"""FedGC's network, which turns what an image looks like into a prompt of its own; its losses."""
+"""FedGC's network, which turns the look of an image into a prompt of its own, and its losses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Customised(nn.Module):
     """A body whose prompts are moved by h = GC-Net(features of the image alone, held fixed).
 
     A body that takes no prompts gets h added to its features, and those features are what GC-Net
-    sees. `mixed` deals the h of a batch out in training as the authors' code does: prompt j of
-    sample b is moved by that of sample (n b + j) mod batch.
+    sees. With `mixed`, a batch in training is dealt its h as in the authors' code: prompt j of
+    sample b is moved by the h of sample (n b + j) mod the batch size.
     """
 
     def __init__(self, body: nn.Module, width: int, mixed: bool = False) -> None:
@@ -33,20 +33,23 @@ class Customised(nn.Module):
 
     def prompt(self, x: Tensor) -> Tensor:
         """The type-specific prompt h of each sample."""
-        h: Tensor = self.net(
-            self.body.first(x) if isinstance(self.body, Prompted) else self.body(x).detach()
-        )
+        h: Tensor
+        if isinstance(self.body, Prompted):
+            h = self.net(self.body.first(x))
+        else:
+            h = self.net(self.body(x).detach())
         return h
 
     def forward(self, x: Tensor) -> Tensor:
         if not isinstance(self.body, Prompted):
             features: Tensor = self.body(x)
             return features + self.net(features.detach())
-        h, n = self.prompt(x), len(self.body.prompts)
-        mixed = (
-            h.repeat(n, 1).reshape(len(h), n, -1) if self.mixed and self.training else h[:, None]
-        )
-        moved: Tensor = self.body(x, mixed)
+        h = self.prompt(x)
+        shifts = h[:, None]
+        if self.mixed and self.training:
+            n = len(self.body.prompts)
+            shifts = h.repeat(n, 1).reshape(len(h), n, -1)
+        moved: Tensor = self.body(x, shifts)
         return moved
 
 
@@ -83,17 +86,21 @@ def alignment(
 ) -> Tensor:
     """Mean -log share of the received model's features against the client's previous model's."""
     if similarity == "cosine":
-        z, received, previous = (F.normalize(v, dim=1) for v in (z, received, previous))
+        z = F.normalize(z, dim=1)
+        received = F.normalize(received, dim=1)
+        previous = F.normalize(previous, dim=1)
     return F.softplus((z * (previous - received)).sum(1) / tau).mean()
 
 
 def alike(a: Tensor, b: Tensor, similarity: Similarity) -> Tensor:
     """Inner products, or cosines, of the rows of `a` with those of `b`."""
-    return F.normalize(a, dim=1) @ F.normalize(b, dim=1).T if similarity == "cosine" else a @ b.T
+    if similarity == "cosine":
+        return F.normalize(a, dim=1) @ F.normalize(b, dim=1).T
+    return a @ b.T
 
 
 def balanced(features: Tensor, y: Tensor, classes: int) -> Tensor:
-    """The mean over the classes that are there of their mean features."""
+    """The mean of the class means, over the classes that have samples."""
     means, counts = class_means(features, y, classes)
     return means[counts > 0].mean(0)
 
@@ -102,6 +109,8 @@ def balanced(features: Tensor, y: Tensor, classes: int) -> Tensor:
 def mean_prompt(local: Local, most: int | None = None) -> Tensor:
     """The mean h, balanced over classes, of the client's training samples or the first `most`."""
     part = customiser(local.model.eval())
-    found = [(part.prompt(x), y) for x, y in local.chunks()]
-    h, y = (torch.cat(parts)[:most] for parts in zip(*found, strict=True))
-    return balanced(h, y, local.classes)
+    prompts, labels = [], []
+    for x, y in local.chunks():
+        prompts.append(part.prompt(x))
+        labels.append(y)
+    return balanced(torch.cat(prompts)[:most], torch.cat(labels)[:most], local.classes)

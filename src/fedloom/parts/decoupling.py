@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from ..core.errors import FedloomError, unknown
 from ..core.local import Seen
 from ..models.base import Added
+from .levels import leaves, vectors
 
 Use = Literal["whole", "robust", "related", "corrected", "plain"]
 Noise = Literal["gumbel", "logistic"]
@@ -21,29 +23,31 @@ _ENDS = (nn.Flatten, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Linear)
 
 
 def narrowing(width: int, hidden: int, depth: int, maps: bool) -> nn.Sequential:
-    """`depth` layers (3x3 convolutions for maps, else linear) width -> hidden ... -> width, without
-    bias, BatchNorm and ReLU after each but the last.
+    """`depth` layers without bias, width -> hidden ... -> width: 3x3 convolutions for maps, else
+    linear ones. BatchNorm and ReLU follow each but the last.
     """
     sizes = [width, *[hidden] * (depth - 1), width]
     layers: list[nn.Module] = []
+    norm: Any = nn.BatchNorm1d
+    layer: Any = partial(nn.Linear, bias=False)
+    if maps:
+        norm = nn.BatchNorm2d
+        layer = partial(nn.Conv2d, kernel_size=3, padding=1, bias=False)
     for inputs, outputs in pairwise(sizes):
         if layers:
-            layers += [nn.BatchNorm2d(inputs) if maps else nn.BatchNorm1d(inputs), nn.ReLU()]
-        layers.append(
-            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-            if maps
-            else nn.Linear(inputs, outputs, bias=False)
-        )
+            layers += [norm(inputs), nn.ReLU()]
+        layers.append(layer(inputs, outputs))
     return nn.Sequential(*layers)
 
 
 def concrete_mask(scores: Tensor, sigma: float, noise: Noise | None) -> Tensor:
-    """softmax over ((log s + g_a) / sigma, (log(1 - s) + g_b) / sigma), the first, with s =
+    """The first entry of softmax((log s + g_a) / sigma, (log(1 - s) + g_b) / sigma), with s =
     sigmoid(scores).
 
-    That is sigmoid((scores + g_a - g_b) / sigma). The difference of two Gumbel variables is one
-    logistic variable, so the mask is above 1/2 with probability s; `logistic` draws both from a
-    logistic distribution, as F2DC's paper prints. None: no noise, s sharpened.
+    That is sigmoid((scores + g_a - g_b) / sigma). With `gumbel`, g_a - g_b is the difference of two
+    Gumbel variables, which is one logistic variable: the mask is above 1/2 with probability s.
+    With `logistic`, g_a and g_b are each logistic, as F2DC's paper prints. None draws nothing, and
+    only sharpens s.
     """
     for _ in range({None: 0, "gumbel": 1, "logistic": 2}[noise]):
         scores = scores + torch.rand_like(scores).logit_(eps=1e-7)
@@ -51,11 +55,11 @@ def concrete_mask(scores: Tensor, sigma: float, noise: Noise | None) -> Tensor:
 
 
 class Correction(Added):
-    """f -> f+ + f*, with f+ = M f, f- = (1 - M) f, f* = f- + (1 - M) corrector(f-); that is f + (1
-    - M) corrector(f-).
+    """Splits features by a mask M into f+ = M f and f- = (1 - M) f, and corrects the latter.
 
-    `use` says which of these is handed on in evaluation mode, `random` whether the mask is drawn
-    there too. `head` classifies pooled parts in training (`losses`).
+    The corrected part is f* = f- + (1 - M) corrector(f-), and the module hands on f+ + f*, which is
+    f + (1 - M) corrector(f-). `use` says which of these it hands on in evaluation mode, `random`
+    whether the mask is drawn there too. `head` classifies the parts in training, see `losses`.
     """
 
     def __init__(
@@ -72,14 +76,17 @@ class Correction(Added):
         maps: bool,
     ) -> None:
         super().__init__()
-        self.decoupler, self.corrector = (narrowing(width, hidden, depth, maps) for _ in range(2))
+        self.decoupler = narrowing(width, hidden, depth, maps)
+        self.corrector = narrowing(width, hidden, depth, maps)
         self.head = nn.Linear(width, classes)
         self.sigma, self.noise, self.random, self.use = sigma, noise, random, use
 
     def mask(self, f: Tensor) -> Tensor:
         """M: near 1 where a unit is robust, near 0 where it depends on the domain."""
-        drawn: Noise | None = self.noise if self.training or self.random else None
-        return concrete_mask(self.decoupler(f), self.sigma, drawn)
+        scores = self.decoupler(f)
+        if self.training or self.random:
+            return concrete_mask(scores, self.sigma, self.noise)
+        return concrete_mask(scores, self.sigma, None)
 
     def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """f-, and what is added to it: (1 - M) corrector(f-)."""
@@ -101,28 +108,25 @@ class Correction(Added):
     def forward(self, f: Tensor) -> Tensor:
         if self.training or self.use == "whole":
             return f + self.split(f)[1]
-        return f if self.use == "plain" else self.parts(f)[self.use]
+        if self.use == "plain":
+            return f
+        return self.parts(f)[self.use]
 
 
 def losses(
     point: Correction, whole: Seen, related: Tensor, y: Tensor, wrong: Tensor, tau: float
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor]:
     """L_DFD and L_DFC from what went into a `Correction` and came out of it, and from f-.
 
     Pooling is linear: the means of f+ and f* are differences of those of f, f~ and f-.
     """
-    plain, minus, mixed = (pooled(t) for t in (whole.input, related, whole.output))
-    plus = plain - minus
-    said = point.head(torch.cat([plus, minus, mixed - plus]))
-    right, mistaken, mended = (
-        F.cross_entropy(s, t) for s, t in zip(said.chunk(3), (y, wrong, y), strict=True)
-    )
-    return F.cosine_similarity(plus, minus).mean() / tau + right + mistaken, mended
-
-
-def pooled(f: Tensor) -> Tensor:
-    """One vector per sample: maps are averaged over their places."""
-    return f.flatten(2).mean(2) if f.ndim > 2 else f
+    minus = vectors(related)
+    plus = vectors(whole.input) - minus
+    corrected = vectors(whole.output) - plus
+    of_plus, of_minus, of_corrected = point.head(torch.cat([plus, minus, corrected])).chunk(3)
+    separation = F.cosine_similarity(plus, minus).mean() / tau
+    decouple = separation + F.cross_entropy(of_plus, y) + F.cross_entropy(of_minus, wrong)
+    return decouple, F.cross_entropy(of_corrected, y)
 
 
 def most_confident_wrong(logits: Tensor, y: Tensor) -> Tensor:
@@ -131,32 +135,39 @@ def most_confident_wrong(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def with_corrections(model: Any, points: Sequence[str], classes: int, **options: Any) -> nn.Module:
-    """The model with a `Correction` behind each of these modules of its body; without names, behind
-    its last map, or behind the whole body if it has no maps.
+    """The model with a `Correction` behind each of these modules of its body.
+
+    Without names there is one, behind the body's last map, or behind the whole body if it has no
+    maps.
     """
-    body = nn.Sequential(model.body)  # the body may itself be where one is put
-    places = dict(body.named_modules())
-    for name in [f"0.{p}" if p else "0" for p in points] or [last_map(body)]:
-        if name not in places:
-            raise unknown(
-                "module of the body",
-                name.removeprefix("0."),
-                (n[2:] for n in places if n.startswith("0.")),
-            )
-        inner = places[name]
+    body = nn.Sequential(model.body)  # in a container: a correction may stand behind the body too
+    modules = dict(body.named_modules())
+    for name in _places(body, points):
+        if name not in modules:
+            inside = [n.removeprefix("0.") for n in modules if n.startswith("0.")]
+            raise unknown("module of the body", name.removeprefix("0."), inside)
         width, maps = outgoing(body, name, model.head)
-        parent, _, own = name.rpartition(".")
-        made = Correction(width, classes, maps=maps, **options).to(
-            memory_format=torch.channels_last
-        )  # type: ignore[call-overload]
-        if isinstance(
-            inner, nn.Sequential
-        ):  # no tensor gets another name, so payloads stay as long as they were
-            inner.add_module("correction", made)
+        correction = Correction(width, classes, maps=maps, **options)
+        correction.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        module = modules[name]
+        if isinstance(module, nn.Sequential):
+            # Put inside, it leaves all other tensors their names, and payloads their length.
+            module.add_module("correction", correction)
         else:
-            setattr(body.get_submodule(parent), own, nn.Sequential(inner, made))
+            parent, _, attribute = name.rpartition(".")
+            setattr(body.get_submodule(parent), attribute, nn.Sequential(module, correction))
     model.body = body[0]
     return model
+
+
+def _places(body: nn.Module, points: Sequence[str]) -> list[str]:
+    """The names, inside the container, of the modules that get a correction."""
+    if not points:
+        return [last_map(body)]
+    names = []
+    for point in points:
+        names.append(f"0.{point}" if point else "0")  # the body itself has an empty name
+    return names
 
 
 def corrections(model: nn.Module) -> list[Correction]:
@@ -170,37 +181,38 @@ def last_map(body: nn.Module) -> str:
     Layers are taken in the order in which they are defined; the map ends before a global pooling, a
     flattening or a linear layer.
     """
-    leaves = _leaves(body)
-    flat = next((i for i, (_, m) in enumerate(leaves) if isinstance(m, nn.Flatten)), len(leaves))
-    found = [i for i, (_, m) in enumerate(leaves[:flat]) if isinstance(m, _MAPS)]
-    if not found:
+    last, in_map = None, False
+    for name, layer in leaves(body):
+        if isinstance(layer, nn.Flatten):
+            break
+        if isinstance(layer, _MAPS):
+            in_map = True
+        elif isinstance(layer, _ENDS):
+            in_map = False
+        if in_map:
+            last = name, layer
+    if last is None:
         return "0"
-    at = found[-1]
-    while at + 1 < len(leaves) and not isinstance(leaves[at + 1][1], _ENDS):
-        at += 1
-    name = leaves[at][0]
-    while (
-        "." in name and _leaves(body.get_submodule(name.rpartition(".")[0]))[-1][1] is leaves[at][1]
-    ):
-        name = name.rpartition(".")[0]
+    name, layer = last
+    parent = name.rpartition(".")[0]
+    while parent and leaves(body.get_submodule(parent))[-1][1] is layer:
+        name, parent = parent, parent.rpartition(".")[0]
     return name
 
 
 def outgoing(body: nn.Module, name: str, head: nn.Module) -> tuple[int, bool]:
     """How many channels or features come out of a module of the body, and whether as a map."""
-    last = _leaves(body.get_submodule(name))[-1][1]
+    last = leaves(body.get_submodule(name))[-1][1]
     width, maps = None, False
-    for _, layer in _leaves(body):
-        if isinstance(layer, nn.Conv2d | nn.BatchNorm2d):
-            width, maps = (
-                layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features,
-                True,
-            )
-        elif isinstance(layer, nn.Linear | nn.BatchNorm1d):
-            width, maps = (
-                layer.out_features if isinstance(layer, nn.Linear) else layer.num_features,
-                False,
-            )
+    for _, layer in leaves(body):
+        if isinstance(layer, nn.Conv2d):
+            width, maps = layer.out_channels, True
+        elif isinstance(layer, nn.BatchNorm2d):
+            width, maps = layer.num_features, True
+        elif isinstance(layer, nn.Linear):
+            width, maps = layer.out_features, False
+        elif isinstance(layer, nn.BatchNorm1d):
+            width, maps = layer.num_features, False
         elif isinstance(layer, nn.Flatten):
             width, maps = None, False
         if layer is last:
@@ -212,7 +224,3 @@ def outgoing(body: nn.Module, name: str, head: nn.Module) -> tuple[int, bool]:
             f"dfdc cannot tell how many channels leave {name.removeprefix('0.')!r} of the body."
         )
     return width, maps
-
-
-def _leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(n, m) for n, m in module.named_modules() if not list(m.children())]

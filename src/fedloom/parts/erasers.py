@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..models.base import layers
+from .levels import leaves
 
 
 class Affine(nn.Module):
@@ -17,10 +19,8 @@ class Affine(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(torch.ones(channels)),
-            nn.Parameter(torch.zeros(channels)),
-        )
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         shape = (-1, *[1] * (x.ndim - 2))
@@ -35,33 +35,36 @@ class Statistics2d(nn.BatchNorm2d):
 
 
 class Erasing(nn.Module):
-    """A layer of which 1/ratio of the channels are computed (`extract`) and the others made from
-    these by a cheap channel-wise convolution (`erase`) behind a normalisation; then a bias and,
-    unless one follows, a BatchNorm.
+    """A layer that computes some of its channels and makes the others from them.
+
+    `extract` computes a share of the channels; a normalisation and `erase`, a cheap channel-wise
+    convolution, make the others. A bias follows and, unless the network has one there, a BatchNorm.
     """
 
     def __init__(
         self, extract: nn.Module, channels: int, outputs: int, kernel: int, norm: nn.Module
     ) -> None:
         super().__init__()
-        self.extract, self.statistics, self.affine = (
-            extract,
-            Statistics2d(channels),
-            Affine(channels),
-        )
+        self.extract = extract
+        self.statistics = Statistics2d(channels)
+        self.affine = Affine(channels)
         copies = math.ceil(outputs / channels) - 1
         self.erase = nn.Conv2d(
             channels, channels * copies, kernel, padding=kernel // 2, groups=channels, bias=False
         )
-        self.bias, self.norm = nn.Parameter(torch.zeros(outputs)), norm
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
         kept = self.extract(x)
-        flat = kept.ndim == 2
-        kept = kept[:, :, None, None] if flat else kept
+        is_vector = kept.ndim == 2
+        if is_vector:
+            kept = kept[:, :, None, None]
         made = self.erase(self.affine(self.statistics(kept)))
         both = torch.cat([kept, made], 1)[:, : len(self.bias)] + self.bias[:, None, None]
-        result: Tensor = self.norm(both.flatten(1) if flat else both)
+        if is_vector:
+            both = both.flatten(1)
+        result: Tensor = self.norm(both)
         return result
 
 
@@ -71,30 +74,35 @@ def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
     A BatchNorm that is defined next after a layer, with as many channels, keeps its place; a layer
     without one gets one. Grouped convolutions and layers of fewer than `ratio` channels stay whole.
     """
+    if ratio == 1:
+        return body
     whole = nn.Sequential(body)  # the body may itself be a single layer
-    leaves = [(name, m) for name, m in whole.named_modules() if not list(m.children())]
-    for (name, layer), (_, after) in zip(leaves, [*leaves[1:], ("", nn.Identity())], strict=True):
-        convolution = isinstance(layer, nn.Conv2d) and layer.groups == 1
-        outputs = (
-            layer.out_channels
-            if convolution
-            else layer.out_features
-            if isinstance(layer, nn.Linear)
-            else 0
-        )
-        if ratio == 1 or outputs < ratio:
-            continue
-        channels = math.ceil(outputs / ratio)
-        normed = (
-            isinstance(after, nn.BatchNorm1d | nn.BatchNorm2d) and after.num_features == outputs
-        )
-        kind: Any = nn.Identity if normed else nn.BatchNorm2d if convolution else nn.BatchNorm1d
-        split = Erasing(
-            _narrow(layer, channels), channels, outputs, 3 if convolution else 1, kind(outputs)
-        )
-        parent, _, own = name.rpartition(".")
-        setattr(whole.get_submodule(parent), own, split)
+    every = [*leaves(whole), ("", nn.Identity())]
+    for (name, layer), (_, after) in pairwise(every):
+        split = _split(layer, after, ratio)
+        if split is not None:
+            parent, _, attribute = name.rpartition(".")
+            setattr(whole.get_submodule(parent), attribute, split)
     return whole[0]
+
+
+def _split(layer: nn.Module, after: nn.Module, ratio: int) -> Erasing | None:
+    """The layer with an eraser in it; None for one that stays whole."""
+    norm: nn.Module
+    if isinstance(layer, nn.Conv2d) and layer.groups == 1:
+        outputs, kernel = layer.out_channels, 3
+        norm = nn.BatchNorm2d(outputs)
+    elif isinstance(layer, nn.Linear):
+        outputs, kernel = layer.out_features, 1
+        norm = nn.BatchNorm1d(outputs)
+    else:
+        return None
+    if outputs < ratio:
+        return None
+    if isinstance(after, nn.BatchNorm1d | nn.BatchNorm2d) and after.num_features == outputs:
+        norm = nn.Identity()
+    channels = math.ceil(outputs / ratio)
+    return Erasing(_narrow(layer, channels), channels, outputs, kernel, norm)
 
 
 def extractor_norms(body: nn.Module) -> list[_BatchNorm]:
@@ -106,9 +114,12 @@ def extractor_norms(body: nn.Module) -> list[_BatchNorm]:
 
 def eraser_names(model: nn.Module) -> list[str]:
     """The names of all parameters of erasers."""
-    layers = [m for m in model.modules() if isinstance(m, Erasing)]
-    own = {id(p) for m in layers for part in (m.affine, m.erase) for p in part.parameters()}
-    return [n for n, p in model.named_parameters() if id(p) in own]
+    of_erasers: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, Erasing):
+            of_erasers.update(map(id, module.affine.parameters()))
+            of_erasers.update(map(id, module.erase.parameters()))
+    return [name for name, p in model.named_parameters() if id(p) in of_erasers]
 
 
 def _narrow(layer: Any, outputs: int) -> nn.Module:
@@ -128,11 +139,14 @@ def _narrow(layer: Any, outputs: int) -> nn.Module:
 
 
 def channel_gap(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    """KL(N(mean, var) || N(a batch's mean and variance)) of each channel, averaged over channels; 0
-    for a batch with a single value per channel, which has no variance.
+    """KL(N(mean, var) || N(the batch's mean and variance)), averaged over channels.
+
+    It is 0 for a batch with a single value per channel, which has no variance.
     """
     values = x.transpose(0, 1).flatten(1)
     if values.shape[1] < 2:
         return x.sum() * 0
-    own, spread, var = values.mean(1), values.var(1, correction=0) + eps, var + eps
-    return 0.5 * ((spread / var).log() + (var + (mean - own) ** 2) / spread - 1).mean()
+    batch_mean = values.mean(1)
+    batch_var = values.var(1, correction=0) + eps
+    var = var + eps
+    return 0.5 * ((batch_var / var).log() + (var + (mean - batch_mean) ** 2) / batch_var - 1).mean()

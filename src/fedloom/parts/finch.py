@@ -41,15 +41,15 @@ def cluster_means(points: Tensor) -> Tensor:
 
 
 def _linked(points: np.ndarray) -> np.ndarray:
-    from scipy.sparse import coo_array  # here, for these take a while to import
+    """Labels of the points that nearest neighbours connect."""
+    from scipy.sparse import coo_array  # imported here because these take a while
     from scipy.sparse.csgraph import connected_components
     from sklearn.neighbors import NearestNeighbors
 
     n = len(points)
     nearest = NearestNeighbors(n_neighbors=1, metric="cosine", algorithm="brute").fit(points)
-    neighbours = nearest.kneighbors(return_distance=False)[
-        :, 0
-    ]  # without an argument a point is not its own neighbour
+    # Without points to ask about, no point counts as its own neighbour.
+    neighbours = nearest.kneighbors(return_distance=False)[:, 0]
     links = coo_array((np.ones(n), (np.arange(n), neighbours)), shape=(n, n))
     labels: np.ndarray = connected_components(links, directed=False)[1]
     return labels

@@ -28,9 +28,9 @@ class TextHead(nn.Module):
 class CacheHead(TextHead):
     """Tip-Adapter's cache: adds alpha * sum_k exp(-beta (1 - f . k)) over a class's keys k.
 
-    `keys` are what is trained: the keys themselves or, with a `start`, what is added to it. With
-    `unit` the keys are scaled to length one on use. `owners` says which class each key is of;
-    without it key n is of class n.
+    `keys` is what is trained: the keys themselves or, with a `start`, what is added to it. With
+    `unit` the keys are scaled to length one when they are used. `owners` names the class of each
+    key; without it, key n belongs to class n.
     """
 
     start: Tensor | None
@@ -52,23 +52,25 @@ class CacheHead(TextHead):
         self.alpha, self.beta, self.unit = float(alpha), float(beta), unit
         self.keys = nn.Parameter(keys.clone())
         self.register_buffer("start", start)
-        # The number of classes is given: a client may lack the highest class.
-        self.register_buffer(
-            "values", None if owners is None else F.one_hot(owners, len(text)).to(text.dtype)
-        )
+        values = None
+        if owners is not None:
+            # The number of classes is given: a client may lack the highest class.
+            values = F.one_hot(owners, len(text)).to(text.dtype)
+        self.register_buffer("values", values)
 
     @property
     def rows(self) -> Tensor:
         """The keys as they are used."""
-        return scaled(self.keys if self.start is None else self.start + self.keys, self.unit)
+        if self.start is None:
+            return scaled(self.keys, self.unit)
+        return scaled(self.start + self.keys, self.unit)
 
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)
-        near = torch.exp(-self.beta * (1 - f @ self.rows.T))
-        return (
-            self.alpha * (near if self.values is None else near @ self.values)
-            + self.scale * f @ self.text.T
-        )
+        votes = torch.exp(-self.beta * (1 - f @ self.rows.T))
+        if self.values is not None:
+            votes = votes @ self.values
+        return self.alpha * votes + self.scale * f @ self.text.T
 
 
 class AdapterHead(TextHead):
@@ -109,4 +111,6 @@ class PromptHead(nn.Module):
 
 def scaled(matrix: Tensor, unit: bool) -> Tensor:
     """The matrix with rows of length one, or as it is."""
-    return F.normalize(matrix, dim=1) if unit else matrix
+    if not unit:
+        return matrix
+    return F.normalize(matrix, dim=1)

@@ -1,10 +1,9 @@
-"""The levels of a network, for losses that look inside it."""
+"""The layers of a network, for methods that look inside it."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..core.local import Seen
 from ..models.base import Added, layers
 
 
@@ -14,19 +13,29 @@ def levels(body: nn.Module) -> list[nn.Module]:
     Stages are the children of the body or, where all parameters are in one child, of that child,
     and so on. For our residual networks these are the stem and the four residual stages.
     """
-    stages = _stages(body)
-    while len(holders := [m for m in stages if any(True for _ in m.parameters())]) == 1 and _stages(
-        holders[0]
-    ):
-        stages = _stages(holders[0])
-    found = [[m for m in layers(stage) if isinstance(m, nn.ReLU)] for stage in stages]
-    return [relus[-1] for relus in found if relus]
+    last_relus: list[nn.Module] = []
+    for stage in _stages(body):
+        relus = [m for m in layers(stage) if isinstance(m, nn.ReLU)]
+        if relus:
+            last_relus.append(relus[-1])
+    return last_relus
 
 
 def _stages(module: nn.Module) -> list[nn.Module]:
-    return [m for m in module.children() if not isinstance(m, Added)]
+    stages = [m for m in module.children() if not isinstance(m, Added)]
+    with_parameters = [m for m in stages if next(m.parameters(), None) is not None]
+    if len(with_parameters) == 1:
+        return _stages(with_parameters[0]) or stages
+    return stages
 
 
-def vectors(seen: Seen) -> Tensor:
-    """What went into a module as one vector per sample: maps are averaged over their places."""
-    return seen.input.flatten(2).mean(2) if seen.input.ndim > 2 else seen.input
+def leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules that have no modules inside them, with their names, in order."""
+    return [(name, m) for name, m in module.named_modules() if not list(m.children())]
+
+
+def vectors(features: Tensor) -> Tensor:
+    """One vector per sample: maps are averaged over their places."""
+    if features.ndim == 2:
+        return features
+    return features.flatten(2).mean(2)

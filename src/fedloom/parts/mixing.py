@@ -14,16 +14,19 @@ def group_means(local: Local, size: int) -> tuple[Tensor, Tensor]:
 
     A client with fewer samples makes one group of all of them; one with a single sample makes none.
     """
-    n = local.size
-    groups = 0 if n < 2 else max(1, n // size)
-    group = torch.randperm(n, generator=local.rng("groups")) % max(1, groups)
     shape = local.worker.data.x.shape[1:]
-    means, labels = torch.zeros(groups, *shape), torch.zeros(groups, local.classes)
-    share, at = 1 / torch.bincount(group, minlength=groups), 0
-    for x, y in local.chunks() if groups else ():
-        own = group[at : at + len(y)]
-        weight = share[own]
-        means.index_add_(0, own, (x * weight.view(-1, *[1] * len(shape))).float())
-        labels.index_add_(0, own, F.one_hot(y, local.classes) * weight[:, None])
-        at += len(y)
+    if local.size < 2:
+        return torch.zeros(0, *shape), torch.zeros(0, local.classes)
+    groups = max(1, local.size // size)
+    means = torch.zeros(groups, *shape)
+    labels = torch.zeros(groups, local.classes)
+    group_of = torch.randperm(local.size, generator=local.rng("groups")) % groups
+    share = 1 / torch.bincount(group_of, minlength=groups)
+    start = 0
+    for x, y in local.chunks():
+        group = group_of[start : start + len(y)]
+        weight = share[group]
+        means.index_add_(0, group, (x * weight.view(-1, *[1] * len(shape))).float())
+        labels.index_add_(0, group, F.one_hot(y, local.classes) * weight[:, None])
+        start += len(y)
     return means, labels

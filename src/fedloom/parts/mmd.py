@@ -9,8 +9,8 @@ from torch import Tensor
 def squared_mmd(a: Tensor, b: Tensor, kernels: int = 5) -> Tensor:
     """The squared MMD of two batches of equal size, with a sum of Gaussian kernels.
 
-    Their bandwidths are spaced by factors of 2 around the mean squared distance of the joint batch,
-    which counts as a constant. 0 for equal batches.
+    Their bandwidths are spaced by factors of 2 around the mean squared distance within the joint
+    batch, which counts as a constant. Equal batches have a discrepancy of 0.
     """
     joint = torch.cat([a, b])
     n = len(joint)

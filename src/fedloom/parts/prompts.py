@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -35,8 +36,10 @@ def text_head(worker: Worker, source: str, prompts: str | Sequence[str]) -> tupl
     if source == "encoder":
         pair = dual(data.encoder)
         reader, scale = pair.text, pair.scale
+    elif source == "hash":
+        reader = text(f"hash:{worker.width}")
     else:
-        reader = text(f"hash:{worker.width}" if source == "hash" else source)
+        reader = text(source)
     if reader.dim != worker.width:
         raise FedloomError(
             f"text encoder {reader.name} gives {reader.dim} numbers, the image features of "
@@ -49,74 +52,89 @@ def text_head(worker: Worker, source: str, prompts: str | Sequence[str]) -> tupl
 def sentences(
     classes: Sequence[str], prompts: str | Sequence[str], data: str, default: str
 ) -> list[list[str]]:
-    """What is said about each class.
+    """The sentences about each class.
 
     `prompts` is "auto" (the data set's template, or the encoder's), "ensemble" (that and seven
     general ones), one or several templates with `{}` for the class name, or a JSON file that maps
-    class names to lists of sentences, which then stand beside the data set's template.
+    class names to lists of sentences, which are then used beside the data set's template.
     """
-    own = TEMPLATES.get(Path(data).name, default)
-    if isinstance(prompts, str) and prompts.endswith(".json"):
-        told = _descriptions(Path(prompts), classes)
-        return [[*one, *told[c]] for c, one in zip(classes, filled(classes, [own]), strict=True)]
-    known = {"auto": [own], "ensemble": list(dict.fromkeys([own, *ENSEMBLE]))}
-    if isinstance(prompts, str) and "{}" not in prompts and prompts not in known:
-        raise FedloomError(
-            "prompts must be auto, ensemble, a template with {} or a .json file, not "
-            f"{prompts!r}."
-        )
-    templates = known.get(prompts, [prompts]) if isinstance(prompts, str) else list(prompts)
-    return filled(classes, templates)
+    template = TEMPLATES.get(Path(data).name, default)
+    if not isinstance(prompts, str):
+        return filled(classes, list(prompts))
+    if prompts.endswith(".json"):
+        described = _descriptions(Path(prompts), classes)
+        by_class = filled(classes, [template])
+        for name, lines in zip(classes, by_class, strict=True):
+            lines += described[name]
+        return by_class
+    if prompts == "auto":
+        return filled(classes, [template])
+    if prompts == "ensemble":
+        return filled(classes, list(dict.fromkeys([template, *ENSEMBLE])))
+    if "{}" in prompts:
+        return filled(classes, [prompts])
+    raise FedloomError(
+        f"prompts must be auto, ensemble, a template with {{}} or a .json file, not {prompts!r}."
+    )
 
 
-def embedded(reader: TextEncoder, said: Sequence[Sequence[str]]) -> Tensor:
+def embedded(reader: TextEncoder, by_class: Sequence[Sequence[str]]) -> Tensor:
     """One unit row per class: the normalised mean of its sentences' normalised vectors.
 
     Vectors are kept on disk, as image features are, so that a run whose encoder has read its
     prompts once does not load it again.
     """
-    flat = list(dict.fromkeys(s for own in said for s in own))
+    different = list(dict.fromkeys(chain.from_iterable(by_class)))
 
     def read(start: int, stop: int) -> Tensor:
-        return F.normalize(reader.embed(flat[start:stop]), dim=1)
+        return F.normalize(reader.embed(different[start:stop]), dim=1)
 
     if reader.files or reader.settings:
-        key = sha256(json.dumps([reader.hash, flat]).encode()).hexdigest()[:32]
+        key = sha256(json.dumps([reader.hash, different]).encode()).hexdigest()[:32]
         about = {"encoder": reader.name, "data": "prompts", "view": ""}
-        vectors = Cache().features(key, (len(flat), reader.dim), read, about)
+        vectors = Cache().features(key, (len(different), reader.dim), read, about)
     else:
-        vectors = read(0, len(flat))
-    at = {s: i for i, s in enumerate(flat)}
-    rows = [vectors[[at[s] for s in own]].mean(0) for own in said]
+        vectors = read(0, len(different))
+    place = {sentence: i for i, sentence in enumerate(different)}
+    rows = []
+    for lines in by_class:
+        rows.append(vectors[[place[sentence] for sentence in lines]].mean(0))
     return F.normalize(torch.stack(rows), dim=1)
 
 
 def _descriptions(path: Path, classes: Sequence[str]) -> Mapping[str, list[str]]:
     """Class -> sentences, from a file; names may have spaces or underscores."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FedloomError(f"there is no file of class descriptions {path}.") from None
     except ValueError as error:
         raise FedloomError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise FedloomError(f"{path} should map class names to lists of sentences.")
-    plain = {str(name).replace("_", " ").strip().lower(): lines for name, lines in told.items()}
-    found = {}
+    described = {_simplified(str(name)): lines for name, lines in content.items()}
+    by_name = {}
     for name in classes:
-        key = name.replace("_", " ").strip().lower()
-        if key not in plain:
-            near = get_close_matches(key, plain, n=1)
-            raise FedloomError(
-                f"{path} says nothing about {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ".")
-            )
-        lines = plain[key]
-        if not (
-            isinstance(lines, list)
-            and lines
-            and all(isinstance(s, str) and s.strip() for s in lines)
-        ):
+        simple = _simplified(name)
+        if simple not in described:
+            hint = "."
+            near = get_close_matches(simple, described, n=1)
+            if near:
+                hint = f"; did you mean {near[0]!r}?"
+            raise FedloomError(f"{path} says nothing about {name!r}{hint}")
+        if not _are_sentences(described[simple]):
             raise FedloomError(f"{path}: class {name!r} needs a list of at least one sentence.")
-        found[name] = lines
-    return found
+        by_name[name] = described[simple]
+    return by_name
+
+
+def _simplified(name: str) -> str:
+    """A class name with spaces for underscores, in lower case."""
+    return name.replace("_", " ").strip().lower()
+
+
+def _are_sentences(lines: object) -> bool:
+    """Whether this is a list of at least one sentence, none of them empty."""
+    if not isinstance(lines, list) or not lines:
+        return False
+    return all(isinstance(line, str) and line.strip() for line in lines)

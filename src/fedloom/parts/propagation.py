@@ -10,23 +10,31 @@ from torch import Tensor
 def similarity(
     queries: Tensor, nodes: Tensor, most: int, gamma: float, weights: Tensor | None = None
 ) -> Tensor:
-    """cos^gamma of queries (reweighted by dimension, then scaled to length one) with nodes; for
-    every query only the `most` largest are kept, the rest is 0. A negative cosine counts as 0:
-    an even power would make it positive.
+    """cos^gamma of queries with nodes; for every query only the `most` largest are kept.
+
+    With `weights`, one per dimension, queries are multiplied by them and scaled to length one. A
+    negative cosine counts as 0, because an even power would make it positive.
     """
     if weights is not None:
         queries = F.normalize(queries * weights, dim=1)
     near = (queries @ nodes.T).clamp(min=0) ** gamma
-    if near.shape[1] <= most:
-        return near
-    best = near.topk(most, dim=1)
-    return torch.zeros_like(near).scatter(1, best.indices, best.values)
+    return _largest(near, most)
+
+
+def _largest(rows: Tensor, most: int) -> Tensor:
+    """Each row with all but its `most` largest entries set to 0."""
+    if rows.shape[1] <= most:
+        return rows
+    best = rows.topk(most, dim=1)
+    return torch.zeros_like(rows).scatter(1, best.indices, best.values)
 
 
 def spread(rows: Tensor) -> Tensor:
     """The variance of every dimension over rows, as shares that sum to one; equal if all are 0."""
     var = rows.var(0, correction=0)
-    return var / var.sum() if var.sum() > 0 else torch.full_like(var, 1 / len(var))
+    if var.sum() > 0:
+        return var / var.sum()
+    return torch.full_like(var, 1 / len(var))
 
 
 def propagate(
@@ -44,27 +52,28 @@ def propagate(
 ) -> Tensor:
     """One row of class scores per test image, as they stood when it came; the images come in order.
 
-    Texts and shots have fixed labels. An image is joined to its nearest texts, shots and earlier
+    Texts and shots have fixed labels. Each image is linked to its nearest texts, shots and earlier
     images; then labels flow `steps` times over the normalised graph. An image that came before
     starts from a fifth of its best score.
     """
     n, classes = len(tests), len(text)
     to_text = similarity(tests, text, nearest_texts, gamma)
-    # Dimensions in which shots of all classes differ much tell little: they weigh less.
-    weigh = 1 / spread(shots).clamp(min=1e-12) if len(shots) else None
-    to_shots = similarity(tests, shots, nearest_shots, gamma, weigh)
+    by_dimension = None
+    if len(shots):  # a dimension in which shots of all classes differ much tells little
+        by_dimension = 1 / spread(shots).clamp(min=1e-12)
+    to_shots = similarity(tests, shots, nearest_shots, gamma, by_dimension)
     between = similarity_earlier(tests, spread(text), nearest_images, gamma)
     labels = F.one_hot(y, classes).to(tests.dtype)
     start = tests.new_zeros(n, classes)
     scores = tests.new_zeros(n, classes)
-    degree = (
-        to_text.sum(1) + to_shots.sum(1) + between.sum(1)
-    )  # grows when later images are joined to it
-    text_degree, shot_degree = tests.new_zeros(classes), tests.new_zeros(len(shots))
-    source, target = between.nonzero(
-        as_tuple=True
-    )  # in the order of arrival: the first `seen[i]` are there with i
-    weight, seen = between[source, target], torch.bincount(source, minlength=n).cumsum(0).tolist()
+    # An image's degree grows when later images are linked to it.
+    degree = to_text.sum(1) + to_shots.sum(1) + between.sum(1)
+    text_degree = tests.new_zeros(classes)
+    shot_degree = tests.new_zeros(len(shots))
+    # Links between images are in the order of arrival: with image i the first `seen[i]` are there.
+    source, target = between.nonzero(as_tuple=True)
+    weight = between[source, target]
+    seen = torch.bincount(source, minlength=n).cumsum(0).tolist()
     for i in range(n):
         text_degree += to_text[i]
         shot_degree += to_shots[i]
@@ -90,9 +99,7 @@ def propagate(
 def similarity_earlier(tests: Tensor, weights: Tensor, most: int, gamma: float) -> Tensor:
     """As `similarity` of all images with those that came before them."""
     near = (F.normalize(tests * weights, dim=1) @ tests.T).clamp(min=0) ** gamma
-    near = near.tril(-1)
-    best = near.topk(min(most, len(near)), dim=1) if len(near) else None
-    return near if best is None else torch.zeros_like(near).scatter(1, best.indices, best.values)
+    return _largest(near.tril(-1), most)
 
 
 def _root(degree: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Weights = Literal["weighted", "mean", "literal"]
@@ -18,9 +19,13 @@ def pooled(prototypes: Tensor, counts: Tensor, how: Weights = "weighted") -> tup
     """
     owned = counts > 0
     owners = owned.sum(0).clamp(min=1)
-    shares = owned / owners if how == "mean" else counts / counts.sum(0).clamp(min=1)
-    made = torch.einsum("mc,mcd->cd", shares.to(prototypes.dtype), prototypes)
-    return made / owners[:, None] if how == "literal" else made, owned.any(0)
+    shares = counts / counts.sum(0).clamp(min=1)
+    if how == "mean":
+        shares = owned / owners
+    common = torch.einsum("mc,mcd->cd", shares.to(prototypes.dtype), prototypes)
+    if how == "literal":
+        common = common / owners[:, None]
+    return common, owned.any(0)
 
 
 def padded(prototypes: Tensor, counts: Tensor, common: Tensor) -> Tensor:
@@ -37,18 +42,22 @@ def prototype_loss(
     Samples that have no prototype to be drawn to, or none to be pushed from, count as 0.
     """
     logits = (torch.einsum("bd,mcd->bmc", z, sets) / tau).masked_fill(~known, -torch.inf)
-    own = torch.nn.functional.one_hot(y, len(known)).bool()[:, None, :]
+    own = F.one_hot(y, len(known)).bool()[:, None, :]
     usable = known[y] & (known.sum() > 1)
     if not usable.any():
         return z.sum() * 0
     positive = logits.masked_fill(~own, -torch.inf).logsumexp(2)
-    others = (logits if include else logits.masked_fill(own, -torch.inf)).logsumexp(2)
-    return torch.where(usable[:, None], others - positive, 0.0).mean()
+    compared = logits
+    if not include:
+        compared = logits.masked_fill(own, -torch.inf)
+    return torch.where(usable[:, None], compared.logsumexp(2) - positive, 0.0).mean()
 
 
 def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
-    """The loss of FedPCL's published code: prototypes are anchors, features of the batch (twice, as
-    two equal views) are what they are drawn to and pushed from; summed over the sets.
+    """The loss of FedPCL's published code, summed over the sets.
+
+    Prototypes are the anchors; they are drawn to, and pushed away from, the features of the batch,
+    which count twice, as two equal views.
     """
     both, labels = torch.cat([z, z]), torch.cat([y, y])
     same = (labels[:, None] == labels).fill_diagonal_(False)
@@ -59,8 +68,9 @@ def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
 
 
 def supcon(z: Tensor, y: Tensor, tau: float) -> Tensor:
-    """Supervised contrast within the batch: features of a class are drawn together. Samples without
-    a fellow do not count.
+    """Supervised contrast within the batch: features of one class are drawn together.
+
+    A sample that is alone in its class does not count.
     """
     same = (y[:, None] == y).fill_diagonal_(False)
     there = same.any(1)

@@ -25,10 +25,14 @@ def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tens
 
 def table(prototypes: Mapping[str, Tensor], classes: int) -> tuple[Tensor, Tensor]:
     """Prototypes by class number as a row per class (zero without one), and which there are."""
-    known = torch.tensor([str(c) in prototypes for c in range(classes)])
-    rows = torch.zeros(classes, len(next(iter(prototypes.values()))) if prototypes else 0)
-    for c in known.nonzero().flatten().tolist():
-        rows[c] = prototypes[str(c)]
+    known = torch.zeros(classes, dtype=torch.bool)
+    if not prototypes:
+        return torch.zeros(classes, 0), known
+    width = len(next(iter(prototypes.values())))
+    rows = torch.zeros(classes, width)
+    for number, prototype in prototypes.items():
+        rows[int(number)] = prototype
+        known[int(number)] = True
     return rows, known
 
 
@@ -73,5 +77,5 @@ def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) ->
 def by_nearest(
     outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor
 ) -> Predictor:
-    """Predicts the class of the nearest prototype among the known ones, from a body's features."""
+    """A predictor that names the class of the nearest known prototype, by a body's features."""
     return lambda x: nearest(outputs(x).features, prototypes, known)

@@ -12,9 +12,11 @@ def uphill(g: Tree, rho: float) -> Tree:
 
 def uphill_adaptive(g: Tree, w: Tree, rho: float, eta: float) -> Tree:
     """The same, scaled by T = |w| + eta (weights) or 1 (all else): rho T^2 g / |T g|."""
-    # A parameter's own name in its module; T = 1 keeps biases from standing still at 0.
-    scale = Tree(
-        (n, t.abs() + eta if n.split(".")[-1] == "weight" else t * 0 + 1)
-        for n, t in w.only(g).items()
-    )
+    factors = {}
+    for name, tensor in w.only(g).items():
+        if name.split(".")[-1] == "weight":  # what a module calls its parameter
+            factors[name] = tensor.abs() + eta
+        else:
+            factors[name] = tensor * 0 + 1  # a bias of 0 would never move with T = |w|
+    scale = Tree(factors)
     return scale * uphill(scale * g, rho)

@@ -18,16 +18,15 @@ def project(v: Tensor) -> Tensor:
 def least_norm(gram: Tensor) -> Tensor:
     """Weights l on the simplex that minimise |sum_k l_k u_k|^2, given the Gram matrix of the u.
 
-    Non-negative least squares for |U l|^2 + (sum l - 1)^2 has the same solution up to scale: for l
-    = s m with m on the simplex, the best s leaves |U m|^2 / (1 + |U m|^2), which grows with |U
-    m|^2.
+    Non-negative least squares for |U l|^2 + (sum l - 1)^2 has the same solution up to scale. For
+    l = s m with m on the simplex, the best s leaves |U m|^2 / (1 + |U m|^2), which grows with
+    |U m|^2.
     """
-    from scipy.optimize import nnls  # here, for SciPy takes a while to import
+    from scipy.optimize import nnls  # imported here because SciPy takes a while
 
     values, vectors = np.linalg.eigh(gram.double().numpy())
-    root = (
-        np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
-    )  # root.T @ root = gram; rounding may go below 0
+    values = np.clip(values, 0, None)  # rounding may have made them negative
+    root = np.sqrt(values)[:, None] * vectors.T  # root.T @ root = gram
     n = len(gram)
     solution, _ = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0), maxiter=30 * n)
     return torch.from_numpy(solution / solution.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,8 +17,8 @@ class Texts(nn.Module):
     """The trained text side: class names -> one row of `width` numbers per class.
 
     `source` is "embedding" (a free vector per class, no text at all), "hash" (fixed pseudo-random
-    word vectors) or a text encoder's name. All but the first go through `depth` linear layers, or
-    one transformer layer over the classes.
+    word vectors) or a text encoder's name. Words and texts go through `depth` linear layers, or
+    through one transformer layer over the classes; free vectors are used as they are.
     """
 
     rows: Tensor
@@ -31,27 +32,18 @@ class Texts(nn.Module):
         shape: Literal["mlp", "transformer"] = "mlp",
     ) -> None:
         super().__init__()
-        self.free = (
-            nn.Parameter(torch.randn(len(classes), width)) if source == "embedding" else None
-        )
+        self.free: nn.Parameter | None = None
         self.layers = nn.Sequential()
-        if self.free is None:
-            rows = fixed_rows(source, classes, width)
-            self.register_buffer(
-                "rows", rows, persistent=False
-            )  # everybody can make them: they are never sent
-            if shape == "transformer":
-                heads = next(h for h in (8, 4, 2, 1) if width % h == 0)
-                self.layers.append(nn.Linear(rows.shape[1], width))
-                self.layers.append(
-                    nn.TransformerEncoderLayer(
-                        width, heads, 2 * width, dropout=0.0, batch_first=True
-                    )
-                )
-            for i in range(depth if shape == "mlp" else 0):
-                self.layers.append(nn.Linear(rows.shape[1] if i == 0 else width, width))
-                if i < depth - 1:
-                    self.layers.append(nn.ReLU())
+        if source == "embedding":
+            self.free = nn.Parameter(torch.randn(len(classes), width))
+            return
+        rows = fixed_rows(source, classes, width)
+        # Everybody can make these rows, so they are never sent.
+        self.register_buffer("rows", rows, persistent=False)
+        if shape == "transformer":
+            self.layers = _transformer(rows.shape[1], width)
+        else:
+            self.layers = _mlp(rows.shape[1], width, depth)
 
     def forward(self) -> Tensor:
         if self.free is not None:
@@ -60,8 +52,26 @@ class Texts(nn.Module):
         return made
 
 
+def _transformer(inputs: int, width: int) -> nn.Sequential:
+    """A linear layer to the width, then a transformer layer with as many heads as divide it."""
+    heads = math.gcd(8, width)
+    return nn.Sequential(
+        nn.Linear(inputs, width),
+        nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True),
+    )
+
+
+def _mlp(inputs: int, width: int, depth: int) -> nn.Sequential:
+    """`depth` linear layers with a ReLU between each two."""
+    layers = nn.Sequential(nn.Linear(inputs, width))
+    for _ in range(depth - 1):
+        layers.append(nn.ReLU())
+        layers.append(nn.Linear(width, width))
+    return layers
+
+
 def fixed_rows(source: str, classes: Sequence[str], width: int) -> Tensor:
-    """One fixed row per class name, of about unit entries, from hashed words or a text encoder.
+    """One fixed row per class name, with entries of about 1, from hashed words or a text encoder.
 
     An encoder's rows are centred over the classes: what all names share tells none of them apart.
     """
@@ -70,7 +80,8 @@ def fixed_rows(source: str, classes: Sequence[str], width: int) -> Tensor:
     from ..encoders import text
 
     rows = text(source).encode(classes)
-    rows = rows - rows.mean(0) if len(rows) > 1 else rows
+    if len(rows) > 1:
+        rows = rows - rows.mean(0)
     return F.normalize(rows, dim=1) * rows.shape[1] ** 0.5
 
 
