@@ -98,7 +98,7 @@ class World:
 
     def run(self, **schedule: Any) -> small_world.Trace:
         """Run the method over the grid."""
-        self.roster = Roster(self.grid, self.book, self.settings.timeout)
+        self.roster = Roster(self.grid, self.book, self.settings)
         gather(self.roster, self.settings)
         site = ClientWorker(
             self.method, blank(self.book.sites), self.network(), self.training, seed=7

@@ -152,12 +152,12 @@ def federation(tmp_path: Path, config, nodes, **settings) -> tuple[InProcessGrid
     chosen = Settings(
         **{
             "out": str(tmp_path / "run"),
-            "state": str(tmp_path / "state"),
             "wait": 0,
             "timeout": 5,
             **settings,
         }
     )
+    nodes = {n: {"state": str(tmp_path / "state"), **node} for n, node in nodes.items()}
     return InProcessGrid(client.app, nodes, flat(config, chosen)), chosen
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from hypothesis import given, settings
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
-from fedloom.executors.flower.codec import DTYPES, from_records, size, to_records
+from fedloom.executors.flower.codec import DTYPES, from_records, to_records
+from fedloom.executors.flower.wire import size
 
 
 def wired(payload: Payload) -> Payload:
@@ -66,9 +67,54 @@ def test_too_large_a_number_is_named() -> None:
         to_records(Payload(n=2**63))
 
 
-def test_size_is_that_of_the_tensors() -> None:
-    arrays, _ = to_records(Payload(a=torch.zeros(1000), b=3))
-    assert 4000 <= size(arrays) <= 4200
+def test_the_size_is_that_of_the_whole_message() -> None:
+    arrays, scalars = to_records(Payload(a=torch.zeros(1000), b=3))
+    content = RecordDict({"payload": arrays, "scalars": scalars})
+    plain = size(content)
+    assert 4000 <= plain <= 4300
+    content["text"] = ConfigRecord({"why": "x" * 1000, "bytes": b"x" * 1000, "l": ["xy"] * 500})
+    content["n" * 1000] = MetricRecord({"m" * 1000: [1.0] * 125})
+    assert plain + 6000 <= size(content) <= plain + 6100
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"PK\x03\x04",  # a zip, which numpy.load would open
+        b"\x80\x05",  # a pickle
+        b"\x93NUMPY\x03\x00",
+        b"\x93NUMPY\x01\x00\xff\xff",
+        b"\x93NUMPY\x01\x00\x10\x00" + b"[" * 16,
+        b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16,
+    ],
+)
+@pytest.mark.parametrize("length", [8, 128, 4000])
+def test_nothing_but_an_array_is_opened(head: bytes, length: int) -> None:
+    data = head + bytes(max(0, length - len(head)))
+    lie = Array("float32", (max(1, (len(data) - 16) // 4),), "numpy.ndarray", data)
+    with pytest.raises(FedloomError, match="but is not"):
+        from_records(ArrayRecord({"w": lie}), ConfigRecord())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_an_array_with_any_bytes_changed_is_an_array_or_refused(data) -> None:
+    whole = bytearray(Array(np.arange(6, dtype=np.float32).reshape(2, 3)).data)
+    for _ in range(data.draw(st.integers(1, 8))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    lie = Array("float32", (2, 3), "numpy.ndarray", bytes(whole))
+    try:
+        again = from_records(ArrayRecord({"w": lie}), ConfigRecord())
+    except FedloomError:
+        return
+    assert again.tensor("w").shape == (2, 3) and again.tensor("w").dtype == torch.float32
+
+
+def test_an_array_in_fortran_order_is_read_as_it_is() -> None:
+    array = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    assert b"'fortran_order': True" in Array(array).data
+    again = from_records(ArrayRecord({"w": Array(array)}), ConfigRecord())
+    assert again.tensor("w").tolist() == array.tolist()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +127,7 @@ def test_size_is_that_of_the_tensors() -> None:
         (Array("float32", (-1,), "numpy.ndarray", b""), "no tensor"),
         (
             Array("float32", (3,), "numpy.ndarray", Array(np.zeros(3, dtype=np.int32)).data),
-            "int32 of shape",
+            r"<i4 of shape \(3,\) inside",
         ),
         (
             Array("float32", (2,), "numpy.ndarray", Array(np.zeros(3, dtype=np.float32)).data),

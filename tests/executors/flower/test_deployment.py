@@ -218,6 +218,7 @@ def test_faults(deployment, tmp_path: Path) -> None:
 def simulate(here, folder: Path, out: Path) -> float:
     """Run an app on twenty simulated nodes, two at a time; the seconds it took."""
     # Flower's simulation would start a Ray that stays: it joins this one instead.
+    here.env["FEDLOOM_STATE"] = str(here.root / "state")
     here.env["RAY_ADDRESS"] = f"127.0.0.1:{here.ray()}"
     here.link()
     start = time.monotonic()
@@ -229,9 +230,7 @@ def simulate(here, folder: Path, out: Path) -> float:
 def twenty(tmp_path: Path, method: str, changes: dict) -> tuple[Path, Path]:
     """An app for twenty clients, and the folder of its run."""
     config = build({"method": method, "clients": 20, "partition": "iid"}, changes)
-    settings = Settings(
-        out=str(tmp_path / "run"), state=str(tmp_path / "state"), wait=600, timeout=600
-    )
+    settings = Settings(out=str(tmp_path / "run"), wait=600, timeout=600)
     return write_app(tmp_path / "app", config, settings).parent, tmp_path / "run"
 
 

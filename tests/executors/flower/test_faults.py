@@ -110,6 +110,42 @@ FAULTS = {
     "a loss": (lambda r: r.content["metrics"].update({"loss/ce": float("nan")}), "its ce is nan"),
     "another round": (receipt, "does not come from client 1 in round 2"),
     "impossible score": (more_right_than_there_are, "13 of 12"),
+    "a zip": (
+        array(
+            "head.bias",
+            lambda old: Array("float32", (4,), "numpy.ndarray", b"PK\x03\x04" + bytes(100)),
+        ),
+        "but is not",
+    ),
+    "6 MB of text": (
+        lambda r: r.content.update(extra=ConfigRecord({"text": "x" * 6_000_000})),
+        "the reply has 6.0 MB",
+    ),
+    "another record": (lambda r: r.content.update(extra=ConfigRecord({"a": 1})), "record 'extra'"),
+    "a long name": (
+        lambda r: r.content["metrics"].update({"loss/" + "x" * 9999: 1.0}),
+        r"metric 'loss/x{50,60} \.\.\.'",
+    ),
+    "a huge loss": (lambda r: r.content["metrics"].update({"loss/ce": 1e308}), "its ce is 1e"),
+    "many losses": (
+        lambda r: r.content["metrics"].update({f"loss/{i}": 1.0 for i in range(100)}),
+        "101 parts",
+    ),
+    "a list as scalar": (lambda r: r.content["scalars"].update(x=[1, 2]), "'x' is a list"),
+    "a long refusal": (
+        lambda r: setattr(
+            r, "content", RecordDict({"refusal": ConfigRecord({"why": "no\n\x1b[2J" * 9999})})
+        ),
+        r"^no \[2Jno [^\n\x1b]{270,295}\.\.\.$",
+    ),
+    "an empty refusal": (
+        lambda r: setattr(r, "content", RecordDict({"refusal": ConfigRecord()})),
+        "did not say why",
+    ),
+    "scores of nobody": (
+        lambda r: r.content["metrics"].update({"score/train": [1.0, 1.0]}),
+        "not asked for",
+    ),
     "no content": (lambda r: setattr(r, "content", RecordDict()), "does not come from client"),
     "an exception": (fails, "disk is full"),
 }

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import CheckpointError
+from ...core.errors import CheckpointError, FedloomError
 from ...core.files import write_atomic
 from .sites import Description
+from .words import cut
 
 log = logging.getLogger("flwr")
 LOG = "federation-log.json"
@@ -25,6 +26,7 @@ class Book:
     experiment: str
     attempt: int
     sites: dict[int, Description] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)  # client -> the key that it first came with
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     @staticmethod
@@ -44,23 +46,34 @@ class Book:
         path = folder / LOG
         try:
             body = json.loads(path.read_bytes())
-            sites = {}
-            for client, description in body["sites"].items():
-                sites[int(client)] = Description.decode(json.dumps(description))
-            return Book(folder, str(body["experiment"]), int(body["attempt"]) + 1, sites)
-        except (ValueError, KeyError, TypeError):
+            book = Book(folder, str(body["experiment"]), int(body["attempt"]) + 1)
+            book.keys = {int(client): str(key) for client, key in body.get("keys", {}).items()}
+            sites = dict(body["sites"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CheckpointError(
                 f"{path} is damaged: the sites' states cannot be found without it."
             ) from None
+        for client, description in sites.items():
+            try:
+                site = Description.decode(json.dumps(description))
+            except FedloomError as error:
+                # It is asked again. Nothing but its description is lost.
+                log.warning("what %s says of site %s is set aside: %s", LOG, cut(client), error)
+                continue
+            book.sites[site.client] = site
+        return book
 
     def save(self) -> None:
         """Write it down."""
         if self.folder is None:
             return
-        sites = {}
+        sites: dict[int, Any] = {}
         for client, description in sorted(self.sites.items()):
             sites[client] = json.loads(description.encode())
-        body = {"experiment": self.experiment, "attempt": self.attempt, "sites": sites}
+        body: dict[str, Any] = {"experiment": self.experiment, "attempt": self.attempt}
+        body["sites"] = sites
+        if self.keys:
+            body["keys"] = {client: self.keys[client] for client in sorted(self.keys)}
         write_atomic(self.folder / LOG, json.dumps(body, indent=1).encode())
 
     def note(self, entry: dict[str, Any]) -> None:

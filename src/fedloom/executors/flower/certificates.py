@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import FedloomError
-from ...core.files import write_atomic
 
 AUTHORITY = "fedloom test authority"
 
@@ -37,14 +37,18 @@ def write_certificates(folder: Path, sites: int, hosts: Iterable[str]) -> list[P
         key = ec.generate_private_key(ec.SECP384R1())
         openssh = form.PrivateFormat.OpenSSH
         files[f"site-{k}"] = key.private_bytes(pem, openssh, form.NoEncryption())
-        public = key.public_key()
-        files[f"site-{k}.pub"] = public.public_bytes(
+        files[f"site-{k}.pub"] = key.public_key().public_bytes(
             form.Encoding.OpenSSH, form.PublicFormat.OpenSSH
         )
+    folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        write_atomic(folder / name, data)
-        if not name.endswith((".crt", ".pub")):
-            (folder / name).chmod(0o600)
+        public = name.endswith((".crt", ".pub"))
+        # A private key is nobody else's to read from its first byte on.
+        descriptor = os.open(
+            folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600
+        )
+        with open(descriptor, "wb") as file:
+            file.write(data)
     return [folder / name for name in files]
 
 

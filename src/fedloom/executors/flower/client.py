@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,9 @@ from .settings import Settings, parse
 from .sites import NONE, alone, describe
 from .store import Versions
 from .wire import DESCRIBE, TYPES, read_order, read_task, write_refusal, write_result
+from .words import without_paths
+
+log = logging.getLogger("flwr")
 
 
 @dataclass
@@ -71,8 +75,9 @@ def client_app(
         keep_freed_memory()
         try:
             content = answer(message, find(context))
-        except FedloomError as error:
-            content = write_refusal(str(error))
+        except Exception as error:
+            log.warning("the message is refused", exc_info=True)  # the whole story stays here
+            content = write_refusal(_reason(error, dict(context.node_config)))
         return Message(content, reply_to=message)
 
     app.train(mods=list(mods))(handle)
@@ -82,14 +87,30 @@ def client_app(
     return app
 
 
+def _reason(error: Exception, node: dict[str, Any]) -> str:
+    """What the server is told of an error: no traceback, and no path of this site."""
+    text = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
+    known = {str(Path.home()): "the home folder", str(Path.cwd()): "the working folder"}
+    for name in ("data", "data-root", "state"):
+        path = str(node.get(name, ""))
+        known[path] = known[str(Path(path).expanduser().resolve())] = f"<{name}>"
+    return without_paths(text, known)
+
+
 def from_config(context: Context) -> Home:
     """The client that run config and node config describe.
 
     In the node config, `partition-id` says which client it is, `domain` its domain and `state`
     where it keeps its memory. `data` names a file or folder with the site's own samples; without
-    it, the site takes its share of the run's data set.
+    it, the site takes its share of the run's data set. Where a site writes, and whether it runs
+    code that is no part of fedloom, is never up to the run config.
     """
     node = dict(context.node_config)
+    method = str(context.run_config.get("method", ""))
+    if ".py" in method and not node.get("method-files"):
+        raise FedloomError(
+            "this site runs no method from a file; method-files=true in its node config allows it."
+        )
     if "partition-id" not in node:
         raise FedloomError(
             'this site does not know its number: start it with --node-config "partition-id=0 ...".'
@@ -97,7 +118,7 @@ def from_config(context: Context) -> Home:
     client = int(node["partition-id"])
     run = json.dumps(dict(context.run_config), sort_keys=True)
     path = str(node.get("data", ""))
-    config, settings, worker, federation = _workplace(
+    config, worker, federation = _workplace(
         run, path, str(node.get("domain", "")), str(node.get("data-root", ""))
     )
     if path:
@@ -107,25 +128,23 @@ def from_config(context: Context) -> Home:
             f"there is no client {client}: the federation has {len(federation)}, counted from 0."
         )
     worker.federation = alone(federation, client)
-    memory = Path(str(node.get("state") or settings.state or store.root())).expanduser()
+    memory = Path(str(node.get("state") or store.root())).expanduser()
     return Home(client, worker, memory)
 
 
 @lru_cache(maxsize=1)
 def _workplace(
     run: str, path: str, domain: str, root: str
-) -> tuple[Config, Settings, ClientWorker, Federation]:
+) -> tuple[Config, ClientWorker, Federation]:
     """Model and data, loaded once per process: a simulation plays one client after another."""
     config, settings = parse(json.loads(run))
-    if root:
-        config = config.model_copy(
-            update={"execution": config.execution.model_copy(update={"data_root": root})}
-        )
+    execution = config.execution.model_copy(update={"data_root": root or None})
+    config = config.model_copy(update={"execution": execution})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would end up in the server's log
         images = _samples(config, settings, path, domain) if path else None
         setup = Setup.from_config(config, images=images)
-    return config, settings, setup.worker, setup.federation
+    return config, setup.worker, setup.federation
 
 
 def _samples(config: Config, settings: Settings, path: str, domain: str) -> Federation:

@@ -1,13 +1,15 @@
 """Payloads as Flower's records and back, exactly, without pickle.
 
 Tensors become one `ArrayRecord` in NumPy's format, so that Flower's mods can read it; scalars
-become one `ConfigRecord`.
+become one `ConfigRecord`. What comes back is not given to `numpy.load`, which also opens archives
+and pickles: the header must be one that NumPy writes for exactly this tensor.
 """
 
 from __future__ import annotations
 
 import math
-from io import BytesIO
+import re
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +18,16 @@ from torch import Tensor
 
 from ...core.errors import FedloomError
 from ...core.payload import Payload, Value
+from .words import LONGEST_NAME, cut
 
 BITS = "fedloom.bits"  # the raw bytes of a tensor whose type NumPy does not have
 NUMPY = "numpy.ndarray"
 HEADER = 4096  # more bytes than the header that NumPy writes before an array
+MAGIC = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(
+    rb"\{'descr': '([<|]\w{2,3})', 'fortran_order': (False|True), 'shape': \(([\d, ]*)\), \} *\n"
+)
+DIMENSIONS = 32  # more than any tensor has
 DTYPES = {
     str(d).removeprefix("torch."): d
     for d in (torch.float16, torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.uint8,
@@ -56,11 +64,6 @@ def from_records(arrays: ArrayRecord, scalars: ConfigRecord) -> Payload:
     return Payload(items)
 
 
-def size(arrays: ArrayRecord) -> int:
-    """How many bytes of tensors a record holds."""
-    return sum(len(array.data) for array in arrays.values())
-
-
 def _array(name: str, tensor: Tensor) -> Array:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
@@ -75,19 +78,20 @@ def _array(name: str, tensor: Tensor) -> Array:
 
 
 def _tensor(name: str, array: Array) -> Tensor:
-    dtype = DTYPES.get(array.dtype)
+    dtype = DTYPES.get(array.dtype) if isinstance(array.dtype, str) else None
     shape = tuple(array.shape)
-    if dtype is None or any(n < 0 for n in shape):
+    if dtype is None or len(shape) > DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
         raise FedloomError(
-            f"{name!r} is an array of {array.dtype} of shape {shape}, which is no tensor."
+            f"{name!r} is an array of {cut(array.dtype, LONGEST_NAME)} of shape "
+            f"{cut(shape, LONGEST_NAME)}, which is no tensor."
         )
     try:
         if array.stype == BITS:
             return _from_bits(array.data, dtype, shape)
         if array.stype == NUMPY:
             return _from_numpy(array.data, dtype, shape)
-        raise ValueError(f"written as {array.stype!r}")
-    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise ValueError(f"written as {cut(array.stype, LONGEST_NAME)!r}")
+    except ValueError as error:
         raise FedloomError(
             f"{name!r} claims to be {array.dtype} of shape {shape}, but is not: {error}."
         ) from None
@@ -102,10 +106,21 @@ def _from_bits(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tenso
 
 
 def _from_numpy(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The tensor in NumPy's format, version 1: magic, length of the header, header, numbers."""
     expected = math.prod(shape) * dtype.itemsize
     if not expected <= len(data) <= expected + HEADER:
         raise ValueError(f"{len(data)} bytes")
-    array = np.load(BytesIO(data), allow_pickle=False)
-    if array.shape != shape or str(array.dtype) != str(dtype).removeprefix("torch."):
-        raise ValueError(f"{array.dtype} of shape {array.shape} inside")
-    return torch.from_numpy(np.require(array, requirements=["C", "W"])).reshape(shape)
+    start = len(MAGIC) + 2 + int.from_bytes(data[len(MAGIC) : len(MAGIC) + 2], "little")
+    header = _HEADER.fullmatch(data, len(MAGIC) + 2, min(start, len(data)))
+    if not data.startswith(MAGIC) or header is None:
+        raise ValueError("it does not begin as NumPy's arrays do")
+    inside = np.dtype(str(dtype).removeprefix("torch.")).newbyteorder("<")
+    numbers = [int(n) for n in header[3].replace(b",", b" ").split()]
+    if header[1].decode() != inside.str or tuple(numbers) != shape:
+        raise ValueError(f"{header[1].decode()} of shape {tuple(numbers)} inside")
+    if len(data) != start + expected:
+        raise ValueError(f"{len(data)} bytes")
+    order: Any = "F" if header[2] == b"True" else "C"
+    array = np.frombuffer(data, inside, offset=start).reshape(shape, order=order)
+    # A copy in this machine's byte order, which may be written to.
+    return torch.from_numpy(np.array(array, dtype=inside.newbyteorder("="), order="C"))

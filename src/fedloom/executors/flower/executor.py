@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,13 +15,16 @@ from ...client.worker import ClientWorker
 from ...core.errors import FedloomError
 from ...core.memory import keep_freed_memory
 from ...metrics.accuracy import COUNTS
-from ...metrics.registry import kind_of, sheet
+from ...metrics.registry import applying, kind_of, sheet
 from ..base import Result, Results, Task
+from .mail import replies
 from .roster import Roster
 from .settings import Settings
 from .uploads import Inspector
-from .wire import TYPES, Order, ordered, read_result, write_task
+from .wire import LARGEST, TYPES, Order, ordered, read_result, write_task
+from .words import cut
 
+log = logging.getLogger("flwr")
 WINDOW = 100  # messages under way at once, so that memory does not grow with the number of clients
 PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks at the grid while nothing comes
 
@@ -125,10 +129,11 @@ class Flower:
     def _collect(self, traffic: _Traffic) -> bool:
         """Take in what has come and give up what is overdue; returns whether anything has come."""
         flights = traffic.flights
-        replies = list(self.roster.grid.pull_messages(list(flights))) if flights else []
-        for reply in replies:
-            flight = flights.pop(reply.metadata.reply_to_message_id, None)
+        came = False
+        for message, reply in replies(self.roster.grid, list(flights)):
+            flight = flights.pop(message, None)
             if flight is not None:
+                came = True
                 traffic.done[flight.number] = self._judge(flight, reply, traffic.entry)
         now = time.monotonic()
         for message, flight in list(flights.items()):
@@ -138,7 +143,7 @@ class Flower:
                 client = flight.task.clients[0]
                 traffic.entry["silent"].append(client)
                 self.roster.missed(client)
-        return bool(replies)
+        return came
 
     def _conclude(self, traffic: _Traffic, seconds: float) -> None:
         """Note who answered; refuse a round with too few uploads."""
@@ -151,23 +156,37 @@ class Flower:
         if entry["kind"] == "client" and uploads < needed:
             raise TooFew(f"round {entry['round']} had {uploads} of the {needed} uploads it needs.")
 
-    def _judge(self, flight: _Flight, reply: Message, entry: dict[str, Any]) -> Result | None:
-        """The result in a reply, or None; then the entry says why."""
+    def _judge(
+        self, flight: _Flight, reply: Message | FedloomError, entry: dict[str, Any]
+    ) -> Result | None:
+        """The result in a reply, or None; then the entry says why.
+
+        Whatever a site may have sent to make a reply fail costs this reply only.
+        """
         client = flight.task.clients[0]
         try:
-            if reply.has_error():
-                raise FedloomError(reply.error.reason or f"Flower reports error {reply.error.code}")
-            result = read_result(reply.content, flight.order)
-            if flight.task.kind != "before":
-                flaw = self.inspector.flaw(flight.task, result.upload)
-                if flaw:
-                    raise FedloomError(f"uploaded {flaw}")
-            for split in flight.task.splits:
-                self._check_scores(flight.task, result, split)
+            result = self._read(flight, reply)
         except FedloomError as error:
-            entry["refused"][client] = str(error)
+            entry["refused"][client] = cut(error)
+            return None
+        except Exception as error:
+            log.warning("the reply of site %s cannot be used", client, exc_info=True)
+            entry["refused"][client] = cut(f"{type(error).__name__}: {error}")
             return None
         entry["answered"].append(client)
+        return result
+
+    def _read(self, flight: _Flight, reply: Message | FedloomError) -> Result:
+        if isinstance(reply, FedloomError):
+            raise reply
+        if reply.has_error():
+            raise FedloomError(reply.error.reason or f"Flower reports error {reply.error.code}")
+        result = read_result(reply.content, flight.order)
+        flaw = self.inspector.flaw(flight.task, result.upload)
+        if flaw:
+            raise FedloomError(f"uploaded {flaw}")
+        for split in flight.task.splits:
+            self._check_scores(flight.task, result, split)
         return result
 
     def _check_scores(self, task: Task, result: Result, split: str) -> None:
@@ -185,12 +204,15 @@ class Flower:
                 f"the reply has {rows.shape[1]} scores on its {split} samples, not "
                 f"{layout.width}: site and server do not have the same metrics"
             )
-        if not bool(torch.isfinite(rows).all()):
+        if not bool((rows.abs() <= LARGEST).all()):  # a NaN is not, either
             raise FedloomError(f"the reply's scores on its {split} samples are not finite numbers")
         correct, total = (int(n) for n in rows[0, layout.places[COUNTS.name]])
         labels_are_maps = data.y.ndim > 1  # then pixels are counted, not samples
         if not 0 <= correct <= total or (not labels_are_maps and total != samples):
             raise FedloomError(f"{correct} of {total} {split} samples right is impossible")
+        for metric in applying(kind_of(data.kind)):
+            if layout.has(metric):  # what cannot be made into figures must not reach those of all
+                metric.summary(layout.part(rows.numpy(), metric.tally), [None])
 
     @property
     def processes(self) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -29,11 +30,13 @@ class InProcessGrid(Grid):
         nodes: Mapping[int, dict[str, Any]],
         run_config: dict[str, Any] | None = None,
         fault: Callable[[Message], str | None] | None = None,
+        keys: Mapping[int, bytes] | None = None,
     ) -> None:
         self.app = app
         self.nodes = dict(nodes)
         self.run_config = run_config or {}
         self.fault = fault
+        self.keys = keys or {}  # node id -> the key that it is registered with
         self._replies: dict[str, Message] = {}
         self._sent = 0
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER
@@ -60,6 +63,10 @@ class InProcessGrid(Grid):
     def get_node_ids(self) -> list[int]:
         """The nodes that are there."""
         return list(self.nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """The nodes that are there, with their keys."""
+        return [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.nodes]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages; each is executed at once."""

@@ -22,9 +22,9 @@ from ...engine.run import carry_out
 from ...engine.setup import Setup
 from .book import Book
 from .executor import Flower, TooFew
-from .roster import Roster, gather
+from .roster import Roster, gather, misfit
 from .settings import Settings, parse
-from .sites import blank, disagreement, listed
+from .sites import blank, listed
 
 log = logging.getLogger("flwr")
 MakeWorker = Callable[[Config, Federation], ClientWorker]
@@ -40,18 +40,16 @@ class Arrivals:
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Let in the sites that fit the others."""
-        book = self.roster.book
         for client, site in self.roster.refresh().items():
-            reason = disagreement(book.sites, site)
+            reason = misfit(self.roster, site, self.run.config.clients)
             if reason:
-                log.warning("%s: it is left out", reason)
-                self.roster.nodes.pop(client, None)
+                self.roster.leave_out(client, reason)
                 continue
-            book.sites[client] = site
+            self.roster.accept(site)
             log.info("site %s has come, with %s training samples", client, site.train)
-            book.save()
-            self.worker.federation = blank(book.sites)
-            self.run.federation = listed(book.sites, self.run.config.partition)
+            sites = self.roster.book.sites
+            self.worker.federation = blank(sites)
+            self.run.federation = listed(sites, self.run.config.partition)
             if self.run.folder:
                 text = json.dumps(self.run.federation)
                 write_atomic(self.run.folder / "federation.json", text.encode())
@@ -91,8 +89,8 @@ def _attempt(
 ) -> Run:
     folder = Path(settings.out).expanduser()
     book = Book.open(folder, config.hash())
-    roster = Roster(grid, book, settings.timeout)
-    gather(roster, settings)
+    roster = Roster(grid, book, settings)
+    gather(roster, settings, config.clients)
     worker = make_worker(config, blank(book.sites))
     run = Run(config, folder, federation=listed(book.sites, config.partition))
     return carry_out(

@@ -25,12 +25,6 @@ class Settings(BaseModel):
         "The run's folder at the server; a run that is in it already continues.",
         affects="nothing",
     )
-    state: str = setting(
-        "",
-        "Folder in which a site keeps its clients' states; by default FEDLOOM_STATE or the user's "
-        "state folder.",
-        affects="nothing",
-    )
     classes: str = setting(
         "",
         "Names of all classes, separated by commas, for sites whose own data lack some of them.",
@@ -47,7 +41,14 @@ class Settings(BaseModel):
         1, "Number of uploads that a round needs; a round with fewer is repeated."
     )
     tries: Count = setting(3, "Number of times that a round is tried before the run gives up.")
-    limit_mb: Positive = setting(500.0, "Largest upload that the server accepts, in megabytes.")
+    limit_mb: Positive = setting(
+        500.0, "Largest reply that the server accepts, texts and names included, in megabytes."
+    )
+    keys: bool = setting(
+        True,
+        "Whether a site's number stays with the node key that first used it; without registered "
+        "keys, nodes make a new one at every start, so switch it off there.",
+    )
 
 
 def flat(config: Config, settings: Settings) -> dict[str, str | int | float | bool]:

@@ -2,62 +2,81 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+import math
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from ...core.errors import FedloomError
+from ...core.errors import FedloomError, explain
 from ...data.federation import SPLITS, Client, Dataset, Federation
+from .words import cut
 
 NONE = np.arange(0)
 
+# A description is a stranger's text, and the server makes room for what it says. These bounds are
+# far above what a federation has, and far below what a server cannot bear.
+LONGEST_TEXT = 4_000_000  # bytes
+Clients = Annotated[int, Field(ge=0, le=100_000)]
+Samples = Annotated[int, Field(ge=0, le=10_000_000)]
+Words = Annotated[str, Field(min_length=1, max_length=200)]
+Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=2**26)], ...], Field(max_length=6)]
+PerChannel = Annotated[tuple[FiniteFloat, ...], Field(max_length=1024)]
+VALUES = 2**26  # numbers in one sample
 
-@dataclass(frozen=True)
-class Description:
+
+class Description(BaseModel):
     """One site: which client it is, what its samples look like and how many it has.
 
     It holds no sample and no class count.
     """
 
-    client: int
-    clients: int  # in the whole federation
-    data: str
-    classes: tuple[str, ...]
-    sample: tuple[int, ...]  # shape
-    dtype: str
-    target: tuple[int, ...]  # shape of a label; () except for segmentation
-    vocabulary: int | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    encoder: str | None
-    domain: str | None
-    train: int
-    validation: int
-    test: int
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    client: Clients
+    clients: Clients  # in the whole federation
+    data: Words
+    classes: Annotated[tuple[Words, ...], Field(min_length=1, max_length=100_000)]
+    sample: Shape
+    dtype: Literal["uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16"]
+    target: Shape  # of a label; () except for segmentation
+    vocabulary: Annotated[int, Field(ge=1, le=2**31)] | None
+    mean: PerChannel
+    std: PerChannel
+    encoder: Annotated[str, Field(max_length=1000)] | None
+    domain: Words | None
+    train: Samples
+    validation: Samples
+    test: Samples
+
+    @model_validator(mode="after")
+    def _possible(self) -> Description:
+        if self.client >= self.clients:
+            raise ValueError(f"client {self.client} of {self.clients} is impossible")
+        if max(math.prod(self.sample), math.prod(self.target)) > VALUES:
+            raise ValueError(f"a sample of shape {self.sample} is too large")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("a class is listed twice")
+        return self
 
     def encode(self) -> str:
         """The description as text."""
-        return json.dumps(asdict(self))
+        return self.model_dump_json()
 
     @staticmethod
     def decode(text: str) -> Description:
-        """The description that `encode` turned into this text."""
+        """The description that `encode` turned into this text; who wrote it is not trusted."""
+        if len(text) > LONGEST_TEXT:
+            raise FedloomError(f"a site's description of itself has {len(text)} characters.")
         try:
-            body: dict[str, Any] = {}
-            for name, value in json.loads(text).items():
-                body[name] = tuple(value) if isinstance(value, list) else value
-            site = Description(**body)
-            smallest = min(site.train, site.validation, site.test)
-            if not 0 <= site.client < site.clients or smallest < 0:
-                raise ValueError("its numbers are impossible")
-            return site
-        except (ValueError, TypeError, AttributeError) as error:
-            raise FedloomError(f"a site's description of itself cannot be read: {error}") from None
+            return Description.model_validate_json(text)
+        except ValidationError as error:
+            why = cut(explain(error))
+            raise FedloomError(f"a site's description of itself cannot be read: {why}") from None
 
 
 # What must be the same at all sites, in words. Sizes, domain and source of the data may differ.
@@ -78,13 +97,14 @@ def describe(federation: Federation, k: int) -> Description:
     """How client `k` describes itself."""
     data = federation.data
     client = federation.clients[k]
+    dtype: Any = str(data.x.dtype).removeprefix("torch.")
     return Description(
         client=k,
         clients=len(federation),
-        data=data.name,
+        data=last_part(data.name),
         classes=data.classes,
         sample=tuple(data.x.shape[1:]),
-        dtype=str(data.x.dtype).removeprefix("torch."),
+        dtype=dtype,
         target=tuple(data.y.shape[1:]),
         vocabulary=data.vocabulary,
         mean=data.mean,
@@ -95,30 +115,32 @@ def describe(federation: Federation, k: int) -> Description:
     )
 
 
+def last_part(name: str) -> str:
+    """The last part of a path: where a site's data lie is not told to others."""
+    return [part for part in re.split(r"[/\\]", name) if part][-1][-200:]
+
+
 def disagreement(known: Mapping[int, Description], site: Description) -> str | None:
-    """Why a site does not fit those that are known already; None if it does."""
+    """Why a site does not fit those that are known already, which agree; None if it does."""
     others = [other for other in known.values() if other.client != site.client]
-    for name, words in AGREED.items():
-        counts = Counter(getattr(other, name) for other in others)
+    for name, words in AGREED.items() if others else ():
+        theirs = getattr(others[0], name)
         value = getattr(site, name)
-        if counts and value not in counts:
-            usual = counts.most_common(1)[0][0]
-            return f"site {site.client} has as {words} {_shown(value)}, others have {_shown(usual)}"
+        if value != theirs:
+            return cut(
+                f"site {site.client} does not fit the others: as {words} it has {_shown(value)}, "
+                f"{len(others)} of {len(others) + 1} sites have {_shown(theirs)}."
+            )
     return None
 
 
-def agree(sites: Mapping[int, Description]) -> None:
-    """Refuse sites that do not fit together; the one named is in the minority."""
-    for name, words in AGREED.items():
-        values = {client: getattr(sites[client], name) for client in sorted(sites)}
-        counts = Counter(values.values())
-        if len(counts) > 1:
-            usual = counts.most_common(1)[0][0]
-            odd = next(client for client, value in values.items() if value != usual)
-            raise FedloomError(
-                f"site {odd} does not fit the others: as {words} it has {_shown(values[odd])}, "
-                f"{counts[usual]} of {len(sites)} sites have {_shown(usual)}."
-            )
+def agreeing(sites: Mapping[int, Description]) -> dict[int, Description]:
+    """The largest group of sites that fit together; of several, the one with the lowest number."""
+    groups: dict[tuple[Any, ...], dict[int, Description]] = {}
+    for client in sorted(sites):
+        about = tuple(getattr(sites[client], name) for name in AGREED)
+        groups.setdefault(about, {})[client] = sites[client]
+    return max(groups.values(), key=len, default={})
 
 
 def _shown(value: Any) -> str:
@@ -159,18 +181,16 @@ def blank(sites: Mapping[int, Description]) -> Federation:
     )
     clients = [Client(NONE, NONE, NONE)] * some.clients
     for client, site in sites.items():
-        clients[client] = dealt(np.arange(classes), site)
+        # One row, repeated: however many samples a site says it has, they take no memory here.
+        row = np.int64(0)
+        splits = {split: np.broadcast_to(row, getattr(site, split)) for split in SPLITS}
+        clients[client] = Client(**splits, domain=site.domain)
     return Federation(data, tuple(clients))
 
 
-def dealt(rows: np.ndarray, like: Description | Client) -> Client:
+def dealt(rows: np.ndarray, like: Client) -> Client:
     """A client whose splits are as large as those of `like`; they repeat these rows."""
-    splits = {}
-    for split in SPLITS:
-        size = getattr(like, split)
-        if not isinstance(size, int):
-            size = len(size)
-        splits[split] = np.resize(rows, size)
+    splits = {split: np.resize(rows, len(getattr(like, split))) for split in SPLITS}
     return Client(**splits, domain=like.domain)
 
 

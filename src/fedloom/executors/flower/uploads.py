@@ -71,6 +71,8 @@ class Inspector:
 
     def flaw(self, task: Task, upload: Payload) -> str | None:
         """What is wrong with an upload, in words; None if it can be used."""
+        if task.kind == "before":
+            return f"{next(iter(upload))!r} after scoring" if upload else None
         for name, value in upload.items():
             if isinstance(value, float) and not math.isfinite(value):
                 return f"{name} = {value}"

@@ -7,39 +7,51 @@ reply carries an upload, the scores and losses as a `MetricRecord`, and a `recei
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ...core.errors import FedloomError
+from ...core.errors import FedloomError, explain
 from ...core.payload import Payload
 from ..base import Result, Task
-from .codec import from_records, size, to_records
+from .codec import from_records, to_records
 from .store import NOTHING, Version
+from .words import LONGEST_NAME, cut
 
 # The message type of each kind of task.
 TYPES = {"hello": "query.hello", "client": "train", "before": "evaluate"}
 DESCRIBE = "query.site"
+RECORDS = {"payload", "scalars", "metrics", "receipt"}  # what a reply consists of
+LARGEST = 1e12  # a loss, or a figure that scores are made of, above this is no measurement
+PARTS = 64  # parts of a loss
+
+Number = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-@dataclass(frozen=True)
-class Order:
-    """What goes with a download: which client does which task, and from which state."""
+class Order(BaseModel):
+    """What goes with a download: which client does which task, and from which state.
 
-    experiment: str
-    attempt: int  # how often the server has been started, this time included
-    client: int
-    kind: str
-    round: int
-    splits: str
-    work: float
-    metric: str  # the headline, which decides what is counted
-    state_attempt: int  # the version of the state to use
-    state_round: int
-    limit: int  # bytes of tensors that an upload may have
+    A site does not believe the server either: splits to score are those that evaluation needs, and
+    never the samples that a client trains on.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    experiment: Annotated[str, Field(max_length=200)]
+    attempt: Number  # how often the server has been started, this time included
+    client: Number
+    kind: Literal["hello", "client", "before"]
+    round: Number
+    splits: Annotated[str, Field(pattern=r"^((validation|test)( (validation|test))?)?$")]
+    work: Annotated[float, Field(gt=0, le=1)]
+    metric: Annotated[str, Field(max_length=LONGEST_NAME)]  # the headline decides what is counted
+    state_attempt: Number  # the version of the state to use
+    state_round: Number
+    limit: Annotated[int, Field(ge=0)]  # bytes that a reply may have
 
     @property
     def version(self) -> Version:
@@ -57,18 +69,19 @@ def ordered(task: Task, experiment: str, attempt: int, limit: int) -> Order:
     since = NOTHING
     if task.state:
         since = int(task.state.number("attempt")), int(task.state.number("round"))
-    splits = " ".join(task.splits)
+    kind: Any = task.kind  # never `common`, which is not for sites
     return Order(
-        experiment,
-        attempt,
-        task.clients[0],
-        task.kind,
-        task.round,
-        splits,
-        task.work,
-        task.metric,
-        *since,
-        limit,
+        experiment=experiment,
+        attempt=attempt,
+        client=task.clients[0],
+        kind=kind,
+        round=task.round,
+        splits=" ".join(task.splits),
+        work=task.work,
+        metric=task.metric,
+        state_attempt=since[0],
+        state_round=since[1],
+        limit=limit,
     )
 
 
@@ -80,17 +93,18 @@ def held(order: Order) -> Payload:
 def write_task(order: Order, down: Payload) -> RecordDict:
     """An order and its download as the content of a message."""
     arrays, scalars = to_records(down)
-    return RecordDict({"payload": arrays, "scalars": scalars, "order": ConfigRecord(asdict(order))})
+    what = ConfigRecord(order.model_dump())
+    return RecordDict({"payload": arrays, "scalars": scalars, "order": what})
 
 
 def read_order(content: RecordDict) -> Order:
     """The order in a message."""
     record = content.config_records.get("order")
     try:
-        return Order(**dict(record or {}))
-    except TypeError:
+        return Order.model_validate(dict(record or {}))
+    except ValidationError as error:
         raise FedloomError(
-            "the message holds no order that this version of fedloom can read."
+            f"the message holds no order that this site follows: {cut(explain(error))}"
         ) from None
 
 
@@ -105,63 +119,107 @@ def read_task(content: RecordDict, order: Order, state: Payload) -> Task:
 def write_result(order: Order, result: Result) -> RecordDict:
     """A result as the content of a reply; its state stays behind."""
     arrays, scalars = to_records(result.upload)
-    length = size(arrays)
-    if length > order.limit:
-        raise FedloomError(
-            f"the upload has {length / 1e6:.1f} MB, the server takes {order.limit / 1e6:.1f}."
-        )
     metrics: dict[str, Any] = {}
     for split, rows in result.scores.items():
         metrics[f"score/{split}"] = rows[0].tolist()
     for part, value in result.losses.items():
         metrics[f"loss/{part}"] = float(value)
-    receipt = ConfigRecord(
-        {"experiment": order.experiment, "client": order.client, "round": order.round}
-    )
-    return RecordDict(
+    content = RecordDict(
         {
             "payload": arrays,
             "scalars": scalars,
             "metrics": MetricRecord(metrics),
-            "receipt": receipt,
+            "receipt": ConfigRecord(_receipt(order)),
         }
     )
+    length = size(content)
+    if length > order.limit:
+        raise FedloomError(
+            f"the reply has {length / 1e6:.1f} MB, the server takes {order.limit / 1e6:.1f}."
+        )
+    return content
+
+
+def _receipt(order: Order) -> dict[str, Any]:
+    return {"experiment": order.experiment, "client": order.client, "round": order.round}
 
 
 def write_refusal(why: str) -> RecordDict:
     """The content of a reply that says why there is no result."""
-    return RecordDict({"refusal": ConfigRecord({"why": why})})
+    return RecordDict({"refusal": ConfigRecord({"why": cut(why)})})
+
+
+def check_reply(content: RecordDict, limit: int) -> None:
+    """Raise what a reply says in place of a result, or that it is too long to be looked at."""
+    length = size(content)
+    if length > limit:
+        raise FedloomError(
+            f"the reply has {length / 1e6:.1f} MB, more than the {limit / 1e6:.1f} allowed"
+        )
+    refusal = content.config_records.get("refusal")
+    if refusal is not None:
+        raise FedloomError(cut(refusal.get("why", "it did not say why")))
 
 
 def read_result(content: RecordDict, order: Order) -> Result:
     """The result in a reply; whatever is wrong with it becomes an error of one sentence."""
-    refusal = content.config_records.get("refusal")
-    if refusal:
-        raise FedloomError(str(refusal.get("why", "it did not say why")))
+    check_reply(content, order.limit)
     receipt = dict(content.config_records.get("receipt") or {})
-    if receipt != {"experiment": order.experiment, "client": order.client, "round": order.round}:
+    if receipt != _receipt(order):
         wanted = f"client {order.client} in round {order.round}"
-        raise FedloomError(f"the reply does not come from {wanted}, it says {receipt}")
-    length = size(content.array_records.get("payload") or ArrayRecord())
-    if length > order.limit:
-        raise FedloomError(
-            f"the upload has {length / 1e6:.1f} MB, more than the {order.limit / 1e6:.1f} allowed"
-        )
+        raise FedloomError(f"the reply does not come from {wanted}, it says {cut(receipt)}")
+    for name in content:
+        if name not in RECORDS:
+            raise FedloomError(f"the reply has a record {cut(name, LONGEST_NAME)!r}, which is none")
     result = Result((order.client,), _payload(content))
     if order.kind == "client":
         result = replace(result, state=held(order))
-    scores, losses = {}, {}
-    for name, value in (content.metric_records.get("metrics") or MetricRecord()).items():
+    scores, losses = _figures(content.metric_records.get("metrics") or {}, order.splits.split())
+    return replace(result, scores=scores, losses=losses)
+
+
+def _figures(
+    metrics: Mapping[str, Any], splits: list[str]
+) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """The scores by split, and the parts of the loss."""
+    scores: dict[str, torch.Tensor] = {}
+    losses: dict[str, float] = {}
+    for name, value in metrics.items():
         kind, _, what = name.partition("/")
-        if kind == "score" and what in order.splits.split() and isinstance(value, list):
+        if kind == "score" and what in splits and isinstance(value, list):
             scores[what] = torch.tensor([value], dtype=torch.float64)
-        elif kind == "loss" and isinstance(value, float):
-            if not math.isfinite(value):
-                raise FedloomError(f"the reply says that its {what} is {value}")
+        elif kind == "loss" and isinstance(value, float) and len(what) <= LONGEST_NAME:
+            if not abs(value) <= LARGEST:  # not a number, either
+                raise FedloomError(f"the reply says that its {cut(what)} is {value}")
             losses[what] = value
         else:
-            raise FedloomError(f"the reply has a metric {name!r} that was not asked for")
-    return replace(result, scores=scores, losses=losses)
+            shown = cut(name, LONGEST_NAME)
+            raise FedloomError(f"the reply has a metric {shown!r} that was not asked for")
+    if len(losses) > PARTS:
+        raise FedloomError(f"the reply has a loss of {len(losses)} parts, more than {PARTS}")
+    return scores, losses
+
+
+def size(content: RecordDict) -> int:
+    """How many bytes the content of a message has: tensors, texts and names, in all its records."""
+    total = 0
+    for name, record in content.items():
+        total += len(name.encode(errors="replace"))
+        for key, value in record.items():
+            total += len(key.encode(errors="replace")) + _length(value)
+    return total
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, Array):
+        return len(value.data) + 8 * len(value.shape) + _length(value.dtype) + _length(value.stype)
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, list):
+        return sum(_length(entry) for entry in value)
+    return 8
 
 
 def _payload(content: RecordDict) -> Payload:
