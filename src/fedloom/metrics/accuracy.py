@@ -1,5 +1,8 @@
-"""Metrics made from predicted classes: accuracy, what it hides when classes are of unequal size,
-and the accuracy that needs no model at all."""
+"""Metrics made from predicted classes.
+
+Beside accuracy there is what it hides when classes are of unequal size, and the accuracy that needs
+no model at all.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ def _mean_where(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
 
 def accuracies(scores: np.ndarray) -> list[float | None]:
     """Each client's accuracy from its (correct, total); None for a client without samples."""
-    return [c / n if n else None for c, n in scores.tolist()]
+    shares: list[float | None] = []
+    for correct, total in scores.tolist():
+        shares.append(correct / total if total else None)
+    return shares
 
 
 def summarise(scores: np.ndarray, domains: Domains) -> dict[str, Any]:
@@ -54,9 +60,10 @@ def summarise(scores: np.ndarray, domains: Domains) -> dict[str, Any]:
     domain see `spreads`.
     """
     each = accuracies(scores)
-    if all(accuracy is None for accuracy in each):
+    judged = [accuracy for accuracy in each if accuracy is not None]
+    if not judged:
         return {}
-    per_client = np.array([a for a in each if a is not None])
+    per_client = np.array(judged)
     return {
         "accuracy_mean": float(per_client.mean()),
         "accuracy_weighted": float(scores[:, 0].sum() / scores[:, 1].sum()),

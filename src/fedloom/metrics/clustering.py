@@ -16,8 +16,10 @@ def clustering_accuracy(groups: Sequence[int], domains: Sequence[str | None]) ->
     for group, domain in zip(groups, domains, strict=True):
         if group >= 0 and domain is not None:
             members.setdefault(group, Counter())[domain] += 1
-    clients = sum(count.total() for count in members.values())
-    if not clients:
+    if not members:
         return None
-    right = sum(max(count.values()) for count in members.values())
+    clients, right = 0, 0
+    for count in members.values():
+        clients += count.total()
+        right += max(count.values())
     return right / clients

@@ -11,9 +11,11 @@ from pathlib import Path
 
 def peak_memory_mb(workers: Iterable[int] = ()) -> float:
     """Peak resident memory of this process and of the worker processes with these ids, in MB."""
-    per_megabyte = 1024**2 if sys.platform == "darwin" else 1024
+    per_megabyte = 1024  # the peak is in kilobytes, except on a Mac
+    if sys.platform == "darwin":
+        per_megabyte = 1024**2
     here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / per_megabyte
-    return here + sum(_peak_of(pid) for pid in workers)
+    return here + sum(map(_peak_of, workers))
 
 
 def _peak_of(pid: int) -> float:
@@ -23,7 +25,10 @@ def _peak_of(pid: int) -> float:
         lines = status.read_text().splitlines()
     except OSError:
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), 0.0)
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def forget_peak() -> None:

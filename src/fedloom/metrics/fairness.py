@@ -20,27 +20,34 @@ def spreads(
     domains. `sigma_type` (over domains) and `sigma_client` (over clients, each with its domain's
     accuracy where it has one) are population spreads (ddof 0).
     """
-    judged = []
+    by_domain = _by_domain(scores, domains)
+    typed = []
     for accuracy, domain in zip(per_client, domains, strict=True):
         if accuracy is not None:
-            judged.append((accuracy, domain))
-    owner = np.array([domain or "" for domain in domains])
-    by_domain: dict[str, float] = {}
-    for name in sorted({domain for _, domain in judged if domain is not None}):
-        correct, total = scores[owner == name].sum(axis=0)
-        by_domain[name] = float(correct / total)
-    per_domain = np.array(list(by_domain.values()))
-    typed = []
-    for accuracy, domain in judged:
-        typed.append(by_domain.get(domain, accuracy) if domain else accuracy)
-    several = len(by_domain) > 1
-    return {
+            typed.append(by_domain.get(domain or "", accuracy))
+    figures: dict[str, Any] = {
         "domains": by_domain,
-        "domain_avg": float(per_domain.mean()) if by_domain else None,
-        "domain_std": float(per_domain.std(ddof=1)) if several else None,
-        "sigma_type": float(per_domain.std()) if several else None,
+        "domain_avg": None,
+        "domain_std": None,
+        "sigma_type": None,
         "sigma_client": float(np.array(typed).std()),
     }
+    per_domain = np.array(list(by_domain.values()))
+    if len(per_domain) > 0:
+        figures["domain_avg"] = float(per_domain.mean())
+    if len(per_domain) > 1:
+        figures["domain_std"] = float(per_domain.std(ddof=1))
+        figures["sigma_type"] = float(per_domain.std())
+    return figures
+
+
+def _by_domain(scores: np.ndarray, domains: Domains) -> dict[str, float]:
+    """The accuracy of all samples of each domain that has samples, in alphabetical order."""
+    pooled: dict[str, np.ndarray] = {}
+    for score, domain in zip(scores, domains, strict=True):
+        if domain and score[1]:
+            pooled[domain] = pooled.get(domain, 0) + score
+    return {name: float(pooled[name][0] / pooled[name][1]) for name in sorted(pooled)}
 
 
 def compared(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,18 @@ Kind = Literal["classification", "segmentation"]
 Domains = Sequence[str | None]
 
 DEFAULT = "accuracy"
-PERCENT_DECIMALS = 1
+
+
+class Unit(NamedTuple):
+    """How a value is shown: multiplied by `factor`, with so many decimals, followed by `sign`."""
+
+    factor: int
+    decimals: int
+    sign: str
+
+
+# A plain number gets two decimals more, so that it tells as much as a percentage.
+UNITS = {"percent": Unit(100, 1, " %"), "number": Unit(1, 3, "")}
 
 
 @dataclass(frozen=True)
@@ -135,17 +146,17 @@ class Metric:
     @property
     def factor(self) -> int:
         """By what a value is multiplied before it is shown."""
-        return 100 if self.unit == "percent" else 1
+        return UNITS[self.unit].factor
 
     @property
     def decimals(self) -> int:
-        """How many decimals a table shows; a plain number has as much to tell as a percentage."""
-        return PERCENT_DECIMALS if self.unit == "percent" else PERCENT_DECIMALS + 2
+        """How many decimals a table shows."""
+        return UNITS[self.unit].decimals
 
     @property
     def sign(self) -> str:
         """What follows a value that is shown."""
-        return " %" if self.unit == "percent" else ""
+        return UNITS[self.unit].sign
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """A number for each row, NaN where the metric is not defined."""
@@ -157,28 +168,32 @@ class Metric:
         """The metric's figures in a line of metrics; `rows` has the tally of every client."""
         if self.figures:
             return self.figures(rows, domains)
+        figures: dict[str, Any] = {}
         if self.remark:
             sentence = self.remark(self.values(rows))
-            return {"remarks": [sentence]} if sentence else {}
-        figures: dict[str, Any] = {}
+            if sentence:
+                figures["remarks"] = [sentence]
+            return figures
         if self.value:
             figures[self.key] = plain(mean(self.values(rows)))
             figures[f"{self.name}_pooled"] = plain(self.values(rows.sum(0)))
         if self.per_class:
             pooled = _quietly(self.per_class, rows.sum(0))
-            figures[f"{self.name}_classes"] = [plain(round(v, 4)) for v in pooled.tolist()]
+            figures[f"{self.name}_classes"] = plain([round(v, 4) for v in pooled.tolist()])
         return figures
 
     def shown(self, value: float | None, decimals: int = 1) -> str:
-        """A value as text, without its unit."""
+        """A value as text, without its unit; `decimals` is how many a percentage would have."""
         if value is None:
             return "-"
-        extra = self.decimals - PERCENT_DECIMALS
+        extra = self.decimals - UNITS["percent"].decimals
         return f"{self.factor * value:.{decimals + extra}f}"
 
     def better(self, a: float, b: float) -> bool:
         """Whether `a` is better than `b`."""
-        return a > b if self.higher else a < b
+        if self.higher:
+            return a > b
+        return a < b
 
 
 METRICS: Registry[Metric] = Registry(
@@ -208,7 +223,9 @@ def side_metric(
     """
 
     def add(function: Value) -> Value:
-        role = "per_class" if per_class else "value"
+        role = "value"
+        if per_class:
+            role = "per_class"
         given = {role: function, "headline": False, **options}
         METRICS.add(name, Metric(name, label, tally, explanation, **given))
         return function
@@ -218,7 +235,9 @@ def side_metric(
 
 def kind_of(data_kind: str) -> Kind:
     """Whether samples of this kind have one class each or a map of classes."""
-    return "segmentation" if data_kind == "segmentation" else "classification"
+    if data_kind == "segmentation":
+        return "segmentation"
+    return "classification"
 
 
 def applying(kind: Kind) -> list[Metric]:
@@ -231,13 +250,13 @@ def headline(name: str) -> Metric:
     """The metric of that name; one that does not judge a model by one number is refused."""
     if name not in METRICS:
         raise unknown(METRICS.kind, name, headlines())
-    found = METRICS.find(name)
-    if not found.headline:
+    entry = METRICS.find(name)
+    if not entry.headline:
         raise FedloomError(
-            f"{found.name} cannot be the headline: it is not one number per model. "
+            f"{entry.name} cannot be the headline: it is not one number per model. "
             f"These can: {', '.join(headlines())}."
         )
-    return found
+    return entry
 
 
 def headlines() -> list[str]:
@@ -269,7 +288,8 @@ class Sheet:
     @property
     def width(self) -> int:
         """How many numbers a row has."""
-        return max(place.stop for place in self.places.values())
+        last = self.tallies[-1]
+        return self.places[last.name].stop
 
     @cached_property
     def needs_scores(self) -> bool:
@@ -278,8 +298,11 @@ class Sheet:
 
     def rows(self, answers: Answers) -> np.ndarray:
         """A row of scores for each client."""
+        columns = []
         with np.errstate(all="ignore"):
-            return np.concatenate([tally.count(answers) for tally in self.tallies], axis=1)
+            for tally in self.tallies:
+                columns.append(tally.count(answers))
+        return np.concatenate(columns, axis=1)
 
     def has(self, metric: Metric) -> bool:
         """Whether the metric's tally is counted."""
@@ -296,20 +319,22 @@ def sheet(kind: Kind, classes: int, split: str, headline_name: str = DEFAULT) ->
 
     Test samples are judged by every metric, validation samples by accuracy and the headline.
     """
-    chosen: dict[str, Tally] = {}
-    entries = applying(kind)
-    if headline_name not in [entry.name for entry in entries]:
+    entries = {entry.name: entry for entry in applying(kind)}
+    if headline_name not in entries:
         raise FedloomError(f"the metric {headline_name} does not apply to {kind}.")
-    for entry in entries:
-        if split == "test" or entry.name in (DEFAULT, headline_name):
-            chosen.setdefault(entry.tally.name, entry.tally)
-    return Sheet(tuple(chosen.values()), classes)
+    tallies: dict[str, Tally] = {}
+    for name, entry in entries.items():
+        if split == "test" or name in (DEFAULT, headline_name):
+            tallies.setdefault(entry.tally.name, entry.tally)
+    return Sheet(tuple(tallies.values()), classes)
 
 
 def mean(values: np.ndarray) -> float:
     """The mean over those that have a value; NaN if none has."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return float("nan")
+    return float(defined.mean())
 
 
 def plain(value: Any) -> Any:
@@ -317,7 +342,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(v) for v in value]
     number = float(value)
-    return number if np.isfinite(number) else None
+    if not np.isfinite(number):
+        return None
+    return number
 
 
 def _quietly(value: Value, rows: np.ndarray) -> np.ndarray:

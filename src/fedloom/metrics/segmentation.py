@@ -26,8 +26,9 @@ def confusion(pred: Tensor, target: Tensor, classes: int) -> Tensor:
             f"predictions of shape {tuple(pred.shape)} do not fit targets of shape "
             f"{tuple(target.shape)}."
         )
-    if any(m.numel() and not 0 <= int(m.min()) <= int(m.max()) < classes for m in (pred, target)):
-        raise FedloomError(f"predicted and true classes must lie between 0 and {classes - 1}.")
+    for labels in (pred, target):
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            raise FedloomError(f"predicted and true classes must lie between 0 and {classes - 1}.")
     pairs = target.flatten().to(torch.int64) * classes + pred.flatten().to(torch.int64)
     return torch.bincount(pairs, minlength=classes**2).view(classes, classes)
 
@@ -95,6 +96,15 @@ def _matrices(rows: np.ndarray) -> Tensor:
     return torch.from_numpy(rows.reshape(*rows.shape[:-1], classes, classes))
 
 
+def _overlap_options(name: str, figure: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """What the metrics of overlap have in common."""
+    return {
+        "applies": ("segmentation",),
+        "key": name,
+        "figures": lambda rows, _: _figures(name, figure, _matrices(rows)),
+    }
+
+
 @metric(
     "pixel_accuracy",
     "Pixel accuracy",
@@ -114,9 +124,7 @@ def _pixel_accuracy(rows: np.ndarray) -> np.ndarray:
     CONFUSION,
     "Twice the overlap of predicted and true areas over the sum of both, as a mean over the "
     "classes but the background.",
-    applies=("segmentation",),
-    key="dice",
-    figures=lambda rows, _: _figures("dice", dice, _matrices(rows)),
+    **_overlap_options("dice", dice),
 )
 def _dice(rows: np.ndarray) -> np.ndarray:
     return foreground(dice(_matrices(rows))).numpy()
@@ -128,9 +136,7 @@ def _dice(rows: np.ndarray) -> np.ndarray:
     CONFUSION,
     "Overlap of predicted and true areas over their union, as a mean over the classes but the "
     "background.",
-    applies=("segmentation",),
-    key="iou",
-    figures=lambda rows, _: _figures("iou", iou, _matrices(rows)),
+    **_overlap_options("iou", iou),
 )
 def _iou(rows: np.ndarray) -> np.ndarray:
     return foreground(iou(_matrices(rows))).numpy()

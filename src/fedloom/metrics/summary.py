@@ -28,9 +28,7 @@ def summarise_run(
     last = metrics[-1]
     summary: dict[str, Any] = {
         "metric": metric,
-        "chosen_rounds": {
-            name: record["round"] if record else None for name, record in chosen.items()
-        },
+        "chosen_rounds": _pick(chosen, "round"),
         "personal": _all_metrics(chosen, "personal", ACCURACIES),
         "before": {"accuracy_mean": _pick(chosen, "before", "accuracy_mean")},
         "after": {"accuracy_mean": _pick(chosen, "after", "accuracy_mean")},
@@ -43,33 +41,37 @@ def summarise_run(
         common = {"accuracy": _pick(chosen, "common", "accuracy_mean")}
         summary["common"] = common | _all_metrics(chosen, "common") | _by_domain(chosen, "common")
     if any("clustering" in record for record in metrics):
-        summary["clustering"] = {
-            name: record.get("clustering") if record else None for name, record in chosen.items()
-        }
+        summary["clustering"] = _pick(chosen, "clustering")
     return summary | cost
 
 
 def _chosen(metrics: list[Record], metric: Metric) -> dict[str, Record | None]:
     """The rounds to look at; of rounds that are equally good, the first."""
-    sign = 1 if metric.higher else -1
-    tested = [m for m in metrics if m["personal"].get(metric.key) is not None]
-    held = [m for m in metrics if m["validation"]["personal"] is not None]
     return {
         "last": metrics[-1],
-        "best": max(tested, key=lambda m: sign * m["personal"][metric.key], default=None),
-        "best_by_validation": max(
-            held, key=lambda m: sign * m["validation"]["personal"], default=None
-        ),
+        "best": _best(metrics, metric, "personal", metric.key),
+        "best_by_validation": _best(metrics, metric, "validation", "personal"),
     }
 
 
-def _pick(chosen: dict[str, Record | None], who: str, *path: str) -> Chosen:
-    """A figure at each of the chosen rounds."""
+def _best(metrics: list[Record], metric: Metric, who: str, key: str) -> Record | None:
+    """The first of the records with the best value; None if no record has one."""
+    best: Record | None = None
+    for record in metrics:
+        value = record[who].get(key)
+        if value is not None and (best is None or metric.better(value, best[who][key])):
+            best = record
+    return best
+
+
+def _pick(chosen: dict[str, Record | None], *path: str) -> Chosen:
+    """What each of the chosen records has at the end of a path of keys; None if it has nothing."""
     values: Chosen = {}
     for name, record in chosen.items():
-        value: Any = record[who] if record else None
+        value: Any = record
         for key in path:
-            value = value.get(key) if value else None
+            if value is not None:
+                value = value.get(key)
         values[name] = value
     return values
 
@@ -88,9 +90,10 @@ def _all_metrics(
 
 def _by_domain(chosen: dict[str, Record | None], who: str) -> dict[str, Any]:
     last = chosen["last"] or {}
-    figures: dict[str, Any] = {
-        "domains": {name: _pick(chosen, who, "domains", name) for name in last[who]["domains"]}
-    }
+    domains = {}
+    for name in last[who]["domains"]:
+        domains[name] = _pick(chosen, who, "domains", name)
+    figures: dict[str, Any] = {"domains": domains}
     for name in SPREADS:
         figures[name] = _pick(chosen, who, name)
     return figures
@@ -98,21 +101,28 @@ def _by_domain(chosen: dict[str, Record | None], who: str) -> dict[str, Any]:
 
 def _cost(metrics: list[Record], timing: list[Record]) -> dict[str, Any]:
     """What the run has sent, and how long and how large it was."""
-    last: Record = metrics[-1] if metrics else {"round": 0, "bytes_total": {"up": 0, "down": 0}}
+    last: Record = {"round": 0, "bytes_total": {"up": 0, "down": 0}}
+    if metrics:
+        last = metrics[-1]
     rounds = last["round"]
-    seconds = sum(line["seconds"] for line in timing)
     sent = {}
     for way, number in last["bytes_total"].items():
-        sent[way] = {"total": number, "per_round": number / rounds if rounds else 0}
+        sent[way] = {"total": number, "per_round": 0}
+        if rounds:
+            sent[way]["per_round"] = number / rounds
     spent = {}
     for who in ("clients", "server", "evaluation"):
         spent[who] = round(sum(line.get("spent", {}).get(who, 0.0) for line in timing), 3)
+    seconds = sum(line["seconds"] for line in timing)
+    seconds_per_round = None
+    if rounds:
+        seconds_per_round = round(seconds / rounds, 4)
     return {
         "bytes": sent,
         "floats": last.get("floats"),  # up and down, per client in the last round
         "seconds": round(seconds, 3),
         "spent": spent,
-        "seconds_per_round": round(seconds / rounds, 4) if rounds else None,
+        "seconds_per_round": seconds_per_round,
         "peak_rss_mb": round(max((line["peak_rss_mb"] for line in timing), default=0.0), 1),
     }
 
@@ -123,4 +133,7 @@ def _figures_of_method(metrics: list[Record]) -> dict[str, dict[str, float]]:
     for record in metrics:
         for name, value in record.get("figures", {}).items():
             values.setdefault(name, []).append(value)
-    return {name: {"last": v[-1], "least": min(v), "most": max(v)} for name, v in values.items()}
+    summary = {}
+    for name, series in values.items():
+        summary[name] = {"last": series[-1], "least": min(series), "most": max(series)}
+    return summary
