@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .columns import Show, text
-from .entries import Entry
+from .entries import Entry, RunData, mean_std, present
 from .figures import Axis, Chart, Mark, Value
 
 Cells = Mapping[int, Sequence[tuple[Value, Value]]]  # by method: mean and std of each group
@@ -21,9 +21,27 @@ class Scale:
     show: Show
 
 
+def cells_of(
+    entries: Sequence[Entry], names: Sequence[str], get: Callable[[RunData, str], Value]
+) -> dict[int, list[tuple[Value, Value]]]:
+    """Mean and std over seeds of what `get` reads from a run under each name."""
+    cells: dict[int, list[tuple[Value, Value]]] = {}
+    for entry in entries:
+        row = []
+        for name in names:
+            row.append(mean_std(get(run, name) for run in entry.shown))
+        cells[entry.number] = row
+    return cells
+
+
 def filled(entries: Sequence[Entry], cells: Cells) -> list[Entry]:
     """The methods that have at least one value."""
-    return [e for e in entries if any(value is not None for value, _ in cells[e.number])]
+    some = []
+    for entry in entries:
+        means = [mean for mean, _ in cells[entry.number]]
+        if present(means):
+            some.append(entry)
+    return some
 
 
 def bars(
@@ -43,7 +61,10 @@ def bars(
                 continue
             x.append(j + shift)
             y.append(scale.factor * value)
-            errors.append(None if std is None else scale.factor * std)
+            error = None
+            if std is not None:
+                error = scale.factor * std
+            errors.append(error)
             tips.append(f"{entry.name}, {names[j]}: {text(value, std, scale.show)}")
         marks.append(Mark("bars", x, y, entry.number, entry.name, dy=errors, tips=tips, size=wide))
     ticks = [(float(j), name) for j, name in enumerate(names)]

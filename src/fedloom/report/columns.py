@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
+from ..metrics.registry import DEFAULT, Metric
 from .entries import Entry, RunData, first, gains, number, present
 from .figures import ABSENT, Value
 
@@ -98,6 +100,22 @@ def _figure(name: str, choice: str = "last") -> Get:
     return lambda run, _: run.figure(name, choice)
 
 
+def _personal(key: str, choice: str) -> Get:
+    return lambda run, _: run.personal(key, choice)
+
+
+def _common_model(key: str) -> Get:
+    """A figure of the one model for all."""
+
+    def common(run: RunData, _: object) -> Value:
+        return first(
+            number(run.summary, "common", key, "last"),
+            number(run.last, "common", key),
+        )
+
+    return common
+
+
 def _summary(*path: str) -> Get:
     return lambda run, _: number(run.summary, *path)
 
@@ -111,7 +129,8 @@ def _better_off(run: RunData, runs: Sequence[RunData]) -> Value:
     gained = present(gains(run, runs))
     if not gained:
         return None
-    return sum(g > 0 for g in gained) / len(gained)
+    better_off = [gain for gain in gained if gain > 0]
+    return len(better_off) / len(gained)
 
 
 def _mean_gain(run: RunData, runs: Sequence[RunData]) -> Value:
@@ -125,7 +144,8 @@ def _worst_tenth(run: RunData, _: object) -> Value:
     accuracies = sorted(present(run.clients))
     if not accuracies:
         return None
-    return fmean(accuracies[: math.ceil(len(accuracies) / 10)])
+    tenth = math.ceil(len(accuracies) / 10)
+    return fmean(accuracies[:tenth])
 
 
 def _common(run: RunData, _: object) -> Value:
@@ -146,16 +166,22 @@ def _clustering(run: RunData, _: object) -> Value:
 
 def _lost(run: RunData, _: object) -> Value:
     """The share of uploads that never came, in the evaluated rounds; None if all came."""
-    asked = sum(line.get("participants", 0) for line in run.metrics)
-    lost = sum(len(line.get("lost", ())) for line in run.metrics)
+    asked = 0
+    lost = 0
+    for line in run.metrics:
+        asked += line.get("participants", 0)
+        lost += len(line.get("lost", ()))
     if not lost:
         return None
     return lost / asked
 
 
 def _seconds(run: RunData, _: object) -> Value:
+    summed_up = number(run.summary, "seconds")
     rounds = present(number(line, "seconds") for line in run.timing)
-    return first(number(run.summary, "seconds"), sum(rounds) if rounds else None)
+    if summed_up is not None or not rounds:
+        return summed_up
+    return sum(rounds)
 
 
 def _from_board(*_: object) -> Value:
@@ -196,16 +222,73 @@ COLUMNS = (
     Column("peak_rss_mb", "Cost", "Memory", "MB", _summary("peak_rss_mb"), amount, None, True),
 )  # fmt: skip
 
+
+def columns_for(metric: Metric) -> tuple[Column, ...]:
+    """All columns of runs with this headline: its own first, unless it is accuracy."""
+    if metric.name == DEFAULT:
+        return COLUMNS
+
+    def column(key: str, label: str, get: Get, **options: Any) -> Column:
+        unit = unit_of(metric)
+        return Column(key, "Headline", label, unit, get, metric.shown, **options)
+
+    name, key, higher = metric.name, metric.key, metric.higher
+    headline = (
+        column(name, metric.label, _personal(key, "last"), higher=higher),
+        column(f"{name}_best_by_validation", "by validation", _personal(key, "best_by_validation"),
+               higher=higher, minor=True),
+        column(f"{name}_best", "best\u00a0on test", _personal(key, "best"), higher=None,
+               minor=True),
+        column(f"common_{name}", "Common", _common_model(key), higher=higher, minor=True),
+    )  # fmt: skip
+    # A metric that has a column of its own among the others is not shown twice.
+    return (*headline, *(other for other in COLUMNS if other.key != name))
+
+
+def headline_key(metric: Metric) -> str:
+    """The key of the column that methods are ranked by."""
+    if metric.name == DEFAULT:
+        return "personal"
+    return metric.name
+
+
+def unit_of(metric: Metric) -> str:
+    """What stands beside or below the name of a metric."""
+    if metric.unit == "percent":
+        return "%"
+    return "number"
+
+
+def in_a_sentence(label: str) -> str:
+    """A label as it is written inside a sentence: `macro F1`, but `AUC`."""
+    first_word = label.split()[0]
+    if first_word[1:].islower():
+        return label[0].lower() + label[1:]
+    return label
+
+
+def notes_for(metric: Metric) -> dict[str, str]:
+    """What the columns mean."""
+    if metric.name == DEFAULT:
+        return {**NOTES, "Personal": f"{NOTES['Personal']} This is the headline."}
+    direction = "higher" if metric.higher else "lower"
+    headline = (
+        f"{metric.explanation} Mean over the clients, each with its own model, in the last "
+        f"evaluated round; {direction} is better. This is the headline: it orders the methods."
+    )
+    return {metric.label: headline, **NOTES}
+
+
 NOTES = {
     "Personal": "mean test accuracy of the clients, each with its own model, in the last evaluated "
-    "round; every client weighs the same. This is the headline accuracy.",
+    "round; every client weighs the same.",
     "before / after local training": "whether a client is scored with what the server sends it, or "
     "with what it holds right after training on that; each method is judged as in its paper.",
     "by validation": "the same in the round that validation data would choose: a choice that one "
     "can make in practice.",
-    "best\u00a0on test": "the highest test accuracy of any round. It is picked on test data, so it "
-    "flatters, and does not rank.",
-    "Common": "mean test accuracy of the clients with the one model for all.",
+    "best\u00a0on test": "the same in the round whose headline is best on test data. This choice "
+    "flatters, so it does not rank.",
+    "Common": "the mean over the clients with the one model for all.",
     "Mean gain": "points above the same client's run of local (training alone), mean over clients.",
     "Better\u00a0off": "share of clients with a gain above zero.",
     "Worst tenth": "mean accuracy of the worst-off tenth of the clients.",

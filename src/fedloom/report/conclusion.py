@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .columns import megabytes, percent, signed, text
+from ..metrics.registry import DEFAULT
+from .columns import in_a_sentence, megabytes, percent, signed, text
 from .entries import Entry
+from .figures import Value
 from .page import Page
 
 
@@ -20,72 +22,124 @@ class Card(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the differences are worth: one sentence, or the sentences of the tests."""
+    """What the differences are worth: one sentence, or the sentences of the tests.
+
+    The question is whether a method is really ahead in accuracy, which is what the tests compare.
+    """
 
     sentence: str = ""
-    leader: str = ""
+    question: str = ""
     about_leader: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
 def facts(page: Page) -> dict[str, str]:
     """Data, partition, model and so on, each with all values that occur."""
-    values: dict[str, list[object]] = {}
+    values: dict[str, list[str]] = {}
+
+    def add(key: str, value: object) -> None:
+        listed = values.setdefault(key, [])
+        if value not in (None, "", 0) and str(value) not in listed:
+            listed.append(str(value))
+
     for run in page.runs:
         for key in ("data", "partition", "model"):
-            values.setdefault(key, []).append(run.config.get(key) or run.summary.get(key))
-        values.setdefault("clients", []).append(len(run.federation.get("clients") or []))
-        values.setdefault("rounds", []).append(run.planned or run.summary.get("rounds"))
-    listed = {}
-    for key, occurring in values.items():
-        listed[key] = ", ".join(dict.fromkeys(str(value) for value in occurring if value))
-    seeds = [str(run.seed) for run in page.runs if run.seed is not None]
-    listed["seeds"] = ", ".join(dict.fromkeys(seeds))
+            add(key, run.config.get(key) or run.summary.get(key))
+        add("clients", len(run.federation.get("clients") or []))
+        add("rounds", run.planned or run.summary.get("rounds"))
+        if run.seed is not None:
+            add("seeds", str(run.seed))
+    listed = {key: ", ".join(texts) for key, texts in values.items() if texts}
+    if page.ranking.metric.name != DEFAULT:
+        listed["headline"] = page.ranking.metric.label
     settings = page.board.get("settings") or {}
     target = settings.get("target")
     if isinstance(target, int | float):
         listed["target"] = f"{percent(target)} %"
         if settings.get("target_is"):
             listed["target"] += f" ({settings['target_is']})"
-    return {key: value for key, value in listed.items() if value}
+    return listed
 
 
 def cards(page: Page) -> list[Card]:
     """Who leads, who helps most clients, who is best for the worst-off, who sends least."""
-    makers = (_leader, _helper, _kindest, _cheapest)
-    return [card for card in (make(page) for make in makers) if card]
+    keys = dict.fromkeys([page.ranking.headline, "personal"])  # accuracy has a card in any case
+    drawn = [_leader(page, key) for key in keys]
+    drawn += [_helper(page), _kindest(page), _cheapest(page)]
+    return [card for card in drawn if card]
 
 
-def _leader(page: Page) -> Card | None:
-    leader = page.ranking.top("personal")
-    if leader is None:
+def _leader(page: Page, key: str) -> Card | None:
+    """The best method in a column, and how far the next one is behind."""
+    ranked = page.ranking.ranked(key)
+    if not ranked:
         return None
-    mean, std = page.ranking.values("personal")[leader.number]
+    column = page.ranking.known_columns[key]
+    mean, std = page.ranking.values(key)[ranked[0].number]
+    level = page.ranking.leaders(key)[1:]
+    unit, points = "", ""
+    if column.unit == "%":
+        unit, points = "%", " points"
     rest = ""
-    others = [entry for entry in page.entries if entry is not leader]
-    second = page.ranking.top("personal", among=others) if others else None
-    if second and mean is not None:
-        gap = mean - page.ranking.means("personal")[second.number]
-        rest = f", {percent(gap)} points ahead of {second.name}"
-    return Card("Highest personal accuracy", text(mean, std, percent), "%", leader, rest)
+    if level:
+        rest = f", level with {_and_more(level)}"
+    elif len(ranked) > 1:
+        means = page.ranking.means(key)
+        gap = abs(means[ranked[0].number] - means[ranked[1].number])
+        rest = f", {column.show(gap)}{points} ahead of {ranked[1].name}"
+    about = "Highest personal accuracy"
+    if key != "personal":
+        about = f"Best {in_a_sentence(column.label)}"
+    return Card(about, text(mean, std, column.show), unit, ranked[0], rest)
+
+
+def _and_more(entries: list[Entry]) -> str:
+    """The first name, and how many follow."""
+    if len(entries) == 1:
+        return entries[0].name
+    return f"{entries[0].name} and {len(entries) - 1} more"
+
+
+def _equals(entries: list[Entry]) -> str:
+    """How many methods share a first place with the first of them."""
+    if len(entries) == 1:
+        return ""
+    return f" and {len(entries) - 1} more"
 
 
 def _helper(page: Page) -> Card | None:
-    helper = page.ranking.top("better_than_local")
-    if helper is None:
+    """Who helps most clients; if nobody gains, who costs them least."""
+    helpers = page.ranking.leaders("better_than_local")
+    if not helpers:
         return None
-    share = page.ranking.values("better_than_local")[helper.number]
-    gain = page.ranking.values("gain_over_local")[helper.number]
-    rest = f", mean gain {text(*gain, signed)} points"
-    return Card("Most clients better off than alone", text(*share, percent), "%", helper, rest)
+    share, std = page.ranking.values("better_than_local")[helpers[0].number]
+    gains = page.ranking.values("gain_over_local")
+    if not share:
+        least = page.ranking.ranked("gain_over_local")[0]
+        return Card("Better off than alone", "no client", "", least, _change(*gains[least.number]))
+    rest = _equals(helpers) + _change(*gains[helpers[0].number])
+    about = "Most clients better off than alone"
+    return Card(about, text(share, std, percent), "%", helpers[0], rest)
+
+
+def _change(gain: Value, std: Value) -> str:
+    """A mean gain in words; a negative one is a loss."""
+    if gain is None:
+        return ""
+    if percent(abs(gain)) == "0.0":
+        return ", level on average"
+    if gain < 0:
+        return f", but a mean loss of {text(-gain, std, percent)} points"
+    return f", mean gain {text(gain, std, signed)} points"
 
 
 def _kindest(page: Page) -> Card | None:
-    kindest = page.ranking.top("worst_client")
-    if kindest is None or len(page.entries) < 2:
+    kindest = page.ranking.leaders("worst_client")
+    if not kindest or len(page.entries) < 2:
         return None
-    worst = page.ranking.values("worst_client")[kindest.number]
-    return Card("Best for the worst-off client", text(*worst, percent), "%", kindest)
+    mean, std = page.ranking.values("worst_client")[kindest[0].number]
+    about = "Best for the worst-off client"
+    return Card(about, text(mean, std, percent), "%", kindest[0], _equals(kindest))
 
 
 def _cheapest(page: Page) -> Card | None:
@@ -93,16 +147,13 @@ def _cheapest(page: Page) -> Card | None:
     federated = [entry for entry in page.entries if sent.get(entry.number, 0) > 0]
     if not federated:
         return None
-    cheapest = min(federated, key=lambda entry: sent[entry.number])
-    least = sent[cheapest.number]
-    equal = sum(sent[entry.number] == least for entry in federated)
-    rest = ", all clients together"
-    if equal > 1:
-        rest = f" and {equal - 1} more, all clients together"
+    least = min(sent[entry.number] for entry in federated)
+    cheapest = [entry for entry in federated if sent[entry.number] == least]
+    rest = f"{_equals(cheapest)}, all clients together"
     about = "Sent"
     if len(federated) > 1:
         about = "Least sent by a federated method"
-    return Card(about, megabytes(least), "MB up per round", cheapest, rest)
+    return Card(about, megabytes(least), "MB up per round", cheapest[0], rest)
 
 
 def evidence(page: Page) -> Evidence | None:
@@ -115,17 +166,22 @@ def evidence(page: Page) -> Evidence | None:
             "The methods have not been run with the same seeds, so their means are not over the "
             "same data: nothing is marked as best."
         )
-    leader = page.ranking.top("personal")
-    about_leader, others = [], []
+    leaders = page.ranking.ranked("personal")[:1]
+    names = [leader.method for leader in leaders]
+    about_leader: list[str] = []
+    others: list[str] = []
     for test in page.ranking.tests:
         if not test.get("sentence"):
             continue
-        if leader and leader.method in (test.get("a"), test.get("b")):
+        if test.get("a") in names or test.get("b") in names:
             about_leader.append(str(test["sentence"]))
         else:
             others.append(str(test["sentence"]))
-    if leader and about_leader:
-        return Evidence("", leader.name, tuple(about_leader), tuple(others))
+    if about_leader:
+        question = f"Is {leaders[0].name} really ahead?"
+        if page.ranking.metric.name != DEFAULT:
+            question = f"Is {leaders[0].name} really ahead in accuracy?"
+        return Evidence("", question, tuple(about_leader), tuple(others))
     if min(len(entry.seeds) for entry in shown) < 2:
         return Evidence(
             "One seed only, which proves nothing: another may reverse small differences. Nothing "

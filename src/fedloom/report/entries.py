@@ -13,6 +13,7 @@ from typing import Any
 
 from ..engine.config import affecting
 from ..engine.folder import Run
+from ..metrics.registry import DEFAULT, Metric, headline
 from .figures import Value
 
 TUNED = "fedavg-tuned"  # a row that comparisons derive from the runs of fedavg
@@ -24,7 +25,9 @@ Row = Mapping[str, Any]  # a row of a comparison's leaderboard.json
 def number(data: Any, *path: str | int) -> Value:
     """Follow the keys to a number; whatever is absent, not a number or not finite is None."""
     for key in path:
-        data = data.get(key) if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping):
+            return None
+        data = data.get(key)
     if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
         return None
     return float(data)
@@ -40,7 +43,7 @@ def first(*values: Value) -> Value:
 
 def present(values: Iterable[Value]) -> list[float]:
     """The values that are not None."""
-    return [v for v in values if v is not None]
+    return [value for value in values if value is not None]
 
 
 def mean_std(values: Iterable[Value]) -> tuple[Value, Value]:
@@ -51,7 +54,7 @@ def mean_std(values: Iterable[Value]) -> tuple[Value, Value]:
     middle = fmean(numbers)
     if len(numbers) < 2:
         return middle, None
-    squares = math.fsum((v - middle) ** 2 for v in numbers)
+    squares = math.fsum((value - middle) ** 2 for value in numbers)
     return middle, math.sqrt(squares / (len(numbers) - 1))
 
 
@@ -89,6 +92,12 @@ class RunData:
         return self.config.get("seed", self.summary.get("seed"))
 
     @property
+    def metric(self) -> str:
+        """The name of the headline metric."""
+        schedule = self.config.get("schedule") or {}
+        return str(schedule.get("metric") or self.summary.get("metric") or DEFAULT)
+
+    @property
     def finished(self) -> bool:
         """Whether all rounds are done."""
         return bool(self.summary.get("finished"))
@@ -104,13 +113,19 @@ class RunData:
     @property
     def round(self) -> int:
         """The latest round in metrics or timing."""
-        rounds = [number(line, "round") or 0 for line in (*self.metrics, *self.timing)]
-        return int(max(rounds, default=0))
+        latest = 0.0
+        for line in (*self.metrics, *self.timing):
+            latest = max(latest, number(line, "round") or 0.0)
+        return int(latest)
 
     @cached_property
     def evaluated(self) -> list[dict[str, Any]]:
         """The lines of metrics with a personal accuracy."""
-        return [m for m in self.metrics if number(m, "personal", "accuracy_mean") is not None]
+        lines = []
+        for line in self.metrics:
+            if number(line, "personal", "accuracy_mean") is not None:
+                lines.append(line)
+        return lines
 
     @cached_property
     def last(self) -> dict[str, Any]:
@@ -136,7 +151,7 @@ class RunData:
     def clients(self) -> list[Value]:
         """Each client's accuracy with the headline model in the last evaluated round."""
         accuracies = (self.last.get("clients") or {}).get(self.stage) or []
-        return [number({"accuracy": a}, "accuracy") for a in accuracies]
+        return [number(accuracy) for accuracy in accuracies]
 
     @property
     def remarks(self) -> list[str]:
@@ -148,9 +163,18 @@ class RunData:
 
     def figure(self, name: str, choice: str = "last") -> Value:
         """A figure of the summary or, while there is none, of the last evaluated line."""
-        latest = number(self.last, "personal", name) if choice == "last" else None
-        path = ("personal", name) if name.startswith("accuracy") else (name,)
-        return first(number(self.summary, *path, choice), latest)
+        if name.startswith("accuracy"):
+            return self.personal(name, choice)
+        return first(number(self.summary, name, choice), self._latest(name, choice))
+
+    def personal(self, key: str, choice: str = "last") -> Value:
+        """A metric's mean over the clients' own models, by the metric's key."""
+        return first(number(self.summary, "personal", key, choice), self._latest(key, choice))
+
+    def _latest(self, key: str, choice: str) -> Value:
+        if choice != "last":
+            return None
+        return number(self.last, "personal", key)
 
     def domain(self, name: str) -> Value:
         """The last personal accuracy on a domain."""
@@ -182,17 +206,18 @@ class Entry:
     @cached_property
     def shown(self) -> list[RunData]:
         """The runs behind its figures: the finished ones or, without any, those under way."""
-        evaluated = [r for r in self.runs if r.evaluated]
-        return [r for r in evaluated if r.finished] or evaluated
+        evaluated = [run for run in self.runs if run.evaluated]
+        finished = [run for run in evaluated if run.finished]
+        return finished or evaluated
 
     @cached_property
     def seeds(self) -> list[Any]:
         """The seeds of the runs shown."""
-        return list(dict.fromkeys(r.seed for r in self.shown))
+        return list(dict.fromkeys(run.seed for run in self.shown))
 
     def over(self, get: Callable[[RunData], Value]) -> tuple[Value, Value]:
         """Mean and std (ddof 1) of a figure over the seeds."""
-        return mean_std(get(r) for r in self.shown)
+        return mean_std(map(get, self.shown))
 
 
 # -- from runs to entries ------------------------------------------------------------------------
@@ -202,36 +227,58 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
     for row in (board or {}).get("rows") or []:
         if isinstance(row, Mapping) and row.get("method"):
             rows[Path(str(row["method"])).stem] = row
-    if TUNED in rows and TUNED not in {r.method for r in runs}:
-        runs = [*runs, *(tuned(r) for r in runs if r.method == "fedavg" and r.evaluated)]
     groups: dict[str, list[RunData]] = {}
-    for run in runs:
+    for run in _with_tuned(runs, rows):
         settings = json.dumps(_settings(run), sort_keys=True, default=str)
         groups.setdefault(settings, []).append(run)
     entries = []
     for place, group in enumerate(groups.values()):
         entries.append(_entry(place, group, list(groups.values()), rows))
-    listed = {e.method for e in entries}
+    listed = [entry.method for entry in entries]
     for method, row in rows.items():
         if method not in listed:
             entries.append(Entry(len(entries), method, method, [], row, _failures(row)))
     return entries
 
 
+def common_metric(runs: Sequence[RunData]) -> Metric:
+    """The headline metric of runs that have the same one; otherwise accuracy, which all have."""
+    names = dict.fromkeys(run.metric for run in runs)
+    if len(names) == 1:
+        return headline(*names)
+    return headline(DEFAULT)
+
+
+def _with_tuned(runs: Sequence[RunData], rows: Mapping[str, Row]) -> list[RunData]:
+    """The runs and, if only the board has a row of fine-tuned FedAvg, what that row is made of."""
+    everything = list(runs)
+    if TUNED not in rows or any(run.method == TUNED for run in runs):
+        return everything
+    for run in runs:
+        if run.method == "fedavg" and run.evaluated:
+            everything.append(tuned(run))
+    return everything
+
+
 def _entry(
     place: int, group: list[RunData], groups: list[list[RunData]], rows: Mapping[str, Row]
 ) -> Entry:
     method = group[0].method
-    twins = [_settings(g[0]) for g in groups if g[0].method == method]
-    row = rows.get(method, {}) if len(twins) == 1 else {}
+    twins = []
+    for other in groups:
+        if other[0].method == method:
+            twins.append(_settings(other[0]))
+    row: Row = {}
+    if len(twins) == 1:
+        row = rows.get(method, {})
     name = method
     difference = _difference(_settings(group[0]), twins)
     if difference:
         name = f"{method} ({difference})"
     entry = Entry(place, name, method, group, failed=_failures(row))
     # A leaderboard that was written before the latest runs is not about them.
-    listed = {str(seed) for seed in row.get("seeds") or entry.seeds}
-    if listed == {str(seed) for seed in entry.seeds}:
+    listed = row.get("seeds") or entry.seeds
+    if set(map(str, listed)) == set(map(str, entry.seeds)):
         entry = replace(entry, row=row)
     return entry
 
@@ -241,9 +288,10 @@ def tuned(run: RunData) -> RunData:
     metrics = []
     for line in run.metrics:
         metrics.append({**line, "personal": line.get("after"), "common": None, "validation": None})
-    kept = ("bytes", "seconds", "peak_rss_mb", "finished")
-    summary: dict[str, Any] = {key: run.summary[key] for key in kept if key in run.summary}
-    summary |= {"method": TUNED, "stage": "after"}
+    summary: dict[str, Any] = {"method": TUNED, "stage": "after"}
+    for key in ("bytes", "seconds", "peak_rss_mb", "finished"):
+        if key in run.summary:
+            summary[key] = run.summary[key]
     config = {**run.config, "method": TUNED}
     return replace(run, name=TUNED, config=config, metrics=metrics, summary=summary)
 
@@ -252,19 +300,22 @@ def _failures(row: Row) -> list[str]:
     """What failed, from a text, {seed, error}, a list of these, or {seed: error}."""
     failures = row.get("failed") or row.get("error") or []
     if isinstance(failures, Mapping) and "error" not in failures:
-        failures = [{"seed": seed, "error": error} for seed, error in failures.items()]
+        return [_failure(seed, error) for seed, error in failures.items()]
     if not isinstance(failures, list | tuple):
         failures = [failures]
-    return [_failure(item) for item in failures]
+    texts = []
+    for failure in failures:
+        if isinstance(failure, Mapping):
+            texts.append(_failure(failure.get("seed"), failure.get("error", "failed")))
+        else:
+            texts.append(str(failure))
+    return texts
 
 
-def _failure(item: Any) -> str:
-    if not isinstance(item, Mapping):
-        return str(item)
-    error = str(item.get("error", "failed"))
-    if item.get("seed") is None:
-        return error
-    return f"seed {item['seed']}: {error}"
+def _failure(seed: Any, error: Any) -> str:
+    if seed is None:
+        return str(error)
+    return f"seed {seed}: {error}"
 
 
 def _settings(run: RunData) -> dict[str, Any]:
@@ -321,7 +372,10 @@ def gains(run: RunData, runs: Sequence[RunData]) -> list[Value]:
 
 def shown_runs(entries: Sequence[Entry]) -> list[RunData]:
     """The runs behind the figures of all entries."""
-    return [run for entry in entries for run in entry.shown]
+    runs: list[RunData] = []
+    for entry in entries:
+        runs += entry.shown
+    return runs
 
 
 def domain_names(entries: Sequence[Entry]) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .columns import COLUMNS, Column, cell
-from .entries import Entry, RunData, domain_names
+from .columns import Column, cell, columns_for, headline_key
+from .entries import Entry, RunData, common_metric, domain_names
 from .figures import Value
 
 SIGNIFICANT = 0.05
@@ -19,6 +19,9 @@ class Ranking:
         self, entries: Sequence[Entry], runs: Sequence[RunData], board: Mapping[str, Any]
     ) -> None:
         self.entries = entries
+        self.metric = common_metric(runs)
+        self.headline = headline_key(self.metric)
+        self.known_columns = {column.key: column for column in columns_for(self.metric)}
         self._runs = runs
         self.tests: list[Mapping[str, Any]] = []
         for test in board.get("tests") or []:
@@ -29,8 +32,10 @@ class Ranking:
     def values(self, key: str) -> dict[int, tuple[Value, Value]]:
         """Mean and std over seeds of a column, by the number of the method."""
         if key not in self._cells:
-            column = next(c for c in COLUMNS if c.key == key)
-            cells = {e.number: cell(e, column, self._runs) for e in self.entries}
+            column = self.known_columns[key]
+            cells = {}
+            for entry in self.entries:
+                cells[entry.number] = cell(entry, column, self._runs)
             self._cells[key] = cells
         return self._cells[key]
 
@@ -46,31 +51,43 @@ class Ranking:
         """The columns that at least one method fills; averages over domains need two of them."""
         one_domain = len(domain_names(self.entries)) < 2
         filled = []
-        for column in COLUMNS:
+        for column in self.known_columns.values():
             by_domain = column.key.startswith(("domain", "sigma_type"))
             if self.means(column.key) and not (one_domain and by_domain):
                 filled.append(column)
         return filled
 
     def order(self) -> list[Entry]:
-        """The methods by personal accuracy, the best first, those without one last."""
-        means = self.means("personal")
-        return sorted(self.entries, key=lambda e: means.get(e.number, -1.0), reverse=True)
+        """The methods by the headline metric, the best first, those without a value last."""
+        measured = self.means(self.headline)
+        unmeasured = [entry for entry in self.entries if entry.number not in measured]
+        return [*self.ranked(self.headline), *unmeasured]
 
-    def top(
-        self, key: str, *, lowest: bool = False, among: Sequence[Entry] | None = None
-    ) -> Entry | None:
-        """The method with the highest, or the lowest, mean in a column."""
+    def ranked(self, key: str) -> list[Entry]:
+        """The methods with a value in a column, the best first."""
         means = self.means(key)
-        candidates = [e for e in among or self.entries if e.number in means]
-        if not candidates:
-            return None
-        pick = min if lowest else max
-        return pick(candidates, key=lambda e: means[e.number])
+        measured = [entry for entry in self.entries if entry.number in means]
+        higher = self.known_columns[key].higher is not False
+        return sorted(measured, key=lambda entry: means[entry.number], reverse=higher)
+
+    def leaders(self, key: str) -> list[Entry]:
+        """The methods whose mean in a column is the best as it is printed; the best comes first."""
+        ranked = self.ranked(key)
+        means = self.means(key)
+        show = self.known_columns[key].show
+        leaders = []
+        for entry in ranked:
+            if show(means[entry.number]) == show(means[ranked[0].number]):
+                leaders.append(entry)
+        return leaders
 
     def seed_sets(self) -> set[tuple[str, ...]]:
         """The sets of seeds that the methods ran with."""
-        return {tuple(sorted(map(str, e.seeds))) for e in self.entries if e.shown}
+        sets = set()
+        for entry in self.entries:
+            if entry.shown:
+                sets.add(tuple(sorted(map(str, entry.seeds))))
+        return sets
 
     def marks(self, column: Column) -> dict[int, str]:
         """Which methods are marked as `best`, or as a `tie` with the best.
@@ -83,11 +100,16 @@ class Ranking:
         if column.higher is None or len(means) < 2 or len(seeds) != 1 or len(min(seeds)) < 2:
             return {}
         if column.group == "Cost":  # a method that sends nothing does not compete
-            means = {series: mean for series, mean in means.items() if mean > 0} or means
-        pick = max if column.higher else min
-        top = column.show(pick(means.values()))
+            competing = {series: mean for series, mean in means.items() if mean > 0}
+            means = competing or means
+        top = min(means.values())
+        if column.higher:
+            top = max(means.values())
         # Methods that look equal at the printed precision share the mark; if all do, none has it.
-        best = {series for series, mean in means.items() if column.show(mean) == top}
+        best = set()
+        for series, mean in means.items():
+            if column.show(mean) == column.show(top):
+                best.add(series)
         if len(best) == len(means):
             return {}
         marks = dict.fromkeys(best, "best")
@@ -98,7 +120,7 @@ class Ranking:
 
     def _ties(self, best: set[int]) -> set[int]:
         """Methods that no test tells apart from one of the best."""
-        numbers = {e.method: e.number for e in self.entries}
+        numbers = {entry.method: entry.number for entry in self.entries}
         ties: set[int] = set()
         for test in self.tests:
             a, b = numbers.get(test.get("a", "")), numbers.get(test.get("b", ""))

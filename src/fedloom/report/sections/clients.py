@@ -27,19 +27,25 @@ Rows = list[tuple[Entry, list[Value]]]
 @section("clients", "Clients", order=50)
 def clients(page: Page) -> str | None:
     """Gains as dots, then maps of clients by methods."""
-    dots = gain(page.entries)
-    layouts = _layouts(page.entries)
-    accuracy = [accuracy_map(page.entries, layout) for layout in layouts]
-    gained = [gain_map(page.entries, layout) for layout in layouts]
     parts = []
+    dots = gain(page.entries)
     if dots:
         parts.append(page.grid([dots]))
-    maps = [page.tabs([panel for panel in panels if panel]) for panels in (accuracy, gained)]
-    shown = [part for part in maps if part]
-    if shown:
-        size = max(len(r.clients) for r in page.runs)
-        kind = "two" if size <= SMALL else ""
-        parts.append(page.render("grid.html.j2", parts=shown, kind=kind))
+    layouts = _layouts(page.entries)
+    maps = []
+    for draw in (accuracy_map, gain_map):
+        panels = []
+        for layout in layouts:
+            panel = draw(page.entries, layout)
+            if panel:
+                panels.append(panel)
+        if panels:
+            maps.append(page.tabs(panels))
+    if maps:
+        kind = ""
+        if max(len(run.clients) for run in page.runs) <= SMALL:
+            kind = "two"
+        parts.append(page.render("grid.html.j2", parts=maps, kind=kind))
     if not parts:
         return None
     return page.render("parts.html.j2", parts=parts)
@@ -56,7 +62,8 @@ class Layout(NamedTuple):
 
     def of(self, entry: Entry) -> list[RunData]:
         """The runs of a method among them."""
-        return [run for run in entry.shown if any(run is other for other in self.runs)]
+        ours = list(map(id, self.runs))
+        return [run for run in entry.shown if id(run) in ours]
 
 
 def _layouts(entries: Sequence[Entry]) -> list[Layout]:
@@ -64,10 +71,7 @@ def _layouts(entries: Sequence[Entry]) -> list[Layout]:
     groups: dict[str, list[RunData]] = {}
     for run in shown_runs(entries):
         if run.clients:
-            domains = [c.get("domain") for c in run.federation.get("clients") or []]
-            named = domains and None not in domains
-            key = json.dumps(domains if named else run.federation, sort_keys=True)
-            groups.setdefault(key, []).append(run)
+            groups.setdefault(_likeness(run.federation), []).append(run)
     layouts = []
     for place, runs in enumerate(groups.values()):
         seeds = list(dict.fromkeys(str(run.seed) for run in runs))
@@ -78,16 +82,26 @@ def _layouts(entries: Sequence[Entry]) -> list[Layout]:
                 f" Mean over seeds {listed}: in each, client k has the same domain, but other "
                 "samples."
             )
-        suffix, tab = "", ""
+        suffix = ""
         if len(groups) > 1:
             suffix = f"-{place + 1}"
-            tab = f"seeds {listed}" if len(seeds) > 1 else f"seed {listed}"
+        tab = f"seed {listed}"
+        if len(seeds) > 1:
+            tab = f"seeds {listed}"
         layouts.append(Layout(runs, suffix, tab, note))
     return layouts
 
 
+def _likeness(federation: Mapping[str, Any]) -> str:
+    """A text that is the same for federations whose client k is the same sort of client."""
+    domains = [client.get("domain") for client in federation.get("clients") or []]
+    if domains and None not in domains:
+        return json.dumps(domains)
+    return json.dumps(federation, sort_keys=True)
+
+
 def accuracy_map(entries: Sequence[Entry], layout: Layout) -> Panel | None:
-    """Every client's last headline accuracy."""
+    """Every client's last accuracy with the headline model."""
     rows: Rows = []
     for entry in entries:
         runs = layout.of(entry)
@@ -103,11 +117,11 @@ def accuracy_map(entries: Sequence[Entry], layout: Layout) -> Panel | None:
     lowest, client, method = min(lows)
     heading = "Accuracy of every client"
     caption = (
-        "Last headline accuracy in %, a column per client, grouped by domain if there are domains."
-        f"{layout.note} Lowest: client {client} with {method}, {percent(lowest)} %."
+        "Last accuracy of the headline model in %, a column per client, grouped by domain if there "
+        f"are domains.{layout.note} Lowest: client {client} with {method}, {percent(lowest)} %."
     )
-    known = [value for value, _, _ in lows]
-    chart = _map(heading, rows, layout.runs[0].federation, (min(known), max(known)), percent)
+    highest, _, _ = max(lows)
+    chart = _map(heading, rows, layout.runs[0].federation, (lowest, highest), percent)
     return Panel(f"clients{layout.suffix}", heading, caption, chart, layout.tab)
 
 
@@ -116,13 +130,19 @@ def gain_map(entries: Sequence[Entry], layout: Layout) -> Panel | None:
     everyone = shown_runs(entries)
     rows: Rows = []
     for entry in entries:
-        gained = [gains(run, everyone) for run in layout.of(entry)]
-        gained = [row for row in gained if row]
+        gained = []
+        for run in layout.of(entry):
+            row = gains(run, everyone)
+            if row:
+                gained.append(row)
         if gained:
             rows.append((entry, _means(gained)))
     if not rows:
         return None
-    most = max((abs(v) for _, row in rows for v in present(row)), default=0.0) or 0.01
+    most = 0.0
+    for _, means in rows:
+        most = max([most, *map(abs, present(means))])
+    most = most or 0.01
     heading = "Gain of every client over training alone"
     caption = (
         "Percentage points above (blue) or below (orange) the same client's run of local with the "
@@ -173,7 +193,9 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
         means = []
         for run in entry.shown:
             row = gains(run, everyone)
-            gained += [(v, j, run) for j, v in enumerate(row) if v is not None]
+            for client, value in enumerate(row):
+                if value is not None:
+                    gained.append((value, client, run))
             means.append(mean_std(row)[0])
         if not gained:
             continue
@@ -182,8 +204,8 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
         mean, std = mean_std(means)
         assert mean is not None
         marks += [_client_dots(entry, y, gained), _mean_diamond(entry, y, mean, std)]
-        count = sum(value > 0 for value, _, _ in gained)
-        better.append(f"{entry.name} {count} of {len(gained)} (mean {signed(mean)})")
+        winners = [value for value, _, _ in gained if value > 0]
+        better.append(f"{entry.name} {len(winners)} of {len(gained)} (mean {signed(mean)})")
     if not marks:
         return None
     heading = "Gain over training alone"
@@ -208,20 +230,15 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
 
 def _client_dots(entry: Entry, y: float, gained: Gained) -> Mark:
     # A fixed scatter up and down, so that equal gains do not hide each other.
-    heights = [y + 0.52 * ((i * 0.618034) % 1 - 0.5) for i in range(len(gained))]
-    tips = []
-    for value, client, run in gained:
+    points: list[float] = []
+    heights: list[float] = []
+    tips: list[str] = []
+    for i, (value, client, run) in enumerate(gained):
+        points.append(100 * value)
+        heights.append(y + 0.52 * ((i * 0.618034) % 1 - 0.5))
         tips.append(f"{entry.name}, client {client}, seed {run.seed}: {signed(value)} points")
-    return Mark(
-        "dots",
-        [100 * value for value, _, _ in gained],
-        heights,
-        entry.number,
-        entry.name,
-        tips=tips,
-        size=3.2,
-        opacity=0.55,
-    )
+    number, name = entry.number, entry.name
+    return Mark("dots", points, heights, number, name, tips=tips, size=3.2, opacity=0.55)
 
 
 def _mean_diamond(entry: Entry, y: float, mean: float, std: Value) -> Mark:

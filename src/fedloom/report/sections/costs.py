@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..bars import Scale, bars, filled
+from ..bars import Scale, bars, cells_of, filled
 from ..columns import megabytes
-from ..entries import mean_std
+from ..entries import RunData
 from ..figures import Panel
 from ..page import Page
 from . import section
@@ -15,11 +15,12 @@ WAYS = {"up": "up: from all clients", "down": "down: to all clients"}
 @section("costs", "Costs", order=70)
 def costs(page: Page) -> str | None:
     """Bars of the traffic per round, unless nothing travels."""
-    cells = {}
-    for entry in page.entries:
-        cells[entry.number] = [mean_std(r.sent(way) for r in entry.shown) for way in WAYS]
+    cells = cells_of(page.entries, list(WAYS), RunData.sent)
     entries = filled(page.entries, cells)
-    if not any(value for row in cells.values() for value, _ in row):
+    sent = 0.0
+    for row in cells.values():
+        sent += sum(value or 0.0 for value, _ in row)
+    if not sent:
         return None
     heading = "Traffic per round"
     scale = Scale("MB per round", 1e-6, megabytes)

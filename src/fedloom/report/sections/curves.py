@@ -1,16 +1,20 @@
-"""Accuracy by round, by traffic and by time."""
+"""The headline metric by round, by traffic and by time; accuracy by round in any case."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from ...metrics.registry import DEFAULT, METRICS, Metric
+from ..columns import in_a_sentence
 from ..entries import Entry, RunData, mean_std, number
 from ..figures import Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
 
 BAND = "the band is the std over seeds"
+Point = tuple[float, float, Value]  # where it stands, the mean and the std over seeds
 
 
 class Along(NamedTuple):
@@ -38,10 +42,7 @@ ALONG = {
     ),
 }
 MODELS = {
-    "personal": (
-        "Personal accuracy",
-        "with the model that each method reports (its headline accuracy)",
-    ),
+    "personal": ("Personal", "with the model that each method reports (its headline model)"),
     "common": ("Common model", "with the one model for all, where the method has one"),
     "before": (
         "Before local training",
@@ -53,46 +54,66 @@ MODELS = {
 
 @section("curves", "Curves", order=20)
 def curves(page: Page) -> str | None:
-    """The headline accuracy against three axes, the other models by round, and the legend."""
-    personal = [curve(page.entries, "personal", by) for by in ALONG]
-    others = [curve(page.entries, model, "round") for model in ("common", "before", "after")]
-    places = [[p for p in panels if p] for panels in (personal, others)]
-    if not any(places):
+    """The headline against three axes, the other models by round, and the legend."""
+    metric = page.ranking.metric
+    personal = [curve(page.entries, metric, "personal", by) for by in ALONG]
+    if metric.name != DEFAULT:
+        personal.append(_accuracy(page))
+    others = [
+        curve(page.entries, metric, model, "round") for model in ("common", "before", "after")
+    ]
+    personal_panels = [panel for panel in personal if panel]
+    other_panels = [panel for panel in others if panel]
+    if not personal_panels and not other_panels:
         return None
     return page.render(
         "curves.html.j2",
-        listed=[e for e in page.entries if e.shown],
-        parts=[page.tabs(panels) for panels in places],
+        listed=[entry for entry in page.entries if entry.shown],
+        parts=[page.tabs(personal_panels), page.tabs(other_panels)],
     )
 
 
-def curve(entries: Sequence[Entry], model: str, by: str) -> Panel | None:
-    """Mean accuracy over the clients, a line for each method with a band over its seeds."""
+def _accuracy(page: Page) -> Panel | None:
+    """Accuracy by round, beside a headline that is another metric."""
+    panel = curve(page.entries, METRICS.find(DEFAULT), "personal", "round")
+    if panel is None:
+        return None
+    return replace(panel, id="accuracy-by-round", tab="accuracy by round")
+
+
+def curve(entries: Sequence[Entry], metric: Metric, model: str, by: str) -> Panel | None:
+    """Mean over the clients, a line for each method with a band over its seeds."""
     bands: list[Mark] = []
     lines: list[Mark] = []
     for entry in entries:
-        points = _points(entry, model, by)
+        points = _points(entry, metric, model, by)
         if not points:
             continue
-        x = [at for at, _, _ in points]
-        y = [value for _, value, _ in points]
-        spreads = [spread for _, _, spread in points]
+        x, y, spreads = map(list, zip(*points, strict=True))
         if None not in spreads:
-            up = [value + (spread or 0.0) for _, value, spread in points]
-            low = [value - (spread or 0.0) for _, value, spread in points]
-            bands.append(Mark("band", x, up, entry.number, low=low, opacity=0.16))
-        tips = [_tip(entry.name, by, point) for point in points]
+            bands.append(band(entry, x, y, spreads, opacity=0.16))
+        tips = [_tip(entry.name, metric, by, point) for point in points]
         lines.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.6))
     if not lines:
         return None
     heading, model_about = MODELS[model]
+    name = in_a_sentence(metric.label)
+    tab = heading
     along = ALONG[by]
-    band = f"; {BAND}" if bands else ""
+    if model == "personal":
+        heading += f" {name}"
+        tab = along.tab
+    note = ""
+    if bands:
+        note = f"; {BAND}"
+    scale = name
+    if metric.sign:
+        scale += f",{metric.sign}"
     chart = Chart(
         f"{heading} {along.tab}",
         [*bands, *lines],
         Axis(along.label, whole=by == "round", zero=by != "round"),
-        Axis("accuracy, %"),
+        Axis(scale),
         width=540,
         height=330,
         unified=by == "round",
@@ -100,30 +121,39 @@ def curve(entries: Sequence[Entry], model: str, by: str) -> Panel | None:
     return Panel(
         f"{model}-{along.tab.replace(' ', '-')}",
         chart.title,
-        f"Mean test accuracy of the clients {model_about}{band}. The vertical axis need not start "
+        f"Mean test {name} of the clients {model_about}{note}. The vertical axis need not start "
         f"at zero.{along.remark}",
         chart,
-        along.tab if model == "personal" else heading,
+        tab,
     )
 
 
-Point = tuple[float, float, Value]
+def band(
+    entry: Entry, x: list[float], middle: list[float], spreads: list[float], opacity: float
+) -> Mark:
+    """From one std below the line of a method to one above it."""
+    upper: list[float] = []
+    lower: list[float] = []
+    for value, spread in zip(middle, spreads, strict=True):
+        upper.append(value + spread)
+        lower.append(value - spread)
+    return Mark("band", x, upper, entry.number, low=lower, opacity=opacity)
 
 
-def _tip(name: str, by: str, point: Point) -> str:
+def _tip(name: str, metric: Metric, by: str, point: Point) -> str:
     at, value, spread = point
-    tip = f"{name}: {value:.1f}"
+    tip = f"{name}: {value:.{metric.decimals}f}"
     if spread is not None:
-        tip += f" ± {spread:.1f}"
-    tip += " %"
+        tip += f" ± {spread:.{metric.decimals}f}"
+    tip += metric.sign
     if by != "round":
         tip += f", {at:,.1f} {ALONG[by].unit}"
     return tip
 
 
-def _points(entry: Entry, model: str, by: str) -> list[Point]:
+def _points(entry: Entry, metric: Metric, model: str, by: str) -> list[Point]:
     """(x, mean, std over seeds) at every round that all runs of the method have evaluated."""
-    tables = [_table(run, model, by) for run in entry.shown]
+    tables = [_table(run, metric, model, by) for run in entry.shown]
     if not tables:
         return []
     rounds = set(tables[0])
@@ -138,23 +168,32 @@ def _points(entry: Entry, model: str, by: str) -> list[Point]:
     return points
 
 
-def _table(run: RunData, model: str, by: str) -> dict[float, tuple[float, float]]:
-    """Where each evaluated round of a run stands, and its accuracy in percent."""
+def _table(run: RunData, metric: Metric, model: str, by: str) -> dict[float, tuple[float, float]]:
+    """Where each evaluated round of a run stands, and its value as it is shown."""
     clock = _clock(run)
     table: dict[float, tuple[float, float]] = {}
     for line in run.metrics:
-        turn, value = number(line, "round"), number(line, model, "accuracy_mean")
+        turn = number(line, "round")
+        value = number(line, model, metric.key)
         if turn is None or value is None:
             continue
         x: Value = turn
         if by == "time":
             x = clock.get(turn)
         elif by == "traffic":
-            up, down = number(line, "bytes_total", "up"), number(line, "bytes_total", "down")
-            x = None if up is None or down is None else (up + down) / 1e6
+            x = _traffic(line)
         if x is not None:
-            table[turn] = (x, 100 * value)
+            table[turn] = (x, metric.factor * value)
     return table
+
+
+def _traffic(line: Mapping[str, Any]) -> Value:
+    """The megabytes sent up to a round."""
+    up = number(line, "bytes_total", "up")
+    down = number(line, "bytes_total", "down")
+    if up is None or down is None:
+        return None
+    return (up + down) / 1e6
 
 
 def _clock(run: RunData) -> dict[float, float]:

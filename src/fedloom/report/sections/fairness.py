@@ -10,7 +10,7 @@ from ..entries import Entry, mean_std, present
 from ..figures import Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
-from .curves import BAND
+from .curves import BAND, band
 
 
 class Against(NamedTuple):
@@ -90,27 +90,28 @@ Seeds = list[tuple[float, float, object]]  # mean accuracy, the other figure, th
 def _seeds(entry: Entry, figure: str) -> Seeds:
     seeds: Seeds = []
     for run in entry.shown:
-        x, y = run.figure("accuracy_mean"), run.figure(figure)
+        x = run.figure("accuracy_mean")
+        y = run.figure(figure)
         if x is not None and y is not None:
             seeds.append((x, y, run.seed))
     return seeds
 
 
 def _seed_dots(entry: Entry, seeds: Seeds) -> Mark:
-    return Mark(
-        "dots",
-        [100 * x for x, _, _ in seeds],
-        [100 * y for _, y, _ in seeds],
-        entry.number,
-        tips=[f"{entry.name}, seed {s}: {percent(x)} %, {percent(y)}" for x, y, s in seeds],
-        size=2.6,
-        opacity=0.5,
-    )
+    means: list[float] = []
+    others: list[float] = []
+    tips: list[str] = []
+    for x, y, seed in seeds:
+        means.append(100 * x)
+        others.append(100 * y)
+        tips.append(f"{entry.name}, seed {seed}: {percent(x)} %, {percent(y)}")
+    return Mark("dots", means, others, entry.number, tips=tips, size=2.6, opacity=0.5)
 
 
 def _mean_dot(entry: Entry, seeds: Seeds, beside: bool) -> Mark:
-    x, dx = mean_std(x for x, _, _ in seeds)
-    y, dy = mean_std(y for _, y, _ in seeds)
+    means, others, _ = zip(*seeds, strict=True)
+    x, dx = mean_std(means)
+    y, dy = mean_std(others)
     assert x is not None and y is not None
     return Mark(
         "dots",
@@ -141,22 +142,26 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
         sizes = {len(row) for row in rows}
         if len(sizes) != 1 or min(sizes) < 2:
             continue
-        ranks = [mean_std(accuracies) for accuracies in zip(*rows, strict=True)]
-        x = [j + 1.0 for j in range(len(ranks))]
-        y = [100 * (value or 0.0) for value, _ in ranks]
-        spreads = [100 * std for _, std in ranks if std is not None]
-        if len(spreads) == len(ranks):
-            up = [v + s for v, s in zip(y, spreads, strict=True)]
-            low = [v - s for v, s in zip(y, spreads, strict=True)]
-            bands.append(Mark("band", x, up, entry.number, low=low, opacity=0.14))
-        tips = [f"{entry.name}: {text(v, s, percent)} %" for v, s in ranks]
+        x: list[float] = []
+        y: list[float] = []
+        spreads: list[float] = []
+        tips: list[str] = []
+        for rank, accuracies in enumerate(zip(*rows, strict=True), 1):
+            mean, std = mean_std(accuracies)
+            x.append(float(rank))
+            y.append(100 * (mean or 0.0))
+            if std is not None:
+                spreads.append(100 * std)
+            tips.append(f"{entry.name}: {text(mean, std, percent)} %")
+        if len(spreads) == len(x):
+            bands.append(band(entry, x, y, spreads, opacity=0.14))
         lines.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.2))
     if not lines:
         return None
     heading = "Clients from worst to best"
     caption = (
-        "Last headline accuracy, the clients of each method ranked by their own. A flat line "
-        "treats all alike; a high left end leaves nobody behind."
+        "Last accuracy with the headline model, the clients of each method ranked by their own. A "
+        "flat line treats all alike; a high left end leaves nobody behind."
     )
     if bands:
         caption += f" With several seeds, clients are ranked within each; {BAND}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..columns import COLUMNS, NOTES, Column
+from ..columns import Column, notes_for
 from ..entries import Entry
 from ..figures import ABSENT
 from ..page import Page
@@ -16,7 +16,9 @@ EMPTY = "no evaluated round yet"
 @section("leaderboard", "Leaderboard", order=10)
 def leaderboard(page: Page) -> str:
     """The table with its notes."""
-    columns = page.ranking.columns() or list(COLUMNS[:1])
+    columns = page.ranking.columns()
+    if not columns:  # nothing is evaluated yet
+        columns = [page.ranking.known_columns[page.ranking.headline]]
     marks = {column.key: page.ranking.marks(column) for column in columns}
     edges = _edges(columns)
     rows = []
@@ -24,7 +26,9 @@ def leaderboard(page: Page) -> str:
         cells = [_cell(page, entry, column, marks[column.key]) for column in columns]
         row = {"entry": entry, "about": _about(entry), "remarks": _remarks(entry), "cells": cells}
         rows.append(row)
-    used = {mark for by_method in marks.values() for mark in by_method.values()}
+    used: list[str] = []
+    for by_method in marks.values():
+        used += by_method.values()
     return page.render(
         "leaderboard.html.j2",
         groups=_groups(columns),
@@ -33,7 +37,7 @@ def leaderboard(page: Page) -> str:
         rows=rows,
         marked="best" in used,
         tied="tie" in used,
-        notes=_notes(columns),
+        notes=_notes(columns, notes_for(page.ranking.metric)),
     )
 
 
@@ -54,31 +58,32 @@ def _edges(columns: list[Column]) -> set[str]:
 
 
 def _cell(page: Page, entry: Entry, column: Column, marks: dict[int, str]) -> dict[str, Any]:
+    cell = {"column": column, "mark": marks.get(entry.number, "")}
     value, std = page.ranking.values(column.key)[entry.number]
-    return {
-        "column": column,
-        "value": "" if value is None else value,
-        "shown": ABSENT if value is None else column.show(value),
-        "spread": column.show(std).lstrip("+") if std else "",
-        "mark": marks.get(entry.number, ""),
-    }
+    if value is None:
+        return {**cell, "value": "", "shown": ABSENT, "spread": ""}
+    spread = ""
+    if std:
+        spread = column.show(std).lstrip("+")
+    return {**cell, "value": value, "shown": column.show(value), "spread": spread}
 
 
 def _about(entry: Entry) -> str:
     """What a method's figures are based on."""
     notes = []
     if entry.shown:
-        count = len(entry.seeds)
-        stages = " and ".join(dict.fromkeys(r.stage for r in entry.shown))
-        seeds = "1 seed" if count == 1 else f"{count} seeds"
+        stages = " and ".join(dict.fromkeys(run.stage for run in entry.shown))
+        seeds = "1 seed"
+        if len(entry.seeds) != 1:
+            seeds = f"{len(entry.seeds)} seeds"
         notes.append(f"{seeds}, {stages} local training")
     elif not entry.failed and not entry.row:
         notes.append(EMPTY)
     if entry.row.get("note"):
         notes.append(str(entry.row["note"]))
-    under_way = [r for r in entry.runs if not r.finished]
+    under_way = [run for run in entry.runs if not run.finished]
     if under_way and len(under_way) == len(entry.runs):
-        rounds = [f"round {r.round} of {r.planned or '?'}" for r in under_way]
+        rounds = [f"round {run.round} of {run.planned or '?'}" for run in under_way]
         notes.append("unfinished, " + ", ".join(rounds))
     elif under_way:
         notes.append(f"{len(under_way)} more under way")
@@ -96,11 +101,11 @@ def _remarks(entry: Entry) -> list[str]:
     return [f"{remark} (seed {', '.join(which)})" for remark, which in seeds.items()]
 
 
-def _notes(columns: list[Column]) -> dict[str, str]:
+def _notes(columns: list[Column], notes: dict[str, str]) -> dict[str, str]:
     """The notes about the columns shown. One note may be about several labels, as in `Up, Down`."""
     labels = {column.label for column in columns} | {"±", "before / after local training"}
-    notes = {}
-    for name, note in NOTES.items():
+    needed = {}
+    for name, note in notes.items():
         if name in labels or labels & set(name.split(", ")):
-            notes[name] = note
-    return notes
+            needed[name] = note
+    return needed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..columns import percent
+from ...metrics.registry import Metric
+from ..columns import unit_of
+from ..entries import RunData
 from ..figures import ABSENT
 from ..page import Page
 from . import section
@@ -13,22 +15,27 @@ from . import section
 @section("runs", "Runs", order=100)
 def runs(page: Page) -> str | None:
     """The state of every run; of a finished comparison there is nothing to say."""
-    failed = any(entry.failed for entry in page.entries)
-    if not page.live and not failed and all(run.finished for run in page.runs):
+    failed = [entry for entry in page.entries if entry.failed]
+    unfinished = [run for run in page.runs if not run.finished]
+    if not (page.live or failed or unfinished):
         return None
+    metric = page.ranking.metric
     rows = []
     for entry in page.entries:
-        states = []
-        for run in entry.runs:
-            planned = run.planned or run.round or 1
-            accuracy = run.figure("accuracy_mean")
-            state: dict[str, Any] = {
-                "seed": run.seed,
-                "planned": planned,
-                "done": planned if run.finished else run.round,
-                "state": "finished" if run.finished else f"round {run.round} of {planned}",
-                "accuracy": ABSENT if accuracy is None else percent(accuracy),
-            }
-            states.append(state)
+        states = [_state(run, metric) for run in entry.runs]
         rows.append({"entry": entry, "states": states})
-    return page.render("runs.html.j2", rows=rows)
+    heading = f"{metric.label}, {unit_of(metric)}"
+    return page.render("runs.html.j2", rows=rows, headline=heading)
+
+
+def _state(run: RunData, metric: Metric) -> dict[str, Any]:
+    """How far a run is, and its headline."""
+    planned = run.planned or run.round or 1
+    state = {"seed": run.seed, "planned": planned, "done": planned, "state": "finished"}
+    if not run.finished:
+        state |= {"done": run.round, "state": f"round {run.round} of {planned}"}
+    value = run.personal(metric.key)
+    shown = ABSENT
+    if value is not None:
+        shown = metric.shown(value)
+    return {**state, "headline": shown}

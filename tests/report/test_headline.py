@@ -1,0 +1,105 @@
+"""The page follows the headline metric, and calls a tie a tie and a loss a loss."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fedloom.metrics.registry import METRICS
+from fedloom.report import RunData, render
+from fedloom.report.columns import in_a_sentence
+from fedloom.report.conclusion import cards
+from fedloom.report.export import table
+from fedloom.report.page import Page
+
+Make = Callable[..., RunData]
+
+
+def judged_by(metric: str, value: float, run: RunData) -> RunData:
+    """The run with another headline, which has this value in every round."""
+    key = METRICS.find(metric).key
+    config: dict[str, Any] = {**run.config, "schedule": {"rounds": 2, "metric": metric}}
+    metrics = []
+    for line in run.metrics:
+        metrics.append({**line, "personal": {**line["personal"], key: value}})
+    chosen = {"last": value, "best": value - 0.1, "best_by_validation": value + 0.1}
+    personal = {**run.summary["personal"], key: chosen}
+    summary = {**run.summary, "personal": personal}
+    return replace(run, config=config, metrics=metrics, summary=summary)
+
+
+def two_methods(make: Make, metric: str) -> list[RunData]:
+    """Local has the higher accuracy, fedavg the lower value of the other metric."""
+    return [
+        judged_by(metric, 1.5, make("local", [0.9, 0.8])),
+        judged_by(metric, 0.5, make("fedavg", [0.6, 0.5])),
+    ]
+
+
+def test_the_headline_comes_first_and_orders_the_methods(make: Make) -> None:
+    page = Page(two_methods(make, "nll"), "t")
+    keys = [column.key for column in page.ranking.columns()]
+    assert keys[:4] == ["nll", "nll_best_by_validation", "nll_best", "personal"]
+    assert [entry.name for entry in page.ranking.order()] == ["fedavg", "local"]  # less is better
+    first, second, *_ = cards(page)
+    assert (first.about, first.entry.name) == ("Best negative log-likelihood", "fedavg")
+    assert (first.value, first.unit) == ("0.500", "")
+    assert first.rest == ", 1.000 ahead of local"
+    assert (second.about, second.entry.name) == ("Highest personal accuracy", "local")
+    text = html.unescape(render(two_methods(make, "nll"), "t"))
+    assert METRICS.find("nll").explanation in text
+    assert "lower is better. This is the headline" in text
+    heads = re.findall(r"<h3>([^<]*by[^<]*)</h3>", text)
+    assert "Personal negative log-likelihood by traffic" in heads
+    assert "Personal accuracy by round" in heads
+
+
+def test_a_headline_in_percent_leads_the_latex_table_too(make: Make) -> None:
+    page = Page(two_methods(make, "macro_f1"), "t")
+    heads = table(page).splitlines()[5]
+    assert heads.startswith(r"Method & Macro F1 (\%) & Personal (\%)")
+    assert [entry.name for entry in page.ranking.order()] == ["local", "fedavg"]
+    assert cards(page)[0].rest == ", 100.0 points ahead of fedavg"
+
+
+def test_runs_with_unlike_headlines_are_compared_by_accuracy(make: Make) -> None:
+    local, fedavg = two_methods(make, "nll")
+    page = Page([local, judged_by("macro_f1", 0.5, fedavg)], "t")
+    assert page.ranking.columns()[0].key == "personal"
+
+
+def test_labels_inside_a_sentence() -> None:
+    labels = ("Balanced accuracy", "Macro F1", "AUC", "IoU")
+    assert list(map(in_a_sentence, labels)) == ["balanced accuracy", "macro F1", "AUC", "IoU"]
+
+
+def card(runs: list[RunData], about: str) -> tuple[str, str, str]:
+    """The value, the method and the rest of the card about something."""
+    matching = [card for card in cards(Page(runs, "t")) if card.about == about]
+    assert len(matching) == 1
+    return matching[0].value, matching[0].entry.name, matching[0].rest
+
+
+def test_equal_methods_are_level(make: Make) -> None:
+    runs = [make(name, [0.6, 0.8]) for name in ("fedavg", "fedprox")]
+    _, name, rest = card(runs, "Highest personal accuracy")
+    assert (name, rest) == ("fedavg", ", level with fedprox")
+    assert card(runs, "Best for the worst-off client")[2] == " and 1 more"
+    runs.append(make("moon", [0.6001, 0.8]))
+    _, name, rest = card(runs, "Highest personal accuracy")
+    assert (name, rest) == ("moon", ", level with fedavg and 1 more")
+
+
+def test_a_mean_loss_is_not_shown_as_a_gain(make: Make) -> None:
+    local = make("local", [0.6, 0.8])
+    mixed = [local, make("fedavg", [0.61, 0.4])]
+    value, _, rest = card(mixed, "Most clients better off than alone")
+    assert (value, rest) == ("50.0", ", but a mean loss of 19.5 points")
+    worse = [local, make("fedavg", [0.5, 0.7]), make("fedprox", [0.55, 0.7])]
+    value, name, rest = card(worse, "Better off than alone")
+    assert (value, name, rest) == ("no client", "fedprox", ", but a mean loss of 7.5 points")
+    same = [local, make("fedavg", [0.6, 0.8])]
+    assert card(same, "Better off than alone")[2] == ", level on average"
