@@ -84,7 +84,7 @@ def make(spec: str, params: Mapping[str, Any] | None = None) -> Method:
     """The method `spec` with these hyper-parameters; an error names the one that is wrong."""
     cls = find(spec)
     params = params or {}
-    settings = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    settings = _fields(cls)
     for key in params:
         if key not in settings:
             raise unknown(f"setting of {spec}", key, settings)
@@ -122,7 +122,7 @@ def plug(cls: type[Method], name: str) -> type[Method]:
     whole = f"{cls.name}+{name}"
     if issubclass(cls, part):
         raise FedloomError(f"{whole}: {cls.name} has {name} already.")
-    both = {f.name for f in fields(part)} & {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    both = _fields(part) & _fields(cls)
     if both:
         raise FedloomError(
             f"{whole}: both have a setting {min(both)!r}, so they cannot be combined."
@@ -144,6 +144,11 @@ def plug(cls: type[Method], name: str) -> type[Method]:
     combined = type(f"{cls.__name__}{part.__name__}", (part, cls), attributes)
     _combined[cls, name] = _finished(cast(type[Method], combined), whole)
     return _combined[cls, name]
+
+
+def _fields(cls: Any) -> set[str]:
+    """The names of a dataclass's fields."""
+    return {field.name for field in fields(cls)}
 
 
 def _traits_of_both(own: Traits, added: Traits) -> Traits:
@@ -168,8 +173,7 @@ def _finished(cls: type[T], name: str) -> type[T]:
 
 def _refuse_class_variables(cls: type[Method], name: str) -> None:
     """Traits were class variables once; such a variable would have no effect."""
-    traits = {f.name for f in fields(Traits)}
-    settings = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    traits, settings = _fields(Traits), _fields(cls)
     for parent in cls.__mro__:
         for wrong in traits & set(vars(parent)) - settings:
             raise FedloomError(

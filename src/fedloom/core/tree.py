@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +36,8 @@ class Tree(Mapping[str, Tensor]):
         return len(self._items)
 
     def __repr__(self) -> str:
-        return f"Tree({', '.join(f'{n}: {tuple(t.shape)}' for n, t in self._items.items())})"
+        entries = [f"{name}: {tuple(tensor.shape)}" for name, tensor in self._items.items()]
+        return f"Tree({', '.join(entries)})"
 
     # -- arithmetic -------------------------------------------------------------------------
     def _list(self) -> list[Tensor]:
@@ -50,11 +51,13 @@ class Tree(Mapping[str, Tensor]):
                 f"trees have different names: {unmatched[0]!r} is in only one of them "
                 f"({len(unmatched)} such)."
             )
-        tensors = [other._items[n] for n in self._items]
-        for name, mine, theirs in zip(self._items, self._items.values(), tensors, strict=True):
+        tensors = []
+        for name, mine in self._items.items():
+            theirs = other._items[name]
             if mine.shape != theirs.shape:
                 shape, expected = tuple(theirs.shape), tuple(mine.shape)
                 raise FedloomError(f"tensor {name!r} has shape {shape}, expected {expected}.")
+            tensors.append(theirs)
         return tensors
 
     def _new(self, tensors: Iterable[Tensor]) -> Tree:
@@ -149,9 +152,9 @@ class Tree(Mapping[str, Tensor]):
 
     def equal(self, other: Tree) -> bool:
         """Whether names and values agree exactly."""
-        return self.keys() == other.keys() and all(
-            torch.equal(t, other[n]) for n, t in self.items()
-        )
+        if self.keys() != other.keys():
+            return False
+        return all(torch.equal(tensor, other[name]) for name, tensor in self.items())
 
 
 class Mean:
@@ -178,21 +181,24 @@ class Mean:
         if self._mean is None:
             self._mean, self.total = tree.clone(), weight
             return
-        mean, new = self._mean._list(), [t.detach() for t in self._mean._like(tree)]
-        self.total += weight
-        pairs = [(m, n) for m, n in zip(mean, new, strict=True) if m.is_floating_point()]
-        if pairs:
-            floats, arrived = (list(ts) for ts in zip(*pairs, strict=True))
-            share = weight / self.total
-            # Below 0.5 `lerp` computes the same formula in one pass; from there on, another one.
-            if share < 0.5:
-                torch._foreach_lerp_(floats, cast(list[Tensor], arrived), share)
+        floats: list[Tensor] = []
+        arrived: list[Tensor] = []
+        for mean, new in zip(self._mean._list(), self._mean._like(tree), strict=True):
+            if mean.is_floating_point():
+                floats.append(mean)
+                arrived.append(new.detach())
             else:
-                step = torch._foreach_sub(cast(list[Tensor], arrived), floats)
-                torch._foreach_add_(floats, step, alpha=share)
-        for m, n in zip(mean, new, strict=True):
-            if not m.is_floating_point():
-                torch.maximum(m, n, out=m)
+                torch.maximum(mean, new, out=mean)
+        self.total += weight
+        share = weight / self.total
+        if not floats:
+            return
+        # Below 0.5 `lerp` computes the same formula in one pass; from there on, another one.
+        if share < 0.5:
+            torch._foreach_lerp_(floats, arrived, share)
+        else:
+            step = torch._foreach_sub(arrived, floats)
+            torch._foreach_add_(floats, step, alpha=share)
 
     def value(self, default: Tree) -> Tree:
         """The mean so far, or `default` if nothing with a weight has arrived."""
