@@ -12,7 +12,7 @@ import fedloom
 from fedloom.data.dataset import Dataset
 from fedloom.data.federation import Client, Federation
 from fedloom.experiments.leaderboard import leaderboard
-from fedloom.experiments.leaderboard_text import markdown
+from fedloom.experiments.leaderboard_text import MOST_CLASSES, markdown
 from fedloom.experiments.plan import Cell
 
 CLIENTS = 3
@@ -55,6 +55,11 @@ def test_a_model_that_always_says_the_larger_class_is_called_out(tmp_path: Path)
     assert f"fedavg predicts one class at {CLIENTS} of {CLIENTS} clients." in text
     assert "| majority class | 83.0 |" in text
     assert board["rows"][0]["balanced_accuracy"] == pytest.approx(0.5)
+    assert board["settings"]["classes"] == ["large", "small"]
+    _, _, names, _, row, *_ = text[text.index("## Recall by class (%)") :].splitlines()
+    assert (names, row) == ("| method | large | small |", "| fedavg | 100.0 | 0.0 |")
+    many = {**board["settings"], "classes": [str(k) for k in range(MOST_CLASSES + 1)]}
+    assert "Recall by class" not in markdown({**board, "settings": many})
     page = (tmp_path / "run/report.html").read_text()
     assert f"predicts one class at {CLIENTS} of {CLIENTS} clients" in page
 
@@ -72,3 +77,12 @@ def test_the_headline_orders_the_rows() -> None:
     assert [row["method"] for row in rows] == ["a", "b", "c"]
     _sort(rows, METRICS.find("nll"))  # less is better
     assert [row["method"] for row in rows] == ["b", "a", "c"]
+
+
+def test_classes_are_averaged_over_the_seeds_that_have_them() -> None:
+    from fedloom.experiments.leaderboard import _averaged_classes
+
+    runs = [{"classes": {"recall": [0.2, None]}}, {"classes": {"recall": [0.4, 0.5]}}]
+    means, stds = _averaged_classes([*runs, {"classes": {}}])
+    assert means == {"recall": [pytest.approx(0.3), 0.5]}
+    assert stds == {"recall": [pytest.approx(0.02**0.5), None]}

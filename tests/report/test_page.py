@@ -93,7 +93,7 @@ def test_it_is_balanced_self_contained_and_shows_every_section(comparison) -> No
     assert seen.tags.count("figcaption") == seen.tags.count("figure") == 5 + 1 + 3 + 3 + 3 + 1
     assert text.count("<svg") == seen.tags.count("figure")
     for note in (
-        "headline accuracy",
+        "This is the headline",
         "before / after local training",
         "std over seeds (ddof 1)",
         "ddof 0",

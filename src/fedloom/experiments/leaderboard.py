@@ -58,7 +58,16 @@ EXTRA = (
 
 def metric_columns() -> list[Metric]:
     """The metrics that have a column of their own beside accuracy."""
-    return [m for name, m in METRICS.items() if m.headline and name != DEFAULT]
+    chosen = []
+    for name, metric in METRICS.items():
+        if metric.headline and name != DEFAULT:
+            chosen.append(metric)
+    return chosen
+
+
+def class_metrics() -> list[Metric]:
+    """The metrics with a value for each class."""
+    return [metric for _, metric in METRICS.items() if metric.per_class]
 
 
 def leaderboard(
@@ -83,42 +92,53 @@ def leaderboard(
         runs[TUNED] = {seed: finetuned(run) for seed, run in runs["fedavg"].items()}
         flops[TUNED] = flops.get("fedavg")
         notes[TUNED] = _how_tuned(runs["fedavg"])
-    notes |= _own_training({cell.name: cell.config.training for cell in cells})
+    notes |= _special_training({cell.name: cell.config.training for cell in cells})
     _compare_with_alone(runs)
     target, target_is = _target(runs.get("local", {}), target)
     rows = []
     for name, by_seed in runs.items():
-        failed = []
-        for cell in cells:
-            if cell.name == name and cell.error:
-                failed.append({"seed": cell.config.seed, "error": cell.error})
-        row = {"method": name, "seeds": sorted(by_seed), "failed": failed, "note": notes.get(name)}
         each = []
         for seed in sorted(by_seed):
             operations = {"flops_per_round": flops.get(name)}
             each.append(figures(by_seed[seed], target) | operations)
-        rows.append(row | _averaged(each))
+        row = {"method": name, "seeds": sorted(by_seed), "failed": _failed(cells, name)}
+        rows.append(row | {"note": notes.get(name)} | _averaged(each))
     _sort(rows, headline(cells[0].config.schedule.metric))
-    clients: dict[str, dict[int, Any]] = {}
-    for name, by_seed in runs.items():
-        if by_seed:
-            clients[name] = {seed: run.clients for seed, run in by_seed.items()}
     return {
         "title": title,
         "settings": _settings(cells, runs) | {"target": target, "target_is": target_is},
         "rows": rows,
         "references": _references(runs),
-        "tests": paired_tests(clients),
-        "runs": [
-            {
-                "method": cell.name,
-                "seed": cell.config.seed,
-                "folder": cell.folder.name,
-                "status": cell.status,
-                "error": cell.error,
-            }
-            for cell in cells
-        ],
+        "tests": paired_tests(_accuracies(runs)),
+        "runs": [_described_run(cell) for cell in cells],
+    }
+
+
+def _failed(cells: Sequence[Cell], method: str) -> list[dict[str, Any]]:
+    """The seeds that failed with a method, and why."""
+    failures = []
+    for cell in cells:
+        if cell.name == method and cell.error:
+            failures.append({"seed": cell.config.seed, "error": cell.error})
+    return failures
+
+
+def _accuracies(runs: Runs) -> dict[str, dict[int, list[float | None]]]:
+    """Each client's accuracy, by method and seed."""
+    accuracies = {}
+    for name, by_seed in runs.items():
+        if by_seed:
+            accuracies[name] = {seed: run.clients for seed, run in by_seed.items()}
+    return accuracies
+
+
+def _described_run(cell: Cell) -> dict[str, Any]:
+    return {
+        "method": cell.name,
+        "seed": cell.config.seed,
+        "folder": cell.folder.name,
+        "status": cell.status,
+        "error": cell.error,
     }
 
 
@@ -135,18 +155,26 @@ def _target(alone: Mapping[int, Run], target: float | None) -> tuple[float | Non
     """The accuracy whose cost is counted, and where it comes from."""
     if target is not None:
         return target, "given"
-    reached, _ = mean_and_std([value_at(r.summary, COLUMNS["personal"]) for r in alone.values()])
-    return reached, None if reached is None else "what local reaches"
+    accuracies = [value_at(run.summary, COLUMNS["personal"]) for run in alone.values()]
+    reached, _ = mean_and_std(accuracies)
+    if reached is None:
+        return None, None
+    return reached, "what local reaches"
 
 
 def _sort(rows: list[dict[str, Any]], metric: Metric) -> None:
     """Best first; methods without a value last."""
-    column = "personal" if metric.name == DEFAULT else metric.name
-    sign = -1 if metric.higher else 1
+    column = metric.name
+    if metric.name == DEFAULT:
+        column = "personal"
 
     def place(row: Mapping[str, Any]) -> tuple[bool, float]:
         value = row[column]
-        return (True, 0.0) if value is None else (False, sign * value)
+        if value is None:
+            return True, 0.0
+        if metric.higher:
+            return False, -value
+        return False, value
 
     rows.sort(key=place)
 
@@ -154,14 +182,17 @@ def _sort(rows: list[dict[str, Any]], metric: Metric) -> None:
 def _settings(cells: Sequence[Cell], runs: Runs) -> dict[str, Any]:
     config = cells[0].config
     clients = config.clients
+    classes: list[str] = []
     for by_seed in runs.values():
         for run in by_seed.values():
             clients = len(run.federation["clients"])
+            classes = run.federation["classes"]
     return {
         "data": config.data,
         "partition": config.partition,
         "model": config.model,
         "clients": clients,
+        "classes": classes,
         "rounds": config.schedule.rounds,
         "metric": config.schedule.metric,
         "seeds": sorted({cell.config.seed for cell in cells}),
@@ -180,8 +211,8 @@ def _references(runs: Runs) -> list[dict[str, Any]]:
         if not metric.reference:
             continue
         by_seed: dict[int, float | None] = {}
-        for own in runs.values():
-            for seed, run in own.items():
+        for runs_of_method in runs.values():
+            for seed, run in runs_of_method.items():
                 by_seed[seed] = value_at(run.summary, f"personal.{metric.key}.last")
         value, std = mean_and_std(list(by_seed.values()))
         if value is not None:
@@ -223,7 +254,7 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
     return f"{text}."
 
 
-def _own_training(given: Mapping[str, Training]) -> dict[str, str]:
+def _special_training(given: Mapping[str, Training]) -> dict[str, str]:
     """By method, what it trains with instead of FedAvg's (or the first's) settings."""
     usual = given.get("fedavg", next(iter(given.values()))).model_dump()
     notes = {}
@@ -244,17 +275,35 @@ def figures(run: Run, target: float | None) -> dict[str, Any]:
     for metric in metric_columns():
         values[metric.name] = value_at(run.summary, f"personal.{metric.key}.last")
     values["worst_decile"] = worst_share(run.clients)
-    values |= dict.fromkeys(("rounds_to_target", "bytes_to_target", "seconds_to_target"))
-    for record in run.metrics if target is not None else ():
-        if record["personal"] and record["personal"]["accuracy_mean"] >= target:
-            seconds = [t["seconds"] for t in run.timing if t["round"] <= record["round"]]
-            values["rounds_to_target"] = record["round"]
-            values["bytes_to_target"] = sum(record["bytes_total"].values())
-            values["seconds_to_target"] = sum(seconds)
-            break
-    values["domains"] = {d: v["last"] for d, v in run.summary.get("domains", {}).items()}
+    values |= _cost_of_target(run, target)
+    values["domains"] = {}
+    for domain, accuracy in run.summary.get("domains", {}).items():
+        values["domains"][domain] = accuracy["last"]
+    values["classes"] = {}
+    for metric in class_metrics():
+        per_class: Any = value_at(run.summary, f"personal.{metric.name}_classes.last")
+        if per_class is not None:
+            values["classes"][metric.name] = per_class
     values["remarks"] = run.summary.get("remarks", [])
     return values
+
+
+def _cost_of_target(run: Run, target: float | None) -> dict[str, Any]:
+    """What the run has spent when it first reaches the target; None everywhere if it never does."""
+    for record in run.metrics:
+        if target is None or not record["personal"]:
+            continue
+        if record["personal"]["accuracy_mean"] >= target:
+            seconds = 0
+            for line in run.timing:
+                if line["round"] <= record["round"]:
+                    seconds += line["seconds"]
+            return {
+                "rounds_to_target": record["round"],
+                "bytes_to_target": sum(record["bytes_total"].values()),
+                "seconds_to_target": seconds,
+            }
+    return dict.fromkeys(("rounds_to_target", "bytes_to_target", "seconds_to_target"))
 
 
 def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -262,12 +311,35 @@ def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in (*COLUMNS, *EXTRA, *(metric.name for metric in metric_columns())):
         row[name], row[f"{name}_std"] = mean_and_std([run[name] for run in runs])
+    domains: dict[str, None] = {}
+    remarks: dict[str, None] = {}
+    for run in runs:
+        domains |= dict.fromkeys(run["domains"])
+        remarks |= dict.fromkeys(run["remarks"])
     row["domains"] = {}
     row["domains_std"] = {}
-    for domain in dict.fromkeys(name for run in runs for name in run["domains"]):
+    for domain in domains:
         value, std = mean_and_std([run["domains"].get(domain) for run in runs])
         row["domains"][domain] = value
         row["domains_std"][domain] = std
-    row["target_reached"] = sum(run["rounds_to_target"] is not None for run in runs)
-    row["remarks"] = list(dict.fromkeys(text for run in runs for text in run["remarks"]))
+    row["classes"], row["classes_std"] = _averaged_classes(runs)
+    reached = [run for run in runs if run["rounds_to_target"] is not None]
+    row["target_reached"] = len(reached)
+    row["remarks"] = list(remarks)
     return row
+
+
+PerClass = dict[str, list[float | None]]  # by metric, a value for each class
+
+
+def _averaged_classes(runs: Sequence[Mapping[str, Any]]) -> tuple[PerClass, PerClass]:
+    """Mean and std over seeds of the metrics that have a value for each class."""
+    means: PerClass = {}
+    stds: PerClass = {}
+    for metric in class_metrics():
+        by_seed = [run["classes"][metric.name] for run in runs if metric.name in run["classes"]]
+        for values in zip(*by_seed, strict=True):  # of one class
+            mean, std = mean_and_std(values)
+            means.setdefault(metric.name, []).append(mean)
+            stds.setdefault(metric.name, []).append(std)
+    return means, stds

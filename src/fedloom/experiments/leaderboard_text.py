@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..metrics.registry import DEFAULT
-from .leaderboard import metric_columns
+from ..metrics.registry import DEFAULT, Metric
+from .leaderboard import class_metrics, metric_columns
+
+MOST_CLASSES = 20  # with more classes than this, a table of classes would be too wide to read
+Columns = Sequence[tuple[str, str, float, int]]
 
 # heading, column, factor, decimals
 ACCURACY = [
@@ -44,35 +47,36 @@ def cell(
 ) -> str:
     """A figure as text, on request with its spread over seeds if there is one."""
     value = row[column]
-    std = row[f"{column}_std"] if spread else None
-    text = "-" if value is None else f"{value * factor:.{decimals}f}"
-    if column.endswith("_to_target") and 0 < row["target_reached"] < len(row["seeds"]):
-        return f"{text} ({row['target_reached']} of {len(row['seeds'])} seeds)"
-    return f"{text} ±{gap}{std * factor:.{decimals}f}" if std is not None else text
+    text = "-"
+    if value is not None:
+        text = f"{value * factor:.{decimals}f}"
+    reached, seeds = row["target_reached"], len(row["seeds"])
+    if column.endswith("_to_target") and 0 < reached < seeds:
+        return f"{text} ({reached} of {seeds} seeds)"
+    std = row[f"{column}_std"]
+    if not spread or std is None:
+        return text
+    return f"{text} ±{gap}{std * factor:.{decimals}f}"
 
 
 def markdown(board: Mapping[str, Any]) -> str:
-    """The leaderboard as Markdown: metrics, domains, cost, tests, remarks, failures."""
+    """The leaderboard as Markdown: metrics, classes, domains, cost, tests, remarks, failures."""
     facts = board["settings"]
-    rows = board["rows"]
-    many = len(facts["seeds"]) > 1
-    seeds = ", ".join(map(str, facts["seeds"]))
-    lines = [
-        f"# {board['title']}",
-        "",
-        f"{facts['clients']} clients, {facts['rounds']} rounds, model {facts['model']}, "
-        f"seed{'s' * many} {seeds}; fedloom {facts['fedloom']}, torch {facts['torch']}.",
-    ]
+    lines = [f"# {board['title']}", "", _facts(facts)]
     sections = [_accuracy_section(board), _metrics_section(board)]
+    tests = "Tests"
     if facts["metric"] != DEFAULT:
         sections.reverse()  # the headline comes first
-    for section in (*sections, _domain_section(rows), _cost_section(board)):
+        tests = "Tests of accuracy"
+    sections += [_class_section(board, metric) for metric in class_metrics()]
+    sections += [_domain_section(board["rows"]), _cost_section(board)]
+    for section in sections:
         if section:
             lines += ["", *section]
     lists = {
-        "Tests": sentences(board),
+        tests: sentences(board),
         "Remarks": remarks(board),
-        "Notes": [f"{row['method']}: {row['note']}" for row in rows if row["note"]],
+        "Notes": _notes(board),
         "Failed runs": failures(board),
     }
     for title, texts in lists.items():
@@ -81,12 +85,31 @@ def markdown(board: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _facts(facts: Mapping[str, Any]) -> str:
+    seeds = f"seed {facts['seeds'][0]}"
+    if len(facts["seeds"]) > 1:
+        seeds = f"seeds {', '.join(map(str, facts['seeds']))}"
+    return (
+        f"{facts['clients']} clients, {facts['rounds']} rounds, model {facts['model']}, {seeds}; "
+        f"fedloom {facts['fedloom']}, torch {facts['torch']}."
+    )
+
+
+def _notes(board: Mapping[str, Any]) -> list[str]:
+    """What is special about a method's runs."""
+    texts = []
+    for row in board["rows"]:
+        if row["note"]:
+            texts.append(f"{row['method']}: {row['note']}")
+    return texts
+
+
 def _accuracy_section(board: Mapping[str, Any]) -> list[str]:
     table = _table(board["rows"], ACCURACY)
     for reference in board["references"]:
         value = f"{100 * reference['value']:.1f}"
         blanks = ["-"] * (len(ACCURACY) - 1)
-        table.append(f"| {' | '.join([reference['label'].lower(), value, *blanks])} |")
+        table.append(table_line([reference["label"].lower(), value, *blanks]))
     text = (
         "`personal`: mean accuracy of the clients' own models; `common`: of the one model for all. "
         "`last` is the last round, `by validation` the round chosen on validation data, `best` the "
@@ -111,28 +134,62 @@ def _metrics_section(board: Mapping[str, Any]) -> list[str]:
         return []
     chosen.sort(key=lambda metric: metric.name != board["settings"]["metric"])
     columns = []
+    text = "Means over clients of their own models in the last round."
     for metric in chosen:
-        unit = " (%)" if metric.unit == "percent" else ""
-        columns.append((f"{metric.label}{unit}", metric.name, metric.factor, metric.decimals))
-    texts = [f"{metric.label}: {uncapped(metric.explanation)}" for metric in chosen]
-    text = "Means over clients of their own models in the last round. " + " ".join(texts)
+        columns.append((_heading(metric), metric.name, metric.factor, metric.decimals))
+        text += f" {metric.label}: {uncapped(metric.explanation)}"
     return ["## Other metrics", "", *_table(board["rows"], columns), "", text]
 
 
+def _heading(metric: Metric) -> str:
+    if metric.unit == "percent":
+        return f"{metric.label} (%)"
+    return metric.label
+
+
+def _class_section(board: Mapping[str, Any], metric: Metric) -> list[str]:
+    """A metric that has a value for each class, unless there are too many classes to read."""
+    classes = board["settings"]["classes"]
+    rows = []
+    for row in board["rows"]:
+        means = row["classes"].get(metric.name)
+        if means:
+            stds = row["classes_std"][metric.name]
+            rows.append(_widened(row, range(len(means)), means, stds))
+    if not rows or len(classes) > MOST_CLASSES:
+        return []
+    columns = []
+    for number, name in enumerate(classes):
+        columns.append((str(name), f"column {number}", metric.factor, metric.decimals))
+    text = f"{metric.explanation} Clients use their own models, in the last round."
+    return [f"## {_heading(metric)}", "", *_table(rows, columns), "", text]
+
+
+def _widened(
+    row: Mapping[str, Any], names: Iterable[Any], means: Sequence[Any], stds: Sequence[Any]
+) -> dict[str, Any]:
+    """The row with a column for each name, which `_table` then finds as `column NAME`."""
+    wide = dict(row)
+    for name, mean, std in zip(names, means, stds, strict=True):
+        wide[f"column {name}"] = mean
+        wide[f"column {name}_std"] = std
+    return wide
+
+
 def _domain_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = list(dict.fromkeys(name for row in rows for name in row["domains"]))
-    spread_out = []
+    names: dict[str, None] = {}
     for row in rows:
-        wide = dict(row)
-        for name in names:
-            wide[f"domain {name}"] = row["domains"].get(name)
-            wide[f"domain {name}_std"] = row["domains_std"].get(name)
-        spread_out.append(wide)
-    columns = [*((name, f"domain {name}", 100.0, 1) for name in names), *SPREAD]
+        names |= dict.fromkeys(row["domains"])
+    widened = []
+    for row in rows:
+        means = [row["domains"].get(name) for name in names]
+        stds = [row["domains_std"].get(name) for name in names]
+        widened.append(_widened(row, names, means, stds))
+    columns = [(name, f"column {name}", 100.0, 1) for name in names]
     return [
         "## Domains (%) and spreads (points)",
         "",
-        *_table(spread_out, columns),
+        *_table(widened, [*columns, *SPREAD]),
         "",
         "Domain std has ddof 1; σ type (over domains) and σ client (over clients) have "
         "ddof 0. All of the last round.",
@@ -150,7 +207,11 @@ def _cost_section(board: Mapping[str, Any]) -> list[str]:
 
 def remarks(board: Mapping[str, Any]) -> list[str]:
     """What the metrics point out, as sentences: a model that predicts one class, say."""
-    return [f"{row['method']} {text}." for row in board["rows"] for text in row["remarks"]]
+    texts = []
+    for row in board["rows"]:
+        for remark in row["remarks"]:
+            texts.append(f"{row['method']} {remark}.")
+    return texts
 
 
 def failures(board: Mapping[str, Any]) -> list[str]:
@@ -189,13 +250,17 @@ def _on_target(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[tuple[str, str, float, int]],
-    spreads: bool = True,
-) -> list[str]:
-    lines = [["method", *(name for name, *_ in columns)], ["---"] + ["---:"] * len(columns)]
+def _table(rows: Sequence[Mapping[str, Any]], columns: Columns, spreads: bool = True) -> list[str]:
+    headings = [heading for heading, *_ in columns]
+    lines = [table_line(["method", *headings]), table_line(["---"] + ["---:"] * len(columns))]
     for row in rows:
-        figures = [cell(row, name, factor, digits, spreads) for _, name, factor, digits in columns]
-        lines.append([row["method"], *figures])
-    return [f"| {' | '.join(line)} |" for line in lines]
+        figures = []
+        for _, name, factor, digits in columns:
+            figures.append(cell(row, name, factor, digits, spreads))
+        lines.append(table_line([row["method"], *figures]))
+    return lines
+
+
+def table_line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
