@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import FedloomError
-from .options import AsJson, benchmark, console, print_json
+from .options import AsJson, benchmark, console, print_json, separated
 
 ALL_JOBS = "a,b,c,d"  # of `bench speed --peers`
 
@@ -56,7 +56,7 @@ def speed(
     if quick and not as_json:
         console.print("--quick: the goals are for the full work and mean nothing here.")
     if peers:
-        names = [name for name in only.split(";") if name]
+        names = separated(only, ";")
         benchmark("peers.cli").race(jobs.split(","), names, pfllib, quick, out, as_json)
         return
     figures = benchmark("speed").measure(quick=quick, say=_speaker(as_json))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +16,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..core.errors import FedloomError
-from .options import AsJson, BadFile, Clients, Partition, Root, Set, console
-from .options import given as _given
+from .groups import Reading, grouped
+from .options import AsJson, Clients, Partition, Root, console, given, print_json
 
 if TYPE_CHECKING:
     from ..data.federation import Dataset, Federation
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The data sets at hand.", invoke_without_command=True)
 Name = Annotated[str, typer.Argument(help="A known name (see `fedloom data`) or a path.")]
 Seed = Annotated[int, typer.Option(help="Seed of the partition.")]
+MOST_NAMED = 10  # classes that a note names
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """How a data set is dealt to clients."""
+
+    partition: Partition = None
+    clients: Clients = None
+    seed: Seed = 0
 
 
 @app.callback()
@@ -38,17 +49,20 @@ def list_(data_root: Root = None, as_json: AsJson = False) -> None:
     """The data sets known by name, whether their files are there, and the partitions."""
     from ..data import partitions
     from ..data.catalogue import ABOUT, locate
-    from ..data.readers.base import formats
+    from ..data.readers.base import listed_formats
 
-    there = {name: name == "digits4" or locate(name, data_root) is not None for name in ABOUT}
-    dealt = {name: partitions.options(name) for name in partitions.PARTITIONS.names()}
+    there = {}
+    for name in ABOUT:
+        there[name] = name == "digits4" or locate(name, data_root) is not None
     if as_json:
-        sets = {name: {"about": about, "there": there[name]} for name, about in ABOUT.items()}
-        print(json.dumps({"data": sets, "partitions": dealt}, indent=1, default=str))
+        _print_lists_as_json(there)
         return
     table = Table("data set", "there", "what it is", box=box.SIMPLE_HEAD)
     for name, about in ABOUT.items():
-        table.add_row(name, "yes" if there[name] else "-", about)
+        mark = "-"
+        if there[name]:
+            mark = "yes"
+        table.add_row(name, mark, about)
     console.print(table)
     table = Table("partition", "option", "what it does", box=box.SIMPLE_HEAD)
     for name, partition in partitions.PARTITIONS.items():
@@ -58,29 +72,54 @@ def list_(data_root: Root = None, as_json: AsJson = False) -> None:
     console.print(table)
     console.print(
         "fedloom looks for these data sets below FEDLOOM_DATA or --data-root. It also takes the "
-        f"path of: {'; '.join(format[0].lower() + format[1:] for format in formats())}.",
+        f"path of: {listed_formats()}.",
         highlight=False,
     )
 
 
+def _print_lists_as_json(there: Mapping[str, bool]) -> None:
+    from ..data import partitions
+    from ..data.catalogue import ABOUT
+
+    sets = {}
+    for name, about in ABOUT.items():
+        sets[name] = {"about": about, "there": there[name]}
+    options = {name: partitions.options(name) for name in partitions.PARTITIONS.names()}
+    print(json.dumps({"data": sets, "partitions": options}, indent=1, default=str))
+
+
 @app.command()
-def show(
-    name: Name,
-    partition: Partition = None,
-    clients: Clients = None,
-    seed: Seed = 0,
-    set_: Set = None,
-    data_root: Root = None,
-    on_bad_file: BadFile = None,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def show(*, name: Name, dealing: Dealing, reading: Reading, as_json: AsJson = False) -> None:
     """Read a data set and say what is in it; with `--partition`, who would get what."""
-    if clients is not None and partition is None:
-        raise FedloomError("--clients is for a partition: say --partition NAME too.")
-    # Without a partition one client has everything, which any data set allows.
-    made = _deal(name, partition, clients if partition else 1, seed, set_, data_root, on_bad_file)
-    data = made.data
-    facts: dict[str, Any] = {
+    partition, clients = dealing.partition, dealing.clients
+    if partition is None:
+        if clients is not None:
+            raise FedloomError("--clients is for a partition: say --partition NAME too.")
+        clients = 1  # who has everything, which any data set allows
+    federation = _deal(name, partition or "iid", clients, dealing.seed, reading)
+    facts = _facts(federation.data)
+    if partition is not None:
+        facts["partition"] = federation.description
+        facts["clients"] = federation.describe()["clients"]
+    if as_json:
+        print_json(facts)
+        return
+    table = Table.grid(padding=(0, 2))
+    for key, value in facts.items():
+        if key != "clients":
+            table.add_row(key, escape(_as_text(value)))
+    console.print(table, highlight=False)
+    if partition is not None:
+        console.print(_clients_table(facts["clients"]))
+
+
+def _facts(data: Dataset) -> dict[str, Any]:
+    """What is in a data set."""
+    samples_of_domains = {}
+    for d, domain in enumerate(data.domains):
+        samples_of_domains[domain] = int((data.domain == d).sum())
+    return {
         "name": data.name,
         "kind": data.kind,
         "samples": len(data.y),
@@ -88,127 +127,113 @@ def show(
         "test": int(data.test.sum()),
         "shape": list(data.x.shape[1:]),
         "classes": list(data.classes),
-        "domains": {d: int((data.domain == i).sum()) for i, d in enumerate(data.domains)},
+        "domains": samples_of_domains,
     }
-    if partition:
-        facts |= {"partition": made.description, "clients": made.describe()["clients"]}
-    if as_json:
-        print(json.dumps(facts, indent=1))
-        return
-    table = Table.grid(padding=(0, 2))
-    for key, value in facts.items():
-        if key != "clients":
-            table.add_row(key, escape(_said(value)))
-    console.print(table, highlight=False)
-    if partition:
-        table = Table(
-            "client",
-            "domain",
-            "train",
-            "validation",
-            "test",
-            "training samples per class",
-            box=box.SIMPLE_HEAD,
-        )
-        for k, c in enumerate(facts["clients"]):
-            sizes = [str(c[part]) for part in ("train", "validation", "test")]
-            table.add_row(
-                str(k), escape(c["domain"] or "several"), *sizes, " ".join(map(str, c["counts"]))
-            )
-        console.print(table)
+
+
+def _clients_table(clients: list[dict[str, Any]]) -> Table:
+    """Who has what."""
+    headings = ("client", "domain", "train", "validation", "test", "training samples per class")
+    table = Table(*headings, box=box.SIMPLE_HEAD)
+    for k, client in enumerate(clients):
+        sizes = [str(client[part]) for part in ("train", "validation", "test")]
+        domain = escape(client["domain"] or "several")
+        table.add_row(str(k), domain, *sizes, " ".join(map(str, client["counts"])))
+    return table
 
 
 @app.command()
-def check(
-    path: Name, set_: Set = None, data_root: Root = None, on_bad_file: BadFile = None
-) -> None:
+@grouped
+def check(*, path: Name, reading: Reading) -> None:
     """Read a data set completely and say whether it can be used; what is wrong is named."""
     from ..data.catalogue import load
-    from ..engine.config import build, parse_set
+    from ..engine.config import build
 
-    changes = parse_set(set_ or []) | _given(data_root=data_root, on_bad_file=on_bad_file)
-    config = build({"data": path, "partition": "iid"}, changes)
-    with _reading() as progress:
-        found = load(path, config.source, root=data_root, progress=progress)
-    tested = int(found.test.sum())
-    counted = ", ".join(
-        f"{n} {what}{'es' if what == 'class' else 's'}" if n != 1 else f"1 {what}"
-        for n, what in ((len(found.classes), "class"), (len(found.domains), "domain"))
+    config = build({"data": path, "partition": "iid"}, reading.changes())
+    with _progress_bar() as progress:
+        data = load(path, config.source, root=reading.data_root, progress=progress)
+    tested = int(data.test.sum())
+    classes = _counted(len(data.classes), "class", "classes")
+    domains = _counted(len(data.domains), "domain", "domains")
+    _print_plain(
+        f"{path} is fine: {len(data.y) - tested} training and {tested} test samples "
+        f"({data.kind}), {classes}, {domains}."
     )
-    console.print(
-        f"{path} is fine: {len(found.y) - tested} training and {tested} test samples "
-        f"({found.kind}), {counted}.",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    for doubt in _doubts(found):
-        console.print(f"note: {doubt}", highlight=False, markup=False, soft_wrap=True)
+    for doubt in _doubts(data):
+        _print_plain(f"note: {doubt}")
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    if number == 1:
+        return f"1 {one}"
+    return f"{number} {many}"
 
 
 @app.command()
+@grouped
 def picture(
+    *,
     name: Name,
     out: Annotated[Path, typer.Option(help="The picture to write, a .png.")],
-    partition: Partition = None,
-    clients: Clients = None,
-    seed: Seed = 0,
-    set_: Set = None,
-    data_root: Root = None,
-    on_bad_file: BadFile = None,
+    dealing: Dealing,
+    reading: Reading,
 ) -> None:
     """Draw samples of every domain, and a map and histograms of which client gets what."""
     from ..report.pictures import picture as draw
 
     if out.suffix.lower() != ".png":
         raise FedloomError(f"--out wants the name of a .png, got {str(out)!r}.")
-    made = draw(_deal(name, partition or "auto", clients, seed, set_, data_root, on_bad_file))
+    partition = dealing.partition or "auto"
+    drawn = draw(_deal(name, partition, dealing.clients, dealing.seed, reading))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(made)
+        out.write_bytes(drawn)
     except OSError as error:
         raise FedloomError(f"cannot write {out}: {error.strerror or error}.") from error
-    console.print(f"wrote {out}", highlight=False, markup=False, soft_wrap=True)
+    _print_plain(f"wrote {out}")
 
 
 def _deal(
-    name: str,
-    partition: str | None,
-    clients: int | None,
-    seed: int,
-    set_: list[str] | None,
-    data_root: str | None,
-    on_bad_file: str | None,
+    name: str, partition: str, clients: int | None, seed: int, reading: Reading
 ) -> Federation:
-    """The data set dealt out (at random if no partition is named), as a run would have it."""
-    from ..engine.config import build, parse_set
+    """The data set dealt to clients as a run would have it."""
+    from ..engine.config import build
     from ..engine.setup import deal
 
-    given = {"data": name, "seed": seed, **_given(partition=partition or "iid", clients=clients)}
-    config = build(
-        given, parse_set(set_ or []) | _given(data_root=data_root, on_bad_file=on_bad_file)
-    )
-    with _reading() as progress:
+    start = {"data": name, "seed": seed, "partition": partition, **given(clients=clients)}
+    config = build(start, reading.changes())
+    with _progress_bar() as progress:
         return deal(config, progress)
 
 
-def _said(value: object) -> str:
+def _print_plain(text: str) -> None:
+    """Print a line in which a path or a class may hold what rich takes for markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _as_text(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{k} {v}" for k, v in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return ", ".join(f"{key} {number}" for key, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 def _doubts(data: Dataset) -> Iterator[str]:
     """What can be read but will hardly serve."""
     if len(data.classes) < 2:
         yield "with a single class there is nothing to learn."
-    have = set(data.y.unique().tolist())
-    lost = [name for i, name in enumerate(data.classes) if i not in have]
+    present = set(data.y.unique().tolist())
+    lost = []
+    for c, name in enumerate(data.classes):
+        if c not in present:
+            lost.append(name)
     if data.y.ndim == 1 and lost:
-        shown = ", ".join(lost[:10])
-        if len(lost) > 10:
-            shown += f" and {len(lost) - 10} more"
-        yield f"no sample of {shown} is left."
+        named = ", ".join(lost[:MOST_NAMED])
+        if len(lost) > MOST_NAMED:
+            named += f" and {len(lost) - MOST_NAMED} more"
+        yield f"no sample of {named} is left."
     if not data.test.any():
         yield (
             "without test samples nothing can be measured; --set split=merged takes them from the "
@@ -219,7 +244,7 @@ def _doubts(data: Dataset) -> Iterator[str]:
 
 
 @contextmanager
-def _reading() -> Iterator[Callable[[int, int], None] | None]:
+def _progress_bar() -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar for decoding, on a terminal, from the first image on."""
     if not console.is_terminal:
         yield None

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Column, Table
 
 from ..core.errors import FedloomError, unknown
-from .options import (
-    AsJson,
-    Clients,
-    Data,
-    EncoderOption,
-    Executor,
-    Log,
-    Metric,
-    Model,
-    NoReport,
-    Partition,
-    Precision,
-    Quiet,
-    Root,
-    Rounds,
-    Set,
-    Workers,
-    console,
-    execution,
-    given,
-    print_json,
-    print_line,
-    watching,
-)
+from .groups import Machine, Printing, World, grouped
+from .options import Log, Metric, NoReport, Set, console, print_json, print_line, watching
+
+if TYPE_CHECKING:
+    from ..engine.config import Config
 
 Methods = Annotated[list[str], typer.Argument(metavar="METHOD...", help="The methods to compare.")]
 Seeds = Annotated[str, typer.Option(help="Comma-separated seeds.")]
@@ -85,27 +66,20 @@ LEGEND = (
 )
 
 
+@grouped
 def compare(
+    *,
     methods: Methods,
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    encoder: EncoderOption = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
+    world: World,
     metric: Metric = None,
     seeds: Seeds = "0",
     target: Target = None,
     set_: Set = None,
     out: ComparisonFolder = Path("runs/compare"),
-    precision: Precision = None,
-    executor: Executor = None,
-    workers: Workers = None,
-    data_root: Root = None,
+    machine: Machine,
     log: Log = None,
     no_report: NoReport = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    printing: Printing,
 ) -> None:
     """Run several methods on the same federation and put them side by side.
 
@@ -125,30 +99,40 @@ def compare(
 
     if target is not None and not 1 <= target <= 100:
         raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
-    start = given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
-    changes = _changes(set_, executor, workers)
-    changes |= given(rounds=rounds, metric=metric, precision=precision, data_root=data_root)
     names = with_references(methods)
-    configs = plan(names, _parse_seeds(seeds), start, changes)
-    title = f"{', '.join(names)} on {configs[0].data}, {configs[0].partition}"
-    share = None if target is None else target / 100
-    with watching(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
+    changes = _changes(set_, machine, world, metric)
+    configs = plan(names, _parse_seeds(seeds), world.start(), changes)
+    title = f"{', '.join(names)} {_setting(configs)}"
+    share = None
+    if target is not None:
+        share = target / 100
+    with watching(_total_rounds(configs), printing.silent) as watch:
         board = carry_out(configs, out, watch, title, share, _loggers(log), report=not no_report)
-    if as_json:
+    if printing.as_json:
         print_json(board)
-    elif not quiet:
+    elif not printing.quiet:
         _print_leaderboard(board, out)
     if any(run["status"] == "failed" for run in board["runs"]):
         raise typer.Exit(1)
 
 
-def _changes(set_: list[str] | None, executor: str | None, workers: int | None) -> dict[str, Any]:
+def _changes(
+    set_: list[str] | None, machine: Machine, world: World, metric: str | None
+) -> dict[str, Any]:
     """The settings of many runs, which take the pool unless the user names another executor."""
     from ..engine.config import parse_set
 
-    changes = parse_set(set_ or [])
-    options = execution(executor or changes.get("executor"), workers)
-    return {**changes, "executor": "pool", **options}
+    settings = {"executor": "pool", **parse_set(set_ or [])}
+    return machine.changes(settings, rounds=world.rounds, metric=metric)
+
+
+def _setting(configs: Sequence[Config]) -> str:
+    """What all runs have in common, as the end of a title."""
+    return f"on {configs[0].data}, {configs[0].partition}"
+
+
+def _total_rounds(configs: Sequence[Config]) -> int:
+    return sum(config.schedule.rounds for config in configs)
 
 
 def _parse_seeds(text: str) -> list[int]:
@@ -211,12 +195,14 @@ def _columns(board: Mapping[str, Any]) -> list[Shown]:
         return SHOWN
     heading = metric.name.replace("_", "\n")
     first: Shown = (heading, metric.name, metric.factor, metric.decimals, True)
-    return [first, *(column for column in SHOWN if column is not BY_VALIDATION)]
+    others = [column for column in SHOWN if column is not BY_VALIDATION]
+    return [first, *others]
 
 
 def _place_of_accuracy(columns: Sequence[Shown]) -> int:
     """Where the accuracy of personal models stands, with which a reference is compared."""
-    return [name for _, name, *_ in columns].index("personal")
+    names = [name for _, name, *_ in columns]
+    return names.index("personal")
 
 
 def _legend(board: Mapping[str, Any]) -> str:
@@ -229,8 +215,9 @@ def _legend(board: Mapping[str, Any]) -> str:
     if metric.name != DEFAULT:
         legend = legend.replace(LEGEND_BY_VALIDATION, "")
         name = metric.name.replace("_", " ")
-        unit = "" if metric.unit == "percent" else " Not in percent."
-        legend += f" {name}: {uncapped(metric.explanation)}{unit}"
+        legend += f" {name}: {uncapped(metric.explanation)}"
+        if metric.unit != "percent":
+            legend += " Not in percent."
     for reference in board["references"]:
         legend += f" {reference['name']}: {uncapped(reference['explanation'])}"
     if len(board["settings"]["seeds"]) > 1:
@@ -242,31 +229,26 @@ def print_paragraph(lines: Sequence[str], name: str = "") -> None:
     """Print an empty line and some lines, each after a name in red; nothing if there are none."""
     if lines:
         console.print()
-    front = f"[bold red]{name}[/] " if name else ""
+    front = ""
+    if name:
+        front = f"[bold red]{name}[/] "
     for line in lines:
         console.print(f"{front}{line}", highlight=False)
 
 
+@grouped
 def sweep(
+    *,
     method: SweptMethod,
     grid: Grids,
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    encoder: EncoderOption = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
+    world: World,
     metric: Metric = None,
     seeds: Seeds = "0",
     set_: Set = None,
     out: SweepFolder = Path("runs/sweep"),
-    precision: Precision = None,
-    executor: Executor = None,
-    workers: Workers = None,
-    data_root: Root = None,
+    machine: Machine,
     log: Log = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    printing: Printing,
 ) -> None:
     """Try every combination of some settings of a method; choose one on validation data only.
 
@@ -283,16 +265,14 @@ def sweep(
     from ..experiments.sweep import sweep as carry_out
 
     values = parse_grid(grid)
-    start = given(data=data, partition=partition, model=model, encoder=encoder, clients=clients)
-    changes = _changes(set_, executor, workers)
-    changes |= given(rounds=rounds, metric=metric, precision=precision, data_root=data_root)
-    configs = plan(method, values, _parse_seeds(seeds), start, changes)
-    title = f"{', '.join(values)} of {method} on {configs[0].data}, {configs[0].partition}"
-    with watching(sum(c.schedule.rounds for c in configs), quiet or as_json) as watch:
+    changes = _changes(set_, machine, world, metric)
+    configs = plan(method, values, _parse_seeds(seeds), world.start(), changes)
+    title = f"{', '.join(values)} of {method} {_setting(configs)}"
+    with watching(_total_rounds(configs), printing.silent) as watch:
         board = carry_out(values, configs, out, watch, title, _loggers(log))
-    if as_json:
+    if printing.as_json:
         print_json(board)
-    elif not quiet:
+    elif not printing.quiet:
         _print_sweep(board, out)
     if any(row["failed"] for row in board["rows"]):
         raise typer.Exit(1)

@@ -2,80 +2,114 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..core.errors import unknown
-from .options import benchmark
+from ..core.errors import FedloomError, unknown
+from .groups import grouped
+from .options import AsJson, benchmark, console, given, print_json, print_line, separated
 
-console = Console()
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ..core.registry import Registry
+    from ..encoders.cache import Entry
+
 cache_app = typer.Typer(help="Features kept on disk.", no_args_is_help=True)
 pretrain_app = typer.Typer(help="Train an encoder of one's own.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Root = Annotated[
     str | None,
     typer.Option("--data-root", help="Where known data sets lie. Default: FEDLOOM_DATA."),
 ]
+EncodeSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="How the data are read, and `views=4`, `augment=[...]`.",
+        metavar="KEY=VALUE",
+    ),
+]
+PretrainSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="size, patch, width, layers, heads, epochs, batch, lr, seed ...",
+        metavar="KEY=VALUE",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The last options of a command about encoders."""
+
+    data_root: Root = None
+    as_json: AsJson = False
 
 
 def encoders(as_json: AsJson = False) -> None:
     """The frozen encoders known by name: of images, of texts, and of both in one space."""
-    from ..core.errors import FedloomError
     from ..encoders import DUAL, IMAGE, TEXT
 
-    rows: list[dict[str, Any]] = []
-    for kind, registry in (("image", IMAGE), ("text", TEXT), ("dual", DUAL)):
-        for name in (
-            n for n in registry.names() if n != "checks"
-        ):  # that one is for `fedloom check` alone
-            note = ""
-            if not name.endswith(":"):
-                try:
-                    registry.find(name)()
-                except FedloomError as error:
-                    note = str(error)
-            shown = f"{name}{'DIM' if name == 'hash:' else 'PATH'}" if name.endswith(":") else name
-            rows.append(
-                {
-                    "kind": kind,
-                    "name": shown,
-                    "about": (registry.find(name).__doc__ or "").split("\n")[0].rstrip("."),
-                    "missing": note or None,
-                }
-            )
+    rows = [*_rows("image", IMAGE), *_rows("text", TEXT), *_rows("dual", DUAL)]
     if as_json:
-        print(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     table = Table("encodes", "name", "what it is", box=box.SIMPLE_HEAD)
     for row in rows:
-        note = f" ({row['missing']})" if row["missing"] else ""
-        table.add_row(
-            {"dual": "both"}.get(row["kind"], row["kind"]), row["name"], escape(row["about"] + note)
-        )
+        kind = row["kind"]
+        if kind == "dual":
+            kind = "both"
+        about = row["about"]
+        if row["missing"]:
+            about += f" ({row['missing']})"
+        table.add_row(kind, row["name"], escape(about))
     console.print(table)
 
 
+def _rows(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
+    """What is known about the encoders of a kind, and what each lacks on this machine."""
+    rows = []
+    for name, make in registry.items():
+        if name == "checks":  # for `fedloom check` alone
+            continue
+        shown = name
+        missing = None
+        if name.endswith(":"):
+            shown += {"hash:": "DIM"}.get(name, "PATH")
+        else:
+            missing = _what_is_missing(make)
+        about = (make.__doc__ or "").split("\n")[0].rstrip(".")
+        rows.append({"kind": kind, "name": shown, "about": about, "missing": missing})
+    return rows
+
+
+def _what_is_missing(make: Callable[[], object]) -> str | None:
+    """Why an encoder cannot be used here, or None if it can."""
+    try:
+        make()
+    except FedloomError as error:
+        return str(error)
+    return None
+
+
+@grouped
 def encode(
+    *,
     data: Annotated[str, typer.Option(help="Data set by name (see `fedloom data`) or path.")],
     encoder: Annotated[str, typer.Option(help="Image encoders, commas between them.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="How the data are read, and `views=4`, `augment=[...]`.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
-    data_root: Root = None,
-    as_json: AsJson = False,
+    set_: EncodeSettings = None,
+    ending: Ending,
 ) -> None:
     """Compute the features of a data set, so that runs with this encoder find them ready.
 
@@ -88,78 +122,71 @@ def encode(
     from ..encoders import images
     from ..engine.config import build, parse_set
 
-    changes = parse_set(set_ or []) | ({"data_root": data_root} if data_root else {})
+    changes = parse_set(set_ or []) | given(data_root=ending.data_root)
     config = build({"data": data, "encoder": encoder, "partition": "iid"}, changes)
-    found = load(data, config.source, root=data_root, seed=config.seed)
-    made = images(encoder)
+    dataset = load(data, config.source, root=ending.data_root, seed=config.seed)
+    chosen = images(encoder)
     start = time.perf_counter()
-    tenths = 0
-    with _bar() as bar:
-        task = bar.add_task("encoding", total=None)
-
-        def progress(done: int, total: int) -> None:
-            nonlocal tenths
-            bar.update(task, completed=done, total=total)
-            if (
-                not (console.is_terminal or as_json) and tenths < done * 10 // total < 10
-            ):  # a log has no bar
-                tenths = done * 10 // total
-                console.print(f"encoding {done}/{total}", highlight=False)
-
+    with _encoding(in_log=not ending.as_json) as progress:
         encoded = compute(
-            found, made, views=config.views, augment=config.training.augment, progress=progress
+            dataset, chosen, views=config.views, augment=config.training.augment, progress=progress
         )
     facts = {
-        "data": found.name,
-        "encoders": {e.name: e.hash for e in made},
+        "data": dataset.name,
+        "encoders": {each.name: each.hash for each in chosen},
         "samples": len(encoded.x),
         "dim": int(encoded.x.shape[1]),
         "seconds": round(time.perf_counter() - start, 3),
     }
-    if as_json:
-        print(json.dumps(facts, indent=1))
-    else:
-        names = ", ".join(e.name for e in made)
-        console.print(
-            f"{found.name}: {facts['samples']} x {facts['dim']} features of {names}, ready after "
-            f"{facts['seconds']} s.",
-            highlight=False,
-        )
+    if ending.as_json:
+        print_json(facts)
+        return
+    names = ", ".join(each.name for each in chosen)
+    print_line(
+        f"{dataset.name}: {facts['samples']} x {facts['dim']} features of {names}, ready after "
+        f"{facts['seconds']} s."
+    )
+
+
+@contextmanager
+def _encoding(in_log: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function that shows how far encoding has got: a bar, or in a log a line at every tenth."""
+    tenths = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal tenths
+        update(done, total)
+        now = done * 10 // total
+        if in_log and not console.is_terminal and tenths < now < 10:
+            tenths = now
+            print_line(f"encoding {done}/{total}")
+
+    with _bar() as bar:
+        update = _task(bar, "encoding")
+        yield show
 
 
 @cache_app.command("list")
 def cache_list(as_json: AsJson = False) -> None:
     """What features are kept, and how much room they take."""
-    from dataclasses import asdict
-
     from ..encoders import Cache
 
     cache = Cache()
     entries = cache.entries()
     if as_json:
-        print(json.dumps([asdict(e) for e in entries], indent=1))
+        print_json([asdict(entry) for entry in entries])
         return
-    table = Table(
-        Column("encoder", overflow="fold"),
-        "data",
-        "view",
-        "samples",
-        "width",
-        "MB",
-        "made",
-        box=box.SIMPLE_HEAD,
-    )
-    for e in entries:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(e.made))
-        table.add_row(
-            e.encoder, e.data, e.view or "-", str(e.rows), str(e.dim), f"{e.bytes / 1e6:.1f}", made
-        )
+    name = Column("encoder", overflow="fold")
+    headings = ("data", "view", "samples", "width", "MB", "made")
+    table = Table(name, *headings, box=box.SIMPLE_HEAD)
+    for entry in entries:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
+        size = f"{entry.bytes / 1e6:.1f}"
+        shape = (str(entry.rows), str(entry.dim))
+        table.add_row(entry.encoder, entry.data, entry.view or "-", *shape, size, made)
     if entries:
         console.print(table)
-    total = sum(e.bytes for e in entries) / 1e6
-    console.print(
-        f"{len(entries)} entries, {total:.1f} MB in {cache.folder}", highlight=False, soft_wrap=True
-    )
+    print_line(f"{len(entries)} entries, {_megabytes(entries):.1f} MB in {cache.folder}")
 
 
 @cache_app.command("clear")
@@ -170,12 +197,16 @@ def cache_clear(
     from ..encoders import Cache
 
     cache = Cache()
-    if encoder and encoder not in (known := {e.encoder for e in cache.entries()}):
-        raise unknown("encoder in the cache", encoder, known)
-    gone = cache.clear(encoder)
-    console.print(
-        f"removed {len(gone)} entries, {sum(e.bytes for e in gone) / 1e6:.1f} MB.", highlight=False
-    )
+    if encoder:
+        cached = {entry.encoder for entry in cache.entries()}
+        if encoder not in cached:
+            raise unknown("encoder in the cache", encoder, cached)
+    removed = cache.clear(encoder)
+    print_line(f"removed {len(removed)} entries, {_megabytes(removed):.1f} MB.")
+
+
+def _megabytes(entries: Sequence[Entry]) -> float:
+    return sum(entry.bytes for entry in entries) / 1e6
 
 
 @pretrain_app.callback()
@@ -184,7 +215,9 @@ def _pretrain() -> None:
 
 
 @pretrain_app.command("vit")
+@grouped
 def pretrain_vit(
+    *,
     images: Annotated[
         str,
         typer.Option(
@@ -194,16 +227,8 @@ def pretrain_vit(
     ],
     out: Annotated[str, typer.Option(help="Folder for the network; use it as hf:FOLDER.")],
     teacher: Annotated[str, typer.Option(help="The encoder to learn from.")] = "efficientnet-lite0",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="size, patch, width, layers, heads, epochs, batch, lr, seed ...",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
-    data_root: Root = None,
-    as_json: AsJson = False,
+    set_: PretrainSettings = None,
+    ending: Ending,
 ) -> None:
     """Train a small ViT to give what a frozen encoder gives, and labels where there are any.
 
@@ -215,43 +240,44 @@ def pretrain_vit(
 
     A training that was interrupted goes on with the same command.
     """
-    from pathlib import Path
-
     from ..encoders import image
     from ..encoders.pretrain import pretrain, settings
     from ..engine.config import parse_set
 
-    student, start = settings(parse_set(set_ or [])), time.perf_counter()
+    student = settings(parse_set(set_ or []))
+    start = time.perf_counter()
     with _bar() as bar:
-        seen, done = bar.add_task("images", total=None), bar.add_task("steps", total=None)
         figures = pretrain(
             images,
             image(teacher),
             Path(out),
             student,
-            root=data_root,
-            reading=lambda now, total: bar.update(seen, completed=now, total=total),
-            training=lambda now, total: bar.update(done, completed=now, total=total),
+            root=ending.data_root,
+            reading=_task(bar, "images"),
+            training=_task(bar, "steps"),
         )
     figures["seconds"] = round(time.perf_counter() - start, 1)
-    if as_json:
-        print(json.dumps(figures, indent=1))
+    if ending.as_json:
+        print_json(figures)
         return
-    told = [
-        f"{name} {figures[name]:.3f}"
-        for name in ("cosine", "accuracy")
-        if figures[name] is not None
-    ]
-    ready = ", found ready" if figures["reused"] else ""
-    console.print(
-        f"{out}: {figures['steps']} steps{ready}; on held-out images "
-        f"{', '.join(told) or 'nothing, for there are none'}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    ready = ""
+    if figures["reused"]:
+        ready = ", found ready"
+    print_line(f"{out}: {figures['steps']} steps{ready}; on held-out images {_held_out(figures)}.")
 
 
+def _held_out(figures: dict[str, Any]) -> str:
+    """How good a network is on images that it was not trained on."""
+    parts = []
+    for name in ("cosine", "accuracy"):
+        if figures[name] is not None:
+            parts.append(f"{name} {figures[name]:.3f}")
+    return ", ".join(parts) or "nothing, for there are none"
+
+
+@grouped
 def bench_encoders(
+    *,
     what: Annotated[
         str,
         typer.Option(
@@ -266,28 +292,35 @@ def bench_encoders(
     limit: Annotated[
         int | None, typer.Option(help="Probe with so many images per class, domain and part.")
     ] = None,
-    data_root: Root = None,
-    as_json: AsJson = False,
+    ending: Ending,
 ) -> None:
     """Measure encoders: linear probes, zero-shot classification, and what the cache saves."""
+
+    def say(text: str) -> None:
+        if not ending.as_json:
+            print_line(text)
+
     with _bar() as bar:
-        task = bar.add_task("encoding", total=None)
         figures = benchmark("encoders").measure(
             what,
-            [d for d in data.split(",") if d],
-            [e for e in encoder.split(",") if e],
-            root=data_root,
-            say=(lambda text: None)
-            if as_json
-            else lambda text: console.print(text, highlight=False, soft_wrap=True),
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            separated(data),
+            separated(encoder),
+            root=ending.data_root,
+            say=say,
+            progress=_task(bar, "encoding"),
             limit=limit,
         )
-    if as_json:
-        print(json.dumps(figures, indent=1))
+    if ending.as_json:
+        print_json(figures)
 
 
-def _bar() -> Any:
+def _bar() -> Progress:
     from rich.progress import Progress
 
     return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
+def _task(bar: Progress, name: str) -> Callable[[int, int], None]:
+    """Add a task to the bar; returns the function that shows how far it has got."""
+    task = bar.add_task(name, total=None)
+    return lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import FedloomError, explain, unknown
-from .options import (
-    Clients,
-    Data,
-    EncoderOption,
-    Model,
-    Partition,
-    Rounds,
-    Seed,
-    Set,
-    given,
-    print_line,
-)
+from .groups import World, grouped
+from .options import Seed, Set, given, print_line
 from .run import configured
 
 if TYPE_CHECKING:
@@ -44,15 +34,12 @@ FederationSettings = Annotated[
 
 
 @app.command()
+@grouped
 def init(
+    *,
     folder: AppFolder,
     what: What = "fedavg",
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    encoder: EncoderOption = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
+    world: World,
     seed: Seed = None,
     set_: Set = None,
     federation: FederationSettings = None,
@@ -68,10 +55,8 @@ def init(
     from ..engine.config import parse_set
     from ..executors.flower.app import write_app
 
-    start = given(
-        data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed
-    )
-    config = configured(what, start, parse_set(set_ or []) | given(rounds=rounds))
+    changes = parse_set(set_ or []) | given(rounds=world.rounds)
+    config = configured(what, world.start(seed=seed), changes)
     print_line(f"wrote {write_app(folder, config, _settings(folder, federation or []))}")
 
 

@@ -131,7 +131,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 def given(**values: Any) -> dict[str, Any]:
     """The options that the user has set."""
-    return {k: v for k, v in values.items() if v is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def separated(text: str | None, separator: str = ",") -> list[str]:
+    """The names in a list such as `fedavg,fedprox`; none in an option that is not set."""
+    names = []
+    for name in (text or "").split(separator):
+        if name:
+            names.append(name)
+    return names
 
 
 def execution(executor: str | None, workers: int | None) -> dict[str, Any]:
@@ -162,7 +171,9 @@ def watching(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
         try:
             yield watch
         except KeyboardInterrupt:
-            command = f"`{again}`" if again else "the same command"
+            command = "the same command"
+            if again:
+                command = f"`{again}`"
             errors.print(
                 f"stopped; {command} continues from the last checkpoint.",
                 highlight=False,

@@ -12,20 +12,8 @@ from rich.table import Table
 
 from ..core.errors import unknown
 from .experiments import print_paragraph
-from .options import (
-    AsJson,
-    Executor,
-    Precision,
-    Quiet,
-    Root,
-    Workers,
-    console,
-    execution,
-    given,
-    print_json,
-    print_line,
-    watching,
-)
+from .groups import Machine, Printing, grouped
+from .options import console, given, print_json, print_line, separated, watching
 
 if TYPE_CHECKING:
     from ..experiments.recipe import Recipe, Scale
@@ -52,7 +40,9 @@ OtherEncoder = Annotated[
 Out = Annotated[Path | None, typer.Option(help="The folder. Default: runs/reproduce/TABLE-SCALE.")]
 
 
+@grouped
 def reproduce(
+    *,
     table: Name = None,
     list_: ListTables = False,
     scale: ScaleName = "mini",
@@ -60,12 +50,8 @@ def reproduce(
     settings: Settings = None,
     encoder: OtherEncoder = None,
     out: Out = None,
-    precision: Precision = None,
-    executor: Executor = None,
-    workers: Workers = None,
-    data_root: Root = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    machine: Machine,
+    printing: Printing,
 ) -> None:
     """Put a paper's table together from our own runs, beside the paper's figures.
 
@@ -85,27 +71,35 @@ def reproduce(
     from ..experiments.reproduce import reproduce as carry_out
 
     if list_ or table is None:
-        _print_overview(overview(data_root), as_json)
+        _print_overview(overview(machine.data_root), printing.as_json)
         return
     chosen_scale = _parse_scale(scale)
     plan = recipe(table)
-    methods = only.split(",") if only else []
-    parts = settings.split(",") if settings else []
+    methods = separated(only)
+    parts = separated(settings)
     plan.has(methods, parts)
-    if not (quiet or as_json):
-        print_line(_announcement(plan, chosen_scale, methods, parts, encoder, data_root))
+    if not printing.silent:
+        print_line(_announcement(plan, chosen_scale, methods, parts, encoder, machine.data_root))
     folder = out or Path("runs/reproduce") / f"{plan.name}-{scale}"
-    options = given(executor=plan.executor, data_root=data_root) | execution(executor, workers)
-    with watching(1, quiet or as_json) as watch:
+    options = given(executor=plan.executor, data_root=machine.data_root) | machine.execution()
+    with watching(1, printing.silent) as watch:
         board = carry_out(
-            table, chosen_scale, folder, watch, methods, options, encoder, parts, precision
+            table, chosen_scale, folder, watch, methods, options, encoder, parts, machine.precision
         )
-    if as_json:
+    if printing.as_json:
         print_json(board)
-    elif not quiet:
+    elif not printing.quiet:
         _print_board(board, folder)
-    if not any(row["ours"] for block in board["settings"] for row in block["rows"]):
-        raise typer.Exit(1)  # nothing was run: each row says why
+    if not _anything_run(board):
+        raise typer.Exit(1)
+
+
+def _anything_run(board: Mapping[str, Any]) -> bool:
+    """Whether the table has a figure of ours; where it has none, every row says why."""
+    figures = []
+    for block in board["settings"]:
+        figures += [row["ours"] for row in block["rows"]]
+    return any(figures)
 
 
 def _parse_scale(text: str) -> Scale:
@@ -155,8 +149,10 @@ def _print_overview(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         return
     table = Table("table", "what it is", "rows", "settings", "minutes", box=box.SIMPLE_HEAD)
     for row in rows:
-        counts = [f"{row[key]['here']} of {row[key]['all']}" for key in ("rows", "settings")]
-        table.add_row(row["table"], row["title"], *counts, f"{row['minutes']:g}")
+        rows_here = f"{row['rows']['here']} of {row['rows']['all']}"
+        settings_here = f"{row['settings']['here']} of {row['settings']['all']}"
+        minutes = f"{row['minutes']:g}"
+        table.add_row(row["table"], row["title"], rows_here, settings_here, minutes)
     console.print(table)
     console.print(
         "rows and settings: those whose methods and data are available (data lie under "
@@ -171,11 +167,7 @@ def _print_board(board: Mapping[str, Any], folder: Path) -> None:
 
     for block in asked_for(board):
         console.print(_block_table(block))
-        missing: dict[str, list[str]] = {}
-        for row in block["rows"]:
-            if row["remark"]:
-                missing.setdefault(row["remark"], []).append(row["row"])
-        print_paragraph([f"{', '.join(rows)}: {why}" for why, rows in missing.items()])
+        print_paragraph(_missing_rows(block))
         if block["data"]:
             differences = [f"Differs: {difference}." for difference in block["differs"]]
             print_paragraph([f"Ours: {block['data']}.", *differences])
@@ -186,6 +178,18 @@ def _print_board(board: Mapping[str, Any], folder: Path) -> None:
     print_line(f"table: {(folder / 'table.md').resolve()}")
     for name in board["pictures"]:
         print_line(f"picture: {(folder / name).resolve()}")
+
+
+def _missing_rows(block: Mapping[str, Any]) -> list[str]:
+    """Why rows are missing, a line for each reason."""
+    rows_by_reason: dict[str, list[str]] = {}
+    for row in block["rows"]:
+        if row["remark"]:
+            rows_by_reason.setdefault(row["remark"], []).append(row["row"])
+    lines = []
+    for reason, rows in rows_by_reason.items():
+        lines.append(f"{', '.join(rows)}: {reason}")
+    return lines
 
 
 def _block_table(block: Mapping[str, Any]) -> Table:

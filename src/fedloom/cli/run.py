@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import FedloomError
+from .groups import Machine, Printing, World, grouped
 from .options import (
-    AsJson,
     BadFile,
-    Clients,
-    Data,
-    EncoderOption,
     Executor,
     Log,
     Metric,
-    Model,
     NoReport,
-    Partition,
-    Precision,
-    Quiet,
-    Root,
-    Rounds,
     Seed,
     Set,
     Workers,
     console,
     execution,
-    given,
     print_json,
     print_line,
     watching,
@@ -64,28 +54,21 @@ Onnx = Annotated[
 ]
 
 
+@grouped
 def run(
+    *,
     what: What,
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    encoder: EncoderOption = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
+    world: World,
     metric: Metric = None,
     seed: Seed = None,
     set_: Set = None,
     out: Out = None,
-    precision: Precision = None,
-    executor: Executor = None,
-    workers: Workers = None,
-    data_root: Root = None,
+    machine: Machine,
     on_bad_file: BadFile = None,
     log: Log = None,
     fresh: Fresh = False,
     no_report: NoReport = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    printing: Printing,
 ) -> None:
     """Run one method on one federation; its folder holds config, metrics, summary and report.
 
@@ -107,17 +90,13 @@ def run(
     """
     from ..engine.config import parse_set
 
-    start = given(
-        data=data, partition=partition, model=model, encoder=encoder, clients=clients, seed=seed
+    changes = machine.changes(
+        parse_set(set_ or []), rounds=world.rounds, metric=metric, on_bad_file=on_bad_file
     )
-    changes = parse_set(set_ or [])
-    changes |= execution(executor or changes.get("executor"), workers)
-    changes |= given(rounds=rounds, metric=metric, precision=precision)
-    changes |= given(data_root=data_root, on_bad_file=on_bad_file)
-    config = configured(what, start, changes)
+    config = configured(what, world.start(seed=seed), changes)
     folder = out or Path("runs") / _folder_name(config)
-    finished = _execute(config, folder, log, fresh, not no_report, quiet or as_json)
-    _print_run(finished, quiet, as_json)
+    finished = _execute(config, folder, log, fresh, not no_report, printing.silent)
+    _print_run(finished, printing)
 
 
 def configured(what: str, start: dict[str, Any], changes: dict[str, Any]) -> Config:
@@ -169,7 +148,9 @@ def _reports(wanted: bool) -> list[Callback]:
     return [Report()]
 
 
+@grouped
 def resume(
+    *,
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     rounds: Annotated[
         int | None, typer.Option(help="Extend the run to this many rounds in all.")
@@ -177,8 +158,7 @@ def resume(
     executor: Executor = None,
     workers: Workers = None,
     no_report: NoReport = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    printing: Printing,
 ) -> None:
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
     from ..engine.folder import Run
@@ -187,22 +167,21 @@ def resume(
     earlier = Run.load(folder)
     method = earlier.config.method
     options = execution(executor, workers)
-    silent = quiet or as_json
-    if earlier.timing and not earlier.finished and not silent:
+    if earlier.timing and not earlier.finished and not printing.silent:
         print_line(f"{method}: continuing after round {earlier.timing[-1]['round']}")
     total = rounds or earlier.config.schedule.rounds
-    with watching(total, silent, f"fedloom resume {folder}") as watch:
+    with watching(total, printing.silent, f"fedloom resume {folder}") as watch:
         watch.begin(method)
         callbacks = [watch, *_reports(not no_report)]
         finished = resume_run(folder, rounds=rounds, callbacks=callbacks, **options)
-    _print_run(finished, quiet, as_json)
+    _print_run(finished, printing)
 
 
-def _print_run(run: Run, quiet: bool, as_json: bool) -> None:
-    if as_json:
+def _print_run(run: Run, printing: Printing) -> None:
+    if printing.as_json:
         print_json(run.summary)
         return
-    if quiet:
+    if printing.quiet:
         return
     from .progress import accuracy_line
 
@@ -224,15 +203,16 @@ def _print_run(run: Run, quiet: bool, as_json: bool) -> None:
         )
 
 
+@grouped
 def personalise(
+    *,
     folder: RunFolder,
     data: Annotated[
         str, typer.Option(help="The newcomer's samples: a folder, or any other data set.")
     ],
     out: Annotated[Path | None, typer.Option(help="Write the model to this folder.")] = None,
     onnx: Onnx = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    printing: Printing,
 ) -> None:
     """Make a personal model for a client that joins after training, from a few of its samples.
 
@@ -249,14 +229,17 @@ def personalise(
 
     if onnx and out is None:
         raise FedloomError("--onnx needs a folder to write to: add --out.")
-    with watching(1, quiet or as_json) as watch:
+    with watching(1, printing.silent) as watch:
         watch.begin("newcomer")
         newcomer = make(folder, data, progress=watch.encoding)
     if out is not None:
         write(newcomer.predict, newcomer.worker, newcomer.run.config, out, onnx=onnx)
-    if as_json:
-        print_json(newcomer.described() | {"out": str(out) if out else None})
-    elif not quiet:
+    if printing.as_json:
+        written = None
+        if out is not None:
+            written = str(out)
+        print_json(newcomer.described() | {"out": written})
+    elif not printing.quiet:
         _print_newcomer(newcomer, out)
 
 

@@ -20,8 +20,8 @@ from .readers.base import (
     Progress,
     Reader,
     Source,
-    formats,
     kind_with,
+    listed_formats,
     read_with,
     reader_of,
 )
@@ -211,8 +211,7 @@ def _read(name: str, source: Source, root: str | None, progress: Progress | None
     if reader is not None:
         return read_with(reader, place, name, source, progress)
     if place:
-        known = "; ".join(format[0].lower() + format[1:] for format in formats())
-        raise FedloomError(f"{place}: no reader recognises it; it must be {known}.")
+        raise FedloomError(f"{place}: no reader recognises it; it must be {listed_formats()}.")
     raise _missing(name, root)
 
 

@@ -177,7 +177,10 @@ def _name_of(reader: Reader) -> str:
     return type(reader).__name__
 
 
-def formats() -> list[str]:
-    """The formats that can be read, such as "a folder of images"."""
-    readers = sorted(READERS.items(), key=lambda item: item[1].order)
-    return [(reader.__doc__ or name).split("\n")[0].rstrip(".") for name, reader in readers]
+def listed_formats() -> str:
+    """The formats that can be read, for use inside a sentence: "a folder of images; ..."."""
+    formats = []
+    for name, reader in sorted(READERS.items(), key=lambda item: item[1].order):
+        first_line = (reader.__doc__ or name).split("\n")[0].rstrip(".")
+        formats.append(first_line[0].lower() + first_line[1:])
+    return "; ".join(formats)
