@@ -271,7 +271,9 @@ def notes_for(metric: Metric) -> dict[str, str]:
     """What the columns mean."""
     if metric.name == DEFAULT:
         return {**NOTES, "Personal": f"{NOTES['Personal']} This is the headline."}
-    direction = "higher" if metric.higher else "lower"
+    direction = "lower"
+    if metric.higher:
+        direction = "higher"
     headline = (
         f"{metric.explanation} Mean over the clients, each with its own model, in the last "
         f"evaluated round; {direction} is better. This is the headline: it orders the methods."

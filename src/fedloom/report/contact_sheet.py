@@ -48,18 +48,27 @@ class ContactSheet:
         if self.per_domain < 1:
             raise FedloomError(f"per_domain must be at least 1, got {self.per_domain}.")
         size = max(data.x.shape[2:])
-        self.factor = 2.0 if size <= 48 else min(1.0, 128 / size)
+        self.factor = min(1.0, 128 / size)
+        if size <= 48:
+            self.factor = 2.0
         self.names = [shorten(name, 150) for name in data.domains]
         self.left = 22 + CHARACTER * max(map(len, self.names))
         self.mosaics = self._mosaics()
-        sizes = [(self.factor * m.shape[1], self.factor * m.shape[0]) for m in self.mosaics]
-        self.sizes = sizes
-        self.width = self.left + max(wide for wide, _ in sizes)
-        self.height = sum(high + 11 for _, high in sizes)
+        self.sizes: list[tuple[float, float]] = []
+        widest = 0.0
+        self.height = 0.0
+        for mosaic in self.mosaics:
+            high, wide = self.factor * mosaic.shape[0], self.factor * mosaic.shape[1]
+            self.sizes.append((wide, high))
+            widest = max(widest, wide)
+            self.height += high + 11
+        self.width = self.left + widest
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         """Draw it with its upper left corner at this place."""
-        how = "nearest" if self.factor >= 1 else "antialiased"
+        how = "antialiased"
+        if self.factor >= 1:
+            how = "nearest"
         for d, (wide, high) in enumerate(self.sizes):
             sheet.axes(left, top, 5, high).set_facecolor(domain_colour(d))
             sheet.text(left + 14, top + high / 2 - 7, self.names[d], size=12)
@@ -112,6 +121,8 @@ def turns(data: Dataset, domain: int, most: int) -> Tensor:
 def outline(mask: np.ndarray) -> np.ndarray:
     """Foreground pixels with a neighbour of another class."""
     around = np.pad(mask, 1, mode="edge")
-    sides = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
-    edge: np.ndarray = (mask > 0) & np.any([side != mask for side in sides], axis=0)
+    differs = np.zeros(mask.shape, dtype=bool)
+    for side in (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:]):
+        differs |= side != mask
+    edge: np.ndarray = (mask > 0) & differs
     return edge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def stamp(folder: Path) -> str:
     """A text that changes whenever a run below the folder has written something."""
     files = [folder / "leaderboard.json"]
     for run in run_folders([folder]):
-        files += [run / name for name in WATCHED]
+        files += map(run.joinpath, WATCHED)
     states = []
     for path in files:
         if path.exists():
@@ -32,8 +33,11 @@ def stamp(folder: Path) -> str:
 def live_page(folder: Path) -> Page:
     """The page about the runs as they are now."""
     runs, board = load([folder])
-    data = [RunData.of(run) for run in runs]
+    data = list(map(RunData.of, runs))
     return Page(data, title(runs, board), board, interactive=True, live=True)
+
+
+PATHS: dict[str, Callable[[Page], str]] = {"/": html, "/main": main}
 
 
 class Dash(ThreadingHTTPServer):
@@ -75,11 +79,11 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if self.path == "/stamp":
                 return self._answer(200, stamp(folder), "text/plain")
-            if self.path not in ("/", "/main"):
+            if self.path not in PATHS:
                 return self._answer(404, "there is nothing here", "text/plain")
             with self.server.drawing:
-                page = live_page(folder)
-                body = main(page) if self.path == "/main" else html(page)
+                draw = PATHS[self.path]
+                body = draw(live_page(folder))
             return self._answer(200, body, "text/html")
         except (FedloomError, OSError) as error:  # a run may be written, or removed, right now
             return self._answer(503, f"{error} Load the page again.", "text/plain")

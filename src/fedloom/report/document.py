@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from . import conclusion
-from .entries import RunData
+from .entries import RunData, shown_runs
 from .page import Page
 from .palette import COLOURS
 from .sections import SECTIONS
@@ -29,7 +29,7 @@ def render(
 
 def render_comparison(runs: Sequence[Run], board: Mapping[str, Any], title: str) -> str:
     """The page of a comparison, interactive if possible; `board` is its leaderboard.json."""
-    return render([RunData.of(run) for run in runs], title, board, interactive=True)
+    return render(list(map(RunData.of, runs)), title, board, interactive=True)
 
 
 def html(page: Page) -> str:
@@ -56,14 +56,19 @@ def main(page: Page) -> Markup:
         body = section.body(page)
         if body:
             shown.append({"name": name, "title": section.title, "body": Markup(body)})
-    figures = json.dumps(page.figures, separators=(",", ":"), allow_nan=False)
+    cards = None
+    if shown_runs(page.entries):
+        cards = conclusion.cards(page)
+    figures = ""
+    if page.figures:
+        figures = json.dumps(page.figures, separators=(",", ":"), allow_nan=False)
     return page.render(
         "main.html.j2",
         sections=shown,
         facts=conclusion.facts(page),
-        cards=conclusion.cards(page) if any(e.shown for e in page.entries) else None,
+        cards=cards,
         evidence=conclusion.evidence(page),
-        figures=Markup(figures.replace("<", "\\u003c")) if page.figures else None,
+        figures=Markup(figures.replace("<", "\\u003c")),
     )
 
 
@@ -78,8 +83,13 @@ def _inside_script(script: str) -> str:
 
 def _palette() -> str:
     """The colours as variables of the style sheet: light, dark, and dark by the system's choice."""
-    light = ";".join(f"--{name}:{value}" for name, (value, _) in COLOURS.items())
-    dark = ";".join(f"--{name}:{value}" for name, (_, value) in COLOURS.items())
+    in_light = []
+    in_dark = []
+    for name, (light_value, dark_value) in COLOURS.items():
+        in_light.append(f"--{name}:{light_value}")
+        in_dark.append(f"--{name}:{dark_value}")
+    light = ";".join(in_light)
+    dark = ";".join(in_dark)
     return (
         f":root{{{light}}}@media screen{{:root[data-theme=dark]{{{dark}}}}}"
         "@media screen and (prefers-color-scheme:dark)"

@@ -151,14 +151,14 @@ class RunData:
     def clients(self) -> list[Value]:
         """Each client's accuracy with the headline model in the last evaluated round."""
         accuracies = (self.last.get("clients") or {}).get(self.stage) or []
-        return [number(accuracy) for accuracy in accuracies]
+        return list(map(number, accuracies))
 
     @property
     def remarks(self) -> list[str]:
         """Sentences about the headline model that a reader must not miss."""
         remarks = self.summary.get("remarks") or (self.last.get("personal") or {}).get("remarks")
         if isinstance(remarks, list):
-            return [str(remark) for remark in remarks]
+            return list(map(str, remarks))
         return []
 
     def figure(self, name: str, choice: str = "last") -> Value:
@@ -213,7 +213,7 @@ class Entry:
     @cached_property
     def seeds(self) -> list[Any]:
         """The seeds of the runs shown."""
-        return list(dict.fromkeys(run.seed for run in self.shown))
+        return seeds_of(self.shown)
 
     def over(self, get: Callable[[RunData], Value]) -> tuple[Value, Value]:
         """Mean and std (ddof 1) of a figure over the seeds."""
@@ -370,6 +370,19 @@ def gains(run: RunData, runs: Sequence[RunData]) -> list[Value]:
     return gained
 
 
+def seeds_of(runs: Iterable[RunData]) -> list[Any]:
+    """The seeds of the runs, each once."""
+    return list(dict.fromkeys(run.seed for run in runs))
+
+
+def listed_seeds(runs: Iterable[RunData]) -> str:
+    """The seeds of the runs in words, with `seed` or `seeds` in front of them."""
+    seeds = list(map(str, seeds_of(runs)))
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"seeds {', '.join(seeds)}"
+
+
 def shown_runs(entries: Sequence[Entry]) -> list[RunData]:
     """The runs behind the figures of all entries."""
     runs: list[RunData] = []
@@ -402,4 +415,4 @@ def domain_order(
     listed = dict.fromkeys([*(map(str, federation.get("domains") or [])), *domains])
     rank = {domain: place for place, domain in enumerate(listed)}
     order = sorted(range(size), key=lambda j: rank[domains[j]])
-    return order, [str(j) for j in order], [domains[j] for j in order]
+    return order, list(map(str, order)), [domains[j] for j in order]

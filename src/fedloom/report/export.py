@@ -10,22 +10,42 @@ from ..core.files import write_atomic
 from . import static
 from .columns import MINUS, Column
 from .document import main
-from .entries import Entry
-from .figures import ABSENT
+from .entries import Entry, seeds_of, shown_runs
+from .figures import ABSENT, Panel
 from .page import Page
 
 FORMATS = ("html", *static.FORMATS, "tex")
-LATEX = {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"} | {c: f"\\{c}" for c in "&%$#_{}"}
-# Greek and signs that a plain LaTeX does not have.
-SIGNS = {"\u03c3": r"$\sigma$", "\u00a0": "~", MINUS: "$-$", ABSENT: "--", "\u00b1": r"$\pm$"}
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "^": r"\^{}",
+        "~": r"\~{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        # Greek and signs that a plain LaTeX does not have.
+        "\u03c3": r"$\sigma$",
+        "\u00a0": "~",
+        MINUS: "$-$",
+        ABSENT: "--",
+        "\u00b1": r"$\pm$",
+    }
+)
 
 
 def formats(text: str) -> list[str]:
     """The formats named in a comma-separated list."""
-    names = [name.strip().lower() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in FORMATS:
+    names = []
+    for part in text.lower().split(","):
+        name = part.strip()
+        if name and name not in FORMATS:
             raise unknown("format", name, FORMATS)
+        if name:
+            names.append(name)
     return names
 
 
@@ -38,9 +58,10 @@ def export(page: Page, folder: Path, wanted: list[str]) -> list[Path]:
         written.append(folder / name)
 
     drawn = [format for format in static.FORMATS if format in wanted]
-    if drawn and not page.panels:  # sections hand their figures over when they are shown
-        main(page)
-    for panel in page.panels if drawn else ():
+    panels: list[Panel] = []
+    if drawn:
+        panels = _panels(page)
+    for panel in panels:
         if isinstance(panel.figure, bytes):  # a picture to begin with
             write(f"{panel.id}.png", panel.figure)
             continue
@@ -52,9 +73,16 @@ def export(page: Page, folder: Path, wanted: list[str]) -> list[Path]:
     return written
 
 
+def _panels(page: Page) -> list[Panel]:
+    """The figures of the page, which its sections hand over when they are shown."""
+    if not page.panels:
+        main(page)
+    return page.panels
+
+
 def escape(text: str) -> str:
     """Text as LaTeX prints it."""
-    return "".join(LATEX.get(c) or SIGNS.get(c, c) for c in text)
+    return text.translate(LATEX)
 
 
 def table(page: Page) -> str:
@@ -62,13 +90,18 @@ def table(page: Page) -> str:
     columns = [column for column in page.ranking.columns() if not column.minor]
     heads = ["Method"]
     for column in columns:
-        heads.append(escape(f"{column.label} ({column.unit})" if column.unit else column.label))
+        head = column.label
+        if column.unit:
+            head += f" ({column.unit})"
+        heads.append(escape(head))
     lines = []
     for entry in page.ranking.order():
-        cells = [escape(entry.name), *(_cell(page, entry, column) for column in columns)]
+        cells = [escape(entry.name)]
+        for column in columns:
+            cells.append(_cell(page, entry, column))
         lines.append(" & ".join(cells) + r" \\")
-    seeds = sorted({str(seed) for entry in page.entries for seed in entry.seeds})
-    note = f"One seed ({seeds[0] if seeds else '-'})"
+    seeds = sorted(set(map(str, seeds_of(shown_runs(page.entries)))))
+    note = f"One seed ({''.join(seeds) or '-'})"
     if len(seeds) > 1:
         note = f"Mean over seeds {', '.join(seeds)}, std over seeds (ddof 1)"
     title = re.sub(r"[.]$", "", page.title)

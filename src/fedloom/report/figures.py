@@ -85,7 +85,10 @@ class Chart:
 
     def keys(self) -> list[Mark]:
         """One mark for every name, for the legend."""
-        named = {m.name: m for m in self.marks if m.name and m.kind != "band"}
+        named: dict[str, Mark] = {}
+        for mark in self.marks:
+            if mark.name and mark.kind != "band":
+                named[mark.name] = mark
         return list(named.values())
 
 
@@ -122,8 +125,10 @@ class Heat:
 
     def tip(self, i: int, j: int) -> str:
         """The text that explains a cell."""
-        band = f" ({self.bands[j]})" if self.bands[j] else ""
-        return f"{self.rows[i]}, {self.of} {self.columns[j]}{band}: {self.label(i, j)}"
+        column = f"{self.of} {self.columns[j]}"
+        if self.bands[j]:
+            column += f" ({self.bands[j]})"
+        return f"{self.rows[i]}, {column}: {self.label(i, j)}"
 
     def spans(self) -> list[tuple[int, int, str]]:
         """Bands as (first column, number of columns, name)."""
@@ -142,12 +147,14 @@ class Heat:
         if value is None:
             return "panel", 1.0
         low, high = self.ends
-        if low < 0:
-            strength = abs(value) / (max(high, -low) or 1.0)
-            name = "neg" if value < 0 else "pos"
-        else:
-            strength = (value - low) / ((high - low) or 1.0)
+        if low >= 0:
             name = "seq"
+            strength = (value - low) / ((high - low) or 1.0)
+        else:
+            name = "pos"
+            strength = abs(value) / (max(high, -low) or 1.0)
+            if value < 0:
+                name = "neg"
         return name, 0.04 + 0.96 * min(max(strength, 0.0), 1.0)
 
     def sizes(self) -> tuple[float, float, float, float]:
@@ -161,7 +168,9 @@ class Heat:
             cell, tall = 33.0, 26.0
         longest = max(map(len, self.rows), default=0)
         left = max(CHARACTER * min(longest, 22) + 8, 60)
-        head = 42.0 if any(self.bands) else 20.0
+        head = 20.0
+        if any(self.bands):
+            head = 42.0
         return cell, tall, left, head
 
     def stride(self, cell: float) -> int:

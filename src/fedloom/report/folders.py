@@ -20,8 +20,8 @@ def run_folders(folders: Sequence[Path]) -> list[Path]:
         if (folder / "config.toml").is_file():
             runs.append(folder)
             continue
-        inside = sorted(path.parent for path in folder.glob("*/config.toml"))
-        runs += inside or sorted(path.parent for path in folder.rglob("config.toml"))
+        configs = list(folder.glob("*/config.toml")) or list(folder.rglob("config.toml"))
+        runs += sorted(path.parent for path in configs)
     return list(dict.fromkeys(runs))
 
 
@@ -35,7 +35,9 @@ def load(folders: Sequence[Path]) -> tuple[list[Run], dict[str, Any]]:
             raise
         except FedloomError as error:
             raise FedloomError(f"{folder} cannot be read: {error}") from None
-    board = _board(folders[0]) if len(folders) == 1 else {}
+    board: dict[str, Any] = {}
+    if len(folders) == 1:
+        board = _board(folders[0])
     place: dict[str, int] = {}
     for row in board.get("runs") or []:
         if isinstance(row, dict):
@@ -54,11 +56,14 @@ def title(runs: Sequence[Run], board: dict[str, Any]) -> str:
         return str(board["title"])
     if not runs:
         return "No runs yet"
-    methods = list(dict.fromkeys(Path(run.config.method).stem for run in runs))
+    methods: dict[str, None] = {}
+    data: dict[str, None] = {}
+    for run in runs:
+        methods[Path(run.config.method).stem] = None
+        data[f"{run.config.data}, {run.config.partition}"] = None
     listed = ", ".join(methods)
     if len(methods) > 6:
         listed = f"{len(methods)} methods"
-    data = dict.fromkeys(f"{run.config.data}, {run.config.partition}" for run in runs)
     return f"{listed} on {', '.join(data)}"
 
 

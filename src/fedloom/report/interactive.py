@@ -57,16 +57,19 @@ def _traces(chart: Chart) -> list[Json]:
 
 def _trace(mark: Mark) -> Json:
     """One mark."""
-    tips = [_plain(tip) for tip in mark.tips]
     trace: Json = {
-        "x": [_digits(x) for x in mark.x],
-        "y": [_digits(y) for y in mark.y],
+        "x": list(map(_digits, mark.x)),
+        "y": list(map(_digits, mark.y)),
         "name": _plain(mark.name),
         "meta": mark.series,
-        "text": tips[0] if len(tips) == 1 else tips,
-        "hoverinfo": "text" if tips else "skip",
+        "text": list(map(_plain, mark.tips)),
+        "hoverinfo": "text",
         "showlegend": False,
     }
+    if not mark.tips:
+        trace["hoverinfo"] = "skip"
+    elif len(mark.tips) == 1:  # one for all points
+        trace["text"] = _plain(mark.tips[0])
     if mark.kind == "band":
         trace |= _band(mark)
     elif mark.kind == "bars":
@@ -86,7 +89,7 @@ def _band(mark: Mark) -> Json:
     """A closed line along the upper end and back along the lower one."""
     return {
         "x": [*mark.x, *reversed(mark.x)],
-        "y": [_digits(y) for y in (*mark.y, *reversed(mark.low))],
+        "y": list(map(_digits, [*mark.y, *reversed(mark.low)])),
         "type": "scatter",
         "mode": "lines",
         "fill": "toself",
@@ -98,7 +101,9 @@ def _band(mark: Mark) -> Json:
 
 def _points(mark: Mark) -> Json:
     """Dots, or a line with dots on it."""
-    edge = "card" if mark.edge == "bg" else mark.edge
+    edge = mark.edge
+    if edge == "bg":
+        edge = "card"
     look = {
         "color": f"@{mark.colour}",
         "size": 2 * mark.size,
@@ -108,13 +113,13 @@ def _points(mark: Mark) -> Json:
     }
     if mark.kind == "dots":
         return {"type": "scatter", "mode": "markers", "marker": look}
-    lengths = [] if mark.ink else dashes(mark.series or 0).split()
-    line = {
-        "color": f"@{mark.colour}",
-        "width": 2.2,
-        "dash": ",".join(f"{length}px" for length in lengths),
-    }
-    mode = "lines+markers" if mark.size else "lines"
+    line = {"color": f"@{mark.colour}", "width": 2.2, "dash": ""}
+    if not mark.ink:
+        lengths = dashes(mark.series or 0).split()
+        line["dash"] = ",".join(f"{length}px" for length in lengths)
+    mode = "lines"
+    if mark.size:
+        mode = "lines+markers"
     return {"type": "scatter", "mode": mode, "marker": look, "line": line}
 
 
@@ -125,7 +130,7 @@ def _beside(mark: Mark) -> Json:
         "mode": "markers+text",
         "text": names,
         "hoverinfo": "text",
-        "hovertext": [_plain(tip) for tip in mark.tips] or names,
+        "hovertext": list(map(_plain, mark.tips)) or names,
         "textposition": "top right",
         "textfont": {"color": "@ink", "size": 12},
         "cliponaxis": False,
@@ -133,7 +138,9 @@ def _beside(mark: Mark) -> Json:
 
 
 def _errors(mark: Mark, errors: Sequence[float | None]) -> Json:
-    colour = "@ink/0.75" if mark.kind == "bars" else f"@{mark.colour}/0.5"
+    colour = f"@{mark.colour}/0.5"
+    if mark.kind == "bars":
+        colour = "@ink/0.75"
     lengths = [_digits(e or 0.0) for e in errors]
     return {"type": "data", "array": lengths, "color": colour, "thickness": 1.2, "width": 0}
 
@@ -145,12 +152,16 @@ def _layout(chart: Chart) -> Json:
     layout: Json = {
         "xaxis": across,
         "yaxis": _axis(chart.y, chart.square),
-        "hovermode": "x unified" if chart.unified else "closest",
+        "hovermode": "closest",
         "barmode": "overlay",
         "height": chart.height + 20,
     }
+    if chart.unified:
+        layout["hovermode"] = "x unified"
     if chart.legend:
-        below = -0.06 if chart.square else -0.2
+        below = -0.2
+        if chart.square:
+            below = -0.06
         layout |= {"showlegend": True, "legend": {"orientation": "h", "y": below}}
         layout["height"] = chart.height + 60
     if chart.rule is not None:
@@ -169,8 +180,9 @@ def _axis(axis: Axis, bare: bool) -> Json:
         "automargin": True,
     }
     if axis.ticks:
-        look["tickvals"] = [at for at, _ in axis.ticks]
-        look["ticktext"] = [_plain(shorten(name, 130)) for _, name in axis.ticks]
+        places, names = zip(*axis.ticks, strict=True)
+        look["tickvals"] = list(places)
+        look["ticktext"] = [_plain(shorten(name, 130)) for name in names]
         look["tickfont"] = {"size": 12.5, "color": "@ink"}
     if axis.ends:
         look["range"] = list(axis.ends)
@@ -190,32 +202,50 @@ def _heat(heat: Heat) -> Json:
         high = max(high, -low)
         low = -high
         ramp = [[0, "@neg"], [0.5, "@card"], [1, "@pos"]]
-    values, labels, tips = [], [], []
-    for i, row in enumerate(heat.cells):
-        values.append([None if v is None else _digits(v) for v in row])
-        labels.append([heat.label(i, j) for j in range(len(row))])
-        tips.append([_plain(heat.tip(i, j)) for j in range(len(row))])
-    trace = {
+    trace: Json = {
         "type": "heatmap",
-        "z": values,
+        "z": [],
         "zmin": low,
         "zmax": high,
         "colorscale": ramp,
         "showscale": False,
-        "text": labels if heat.numbered else None,
-        "texttemplate": "%{text}" if heat.numbered else None,
-        "textfont": {"size": 11 if len(heat.columns) <= 12 else 10},
-        "hovertext": tips,
+        "text": [],
+        "texttemplate": "%{text}",
+        "textfont": {"size": 10},
+        "hovertext": [],
         "hoverinfo": "text",
         "xgap": 1,
         "ygap": 1,
     }
+    for i in range(len(heat.cells)):
+        values, labels, tips = _heat_row(heat, i)
+        trace["z"].append(values)
+        trace["text"].append(labels)
+        trace["hovertext"].append(tips)
+    if not heat.numbered:
+        trace |= {"text": None, "texttemplate": None}
+    if len(heat.columns) <= 12:
+        trace["textfont"] = {"size": 11}
     cell, _, left, _ = heat.sizes()
     return {
         "data": [trace],
         "layout": _heat_layout(heat),
         "least": left + cell * len(heat.columns) + 4,
     }
+
+
+def _heat_row(heat: Heat, i: int) -> tuple[list[float | None], list[str], list[str]]:
+    """The values, labels and tips of a row."""
+    values: list[float | None] = []
+    labels: list[str] = []
+    tips: list[str] = []
+    for j, value in enumerate(heat.cells[i]):
+        if value is not None:
+            value = _digits(value)
+        values.append(value)
+        labels.append(heat.label(i, j))
+        tips.append(_plain(heat.tip(i, j)))
+    return values, labels, tips
 
 
 def _heat_layout(heat: Heat) -> Json:

@@ -41,11 +41,15 @@ class Page:
         self.title = title
         self.board = board or {}
         self.entries = gather(runs, self.board)
-        self.runs = [run for entry in self.entries for run in entry.runs]
+        self.runs: list[RunData] = []
+        for entry in self.entries:
+            self.runs += entry.runs
         self.ranking = Ranking(self.entries, self.runs, self.board)
         self.views = views or {}
         self.live = live
-        self.library = plots.plotly_library() if interactive else None
+        self.library: str | None = None
+        if interactive:
+            self.library = plots.plotly_library()
         self.panels: list[Panel] = []
         self.figures: dict[str, Any] = {}  # what Plotly draws, by the panel's id
         self._tabs = 0
@@ -73,11 +77,11 @@ class Page:
         """Panels below each other or, of kind `two`, side by side; None if there is none."""
         if not panels:
             return None
-        return self.render("grid.html.j2", parts=[self.figure(p) for p in panels], kind=kind)
+        return self.render("grid.html.j2", parts=list(map(self.figure, panels)), kind=kind)
 
     def tabs(self, panels: Sequence[Panel]) -> Markup:
         """Panels in one place, behind tabs."""
-        parts = [self.figure(panel) for panel in panels]
+        parts = list(map(self.figure, panels))
         if len(parts) < 2:
             return Markup("").join(parts)
         self._tabs += 1

@@ -41,7 +41,9 @@ def picture(federation: Federation) -> bytes:
 def draw(federation: Federation) -> Figure:
     """The heat map, the histograms and, for images, samples of each domain, below a heading."""
     data = federation.data
-    unit = "pixels" if data.y.ndim > 1 else "samples"
+    unit = "samples"
+    if data.y.ndim > 1:
+        unit = "pixels"
     title = f"Training {unit} of each class"
     if len(federation) <= EACH:
         title += ", by client"
@@ -51,10 +53,13 @@ def draw(federation: Federation) -> Figure:
     ]
     if showable(data):
         parts.append(("What the samples look like", ContactSheet(data)))
-    wide = max(640, *(part.width for _, part in parts))
+    wide: float = 640
+    height: float = 2 * MARGIN + 34
+    for _, part in parts:
+        wide = max(wide, part.width)
+        height += part.height + 56
     lines = textwrap.wrap(_description(federation), int(wide / 6.6))
-    heights = [part.height + 56 for _, part in parts]
-    sheet = Sheet(wide + 2 * MARGIN, 2 * MARGIN + 34 + 18 * len(lines) + sum(heights))
+    sheet = Sheet(wide + 2 * MARGIN, height + 18 * len(lines))
     name = f"{data.name}, {federation.partition}: {len(federation)} clients"
     sheet.text(MARGIN, MARGIN, shorten(name, wide / 2), size=21)
     top: float = MARGIN + 34
@@ -97,11 +102,13 @@ class Heatmap:
         self.names = [shorten(name, 130) for name in self.data.classes]
         self.left = 16 + CHARACTER * max(map(len, self.names))
         self.strip = 0
+        self.head = 6
         if len(self.data.domains) > 1:
-            mixed = (self.mix.max(1) < 1).any()
-            self.strip = 28 if mixed else 14  # mixtures need room
+            self.strip = 14
+            if (self.mix.max(1) < 1).any():  # mixtures need room
+                self.strip = 28
+            self.head = 30 + self.strip
         self.grid = max(self.cell * self.clients, 1), self.row * len(self.names)
-        self.head = 30 + self.strip if self.strip else 6
         self.width: float = self.left + max(self.grid[0], 400) + 90
         self.height: float = self.head + self.grid[1] + 40
 
@@ -124,7 +131,7 @@ class Heatmap:
             bar.outline.set_visible(False)
             most = int(self.counts.max())
             ticks = sorted({1, most, round(most / 4), round(most / 2)} - {0})
-            bar.set_ticks(ticks, labels=[short(n) for n in ticks])
+            bar.set_ticks(ticks, labels=list(map(short, ticks)))
             key.tick_params(length=3, labelsize=10, labelcolor=light("soft"))
 
     def _strip(self, axes: Axes) -> None:
@@ -140,7 +147,7 @@ class Heatmap:
         """The counts as colours, by their square roots, which keeps small ones visible."""
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-        most = int(self.counts.max()) if self.counts.size else 0
+        most = int(self.counts.max(initial=0))
         if not most:
             axes.set(xlim=(-0.5, max(self.clients, 1) - 0.5), ylim=(len(self.names) - 0.5, -0.5))
             return None
@@ -158,7 +165,9 @@ class Heatmap:
         if self.clients <= NUMBERED and self.row >= 12 and self.cell >= 22:
             for k, c in np.argwhere(self.counts > 0):
                 count = int(self.counts[k, c])
-                ink = "white" if count > 0.3 * most else light("ink")
+                ink = light("ink")
+                if count > 0.3 * most:
+                    ink = "white"
                 axes.text(k, c, short(count), ha="center", va="center", color=ink, size=9.5)
         return image
 
@@ -169,7 +178,7 @@ class Heatmap:
         axes.tick_params(axis="y", labelcolor=light("ink"), labelsize=11)
         stride = step(CHARACTER * len(str(self.clients)) + 8, self.cell)
         shown = list(range(0, self.clients, stride))
-        axes.set_xticks(shown, [str(k) for k in shown])
+        axes.set_xticks(shown, list(map(str, shown)))
         note = "client"
         if self.clients < len(self.federation):
             note = f"client (the first {self.clients} of {len(self.federation)})"
@@ -206,7 +215,7 @@ class Histogram:
     def _each(self, sheet: Sheet, left: float, top: float) -> None:
         """A small histogram for each client, all on one scale."""
         counts = class_counts(self.federation, len(self.federation))
-        most = max(1, int(counts.max())) if counts.size else 1
+        most = int(counts.max(initial=1))
         names = self.data.domains
         for k, client in enumerate(self.federation.clients):
             x = left + k % 4 * (self.box[0] + 58) + 44
@@ -228,7 +237,9 @@ class Histogram:
         counts = self._by_domain()
         below = np.zeros(len(self.data.classes))
         for d in range(counts.shape[1]):
-            colour = domain_colour(d) if counts.shape[1] > 1 else BAR
+            colour = BAR
+            if counts.shape[1] > 1:
+                colour = domain_colour(d)
             axes.bar(range(len(counts)), counts[:, d], bottom=below, width=0.84, color=colour)
             below += counts[:, d]
         if counts.shape[1] > 1:
@@ -287,8 +298,9 @@ def legend(axes: Axes, domains: tuple[str, ...]) -> None:
     """The names of the domains with their colours, above the axes."""
     from matplotlib.patches import Patch
 
-    names = [shorten(name, 150) for name in domains]
-    patches = [Patch(color=domain_colour(d), label=name) for d, name in enumerate(names)]
+    patches = []
+    for d, name in enumerate(domains):
+        patches.append(Patch(color=domain_colour(d), label=shorten(name, 150)))
     axes.legend(
         handles=patches,
         loc="lower left",

@@ -117,19 +117,19 @@ def _saved(sheet: Sheet, format: str) -> bytes:
     file = io.BytesIO()
     # Without dates, the same figure is the same file.
     undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    sheet.canvas.savefig(
-        file,
-        format=format,
-        dpi=SHARP * INCH if format == "png" else INCH,
-        metadata=undated.get(format),
-    )
+    dpi = INCH
+    if format == "png":
+        dpi *= SHARP
+    sheet.canvas.savefig(file, format=format, dpi=dpi, metadata=undated.get(format))
     return file.getvalue()
 
 
 # -- charts --------------------------------------------------------------------------------------
 def _chart(chart: Chart, legend: bool) -> Sheet:
-    keys = chart.keys() if legend or chart.legend else []
-    longest = max((len(k.name) for k in keys), default=1)
+    keys: list[Mark] = []
+    if legend or chart.legend:
+        keys = chart.keys()
+    longest = max((len(mark.name) for mark in keys), default=1)
     across = max(1, int((chart.width - 20) / (34 + CHARACTER * longest)))
     foot = 18 * math.ceil(len(keys) / across)
     canvas = _sheet(chart.width, chart.height + foot)
@@ -147,7 +147,7 @@ def _chart(chart: Chart, legend: bool) -> Sheet:
             _beside(sheet, mark)
     if keys:
         canvas.legend(
-            handles=[_handle(k) for k in keys],
+            handles=list(map(_handle, keys)),
             loc="lower left",
             ncols=across,
             frameon=False,
@@ -204,7 +204,9 @@ def _mark(sheet: Sheet, mark: Mark) -> None:
 def _points(sheet: Sheet, mark: Mark, ink: str) -> None:
     """Dots, or a line with dots on it; a long line has about sixty of them."""
     line = mark.kind == "line"
-    stride = math.ceil(len(mark.x) / 60) if line else 1
+    stride = 1
+    if line:
+        stride = math.ceil(len(mark.x) / 60)
     shown = sorted({*range(0, len(mark.x), stride), len(mark.x) - 1})
     dots: dict[str, Any] = {
         "marker": MARKERS[mark.symbol],
@@ -239,7 +241,9 @@ def _pattern(mark: Mark) -> Any:
 
 
 def _errors(sheet: Sheet, mark: Mark, way: str, errors: Sequence[float | None]) -> None:
-    colour, wide = (light("ink"), 1.2) if mark.kind == "bars" else (light(mark.colour), 0.9)
+    colour, wide = light(mark.colour), 0.9
+    if mark.kind == "bars":
+        colour, wide = light("ink"), 1.2
     lengths: dict[str, Any] = {way: [e or 0.0 for e in errors]}
     bars = sheet.axes.errorbar(
         mark.x, mark.y, fmt="none", ecolor=colour, elinewidth=wide, **lengths
@@ -250,8 +254,11 @@ def _errors(sheet: Sheet, mark: Mark, way: str, errors: Sequence[float | None]) 
 
 def _limits(axes: Axes, chart: Chart) -> None:
     """The room around the marks, unless the axes have ends of their own."""
-    kinds = {m.kind for m in chart.marks}
-    axes.margins(x=0.06 if "dots" in kinds else 0.015, y=0.07)
+    beside = 0.015
+    for mark in chart.marks:
+        if mark.kind == "dots":
+            beside = 0.06
+    axes.margins(x=beside, y=0.07)
     if chart.x.ends:
         axes.set_xlim(*chart.x.ends)
     elif chart.x.zero:
@@ -268,17 +275,20 @@ def _axis(axes: Axes, axis: Axis, which: str, chart: Chart) -> None:
     """Ticks, grid and label of one axis; the label of the vertical one stands above it."""
     from matplotlib.ticker import MaxNLocator
 
-    drawn = axes.xaxis if which == "x" else axes.yaxis
+    drawn: Any = axes.yaxis
+    room = 130.0
+    count = 6
+    if which == "x":
+        drawn = axes.xaxis
+        room = (chart.width - 60) / max(len(axis.ticks), 1)
+        count = 7
     if chart.square:
         drawn.set_ticks([])
         return
     if axis.ticks:
-        room = 130.0
-        if which == "x":
-            room = (chart.width - 60) / len(axis.ticks)
-        drawn.set_ticks([at for at, _ in axis.ticks], [shorten(t, room) for _, t in axis.ticks])
+        places, names = zip(*axis.ticks, strict=True)
+        drawn.set_ticks(places, [shorten(name, room) for name in names])
     else:
-        count = 7 if which == "x" else 6
         drawn.set_major_locator(MaxNLocator(count, steps=(1, 2, 5, 10), integer=axis.whole))
     if which == "x":
         axes.set_xlabel(axis.label, loc="right")
@@ -291,14 +301,11 @@ def _beside(sheet: Sheet, mark: Mark) -> None:
     """Write the name of a dot beside it, on the side that has room."""
     low, high = sheet.axes.get_xlim()
     room = (high - mark.x[0]) / ((high - low) or 1.0) * sheet.canvas.get_figwidth() * INCH
-    near = room < 12 + CHARACTER * len(mark.name)
-    text = sheet.axes.annotate(
-        mark.name,
-        (mark.x[0], mark.y[0]),
-        (-9 if near else 9, 6),
-        textcoords="offset points",
-        ha="right" if near else "left",
-    )
+    shift, side = (9, 6), "left"
+    if room < 12 + CHARACTER * len(mark.name):
+        shift, side = (-9, 6), "right"
+    at = (mark.x[0], mark.y[0])
+    text = sheet.axes.annotate(mark.name, at, shift, textcoords="offset points", ha=side)
     sheet.tag(text, mark.series)
 
 
@@ -306,12 +313,17 @@ def _handle(mark: Mark) -> Any:
     """The sign of a mark in the legend."""
     from matplotlib.lines import Line2D
 
-    marker = "s" if mark.kind == "bars" else MARKERS[mark.symbol]
+    marker = MARKERS[mark.symbol]
+    pattern = "none"
+    if mark.kind == "bars":
+        marker = "s"
+    elif mark.kind == "line":
+        pattern = _pattern(mark)
     return Line2D(
         [],
         [],
         color=light(mark.colour),
-        linestyle=_pattern(mark) if mark.kind == "line" else "none",
+        linestyle=pattern,
         linewidth=1.8,
         marker=marker,
         markersize=6,
@@ -364,8 +376,11 @@ def _cells(sheet: Sheet, heat: Heat) -> None:
 
     axes = sheet.axes
     cell, tall, left, head = heat.sizes()
-    painted, tips = [], []
-    size = 10.5 if len(heat.columns) <= 12 else 9.5
+    painted: list[list[Any]] = []
+    tips: list[str] = []
+    size = 9.5
+    if len(heat.columns) <= 12:
+        size = 10.5
     for i, row in enumerate(heat.cells):
         line = []
         for j, value in enumerate(row):
@@ -373,7 +388,9 @@ def _cells(sheet: Sheet, heat: Heat) -> None:
             line.append(to_rgba(light(name), strength))
             tips.append(heat.tip(i, j))
             if heat.numbered:
-                ink = WHITE if strength > 0.55 and value is not None else light("ink")
+                ink = light("ink")
+                if strength > 0.55 and value is not None:
+                    ink = WHITE
                 at = (left + (j + 0.5) * cell, head + (i + 0.5) * tall)
                 axes.text(*at, heat.label(i, j), ha="center", va="center", color=ink, fontsize=size)
         painted.append(line)

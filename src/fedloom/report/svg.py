@@ -95,7 +95,7 @@ def _annotate(group: Element, tag: Tag) -> None:
         group.set("data-s", str(tag.series))
     if not any(tag.tips):
         return
-    points = [e for e in group.iter("use")] or [e for e in group if e.tag in SHAPES]
+    points = list(group.iter("use")) or [part for part in group if part.tag in SHAPES]
     if len(points) != len(tag.tips):
         points = [group]
     for point, tip in zip(points, tag.tips, strict=False):

@@ -60,12 +60,16 @@ def curves(title: str, who: str, measure: str, runs: Mapping[str, Sequence[Run]]
 
 def heat_map(block: Block) -> str:
     """A setting's figures, rows by columns; rows without figures are left out."""
-    rows = [row for row in block["rows"] if _mean(row) is not None]
-    cells = [[figure["mean"] for figure in row["ours"]] for row in rows]
-    values = present(value for row in cells for value in row)
+    names: list[str] = []
+    cells: list[list[Value]] = []
+    values: list[float] = []
+    for row in block["rows"]:
+        if _mean(row) is not None:
+            names.append(row["row"])
+            cells.append([figure["mean"] for figure in row["ours"]])
+            values += present(cells[-1])
     ends = (min(values, default=0.0), max(values, default=1.0))
     bands = [None] * len(block["columns"])
-    names = [row["row"] for row in rows]
     return _svg(
         Heat(block["name"], names, block["columns"], bands, cells, ends, _two_digits, of="")
     )
@@ -80,7 +84,9 @@ def _points(blocks: Sequence[Block], name: str) -> list[tuple[float, float, Valu
             if row["row"] != name or mean is None:
                 continue
             std = row["ours"][0]["std"]
-            points.append((float(place), 100 * mean, None if std is None else 100 * std))
+            if std is not None:
+                std *= 100
+            points.append((float(place), 100 * mean, std))
     return points
 
 

@@ -13,7 +13,7 @@ from ...core.errors import FedloomError
 from ...core.rng import key
 from ..figures import Axis, Chart, Mark, Panel
 from ..palette import SYMBOLS, colour
-from .opened import Opened, Samples
+from .opened import Opened, Samples, joined
 
 FAR = "Distances between far groups mean little."
 
@@ -21,25 +21,28 @@ FAR = "Distances between far groups mean little."
 def embedding(one: Opened, samples: Samples) -> Panel:
     """Colour is the class, the marker the domain, a star the mean of a class."""
     federation = one.federation
-    x = torch.cat([features for features, _ in samples.values()])
-    y = torch.cat([labels for _, labels in samples.values()])
+    x, y = joined(samples)
     classes = sorted(set(y.tolist()))
     centres = torch.stack([x[y == c].mean(0) for c in classes])
     flat = _flat(one, torch.cat([x, centres]).numpy(), "t-SNE")
     names = federation.data.classes
-    inks = {c: shade(c, len(names)) for c in classes}
     owners = _owners(one, samples)
     domains = list(dict.fromkeys(owners))
+    groups: dict[tuple[int, int], list[int]] = {}  # by class and place of the domain, the samples
+    for i, (c, owner) in enumerate(zip(y.tolist(), owners, strict=True)):
+        groups.setdefault((c, domains.index(owner)), []).append(i)
     marks = []
-    for c in classes:
-        for place, domain in enumerate(domains):
-            rows = [i for i, owner in enumerate(owners) if int(y[i]) == c and owner == domain]
-            if rows:
-                tip = str(names[c]) if domain is None else f"{names[c]}, {domain}"
-                marks.append(_dots(flat[rows], inks[c], place, tip))
+    for c, place in sorted(groups):
+        tip = str(names[c])
+        if domains[place] is not None:
+            tip += f", {domains[place]}"
+        marks.append(_dots(flat[groups[c, place]], shade(c, len(names)), place, tip))
+    listed = []
     for place, c in enumerate(classes):
-        marks.append(_star(flat[len(y) + place], inks[c], f"mean of class {names[c]}"))
-    marks += _legend([(str(names[c]), inks[c]) for c in classes], domains)
+        ink = shade(c, len(names))
+        marks.append(_star(flat[len(y) + place], ink, f"mean of class {names[c]}"))
+        listed.append((str(names[c]), ink))
+    marks += _legend(listed, domains)
     heading = f"{one.entry.name}: t-SNE"
     chart = Chart(heading, marks, Axis(), Axis(), width=540, height=400, square=True, legend=True)
     caption = (
@@ -52,13 +55,14 @@ def embedding(one: Opened, samples: Samples) -> Panel:
 
 def by_domain(one: Opened, samples: Samples) -> Panel:
     """t-SNE of FedGC's prompts: colour and marker are the domain."""
-    x = torch.cat([features for features, _ in samples.values()]).numpy()
-    flat = _flat(one, x, "prompts")
-    owners = [str(owner) for owner in _owners(one, samples)]
+    x, _ = joined(samples)
+    flat = _flat(one, x.numpy(), "prompts")
+    rows: dict[str, list[int]] = {}
+    for i, owner in enumerate(_owners(one, samples)):
+        rows.setdefault(str(owner), []).append(i)
     marks = []
-    for place, domain in enumerate(dict.fromkeys(owners)):
-        rows = [i for i, owner in enumerate(owners) if owner == domain]
-        marks.append(_dots(flat[rows], colour(place), place, domain, name=domain))
+    for place, domain in enumerate(rows):
+        marks.append(_dots(flat[rows[domain]], colour(place), place, domain, name=domain))
     heading = f"{one.entry.name}: prompts by domain"
     chart = Chart(heading, marks, Axis(), Axis(), width=540, height=400, square=True, legend=True)
     caption = (
@@ -72,9 +76,11 @@ def shade(c: int, count: int) -> str:
     """The colour of a class: a method's colour if these suffice, else from a wheel of hues."""
     if count <= 10:
         return colour(c)
-    saturation = 0.65 if c % 2 else 0.9
-    channels = colorsys.hls_to_rgb(c / count, 0.5, saturation)
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
+    saturation = 0.9
+    if c % 2:
+        saturation = 0.65
+    red, green, blue = colorsys.hls_to_rgb(c / count, 0.5, saturation)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def _owners(one: Opened, samples: Samples) -> list[str | None]:
@@ -117,7 +123,7 @@ def _dots(points: np.ndarray, ink: str, place: int, tip: str, name: str = "") ->
 
 
 def _star(point: np.ndarray, ink: str, tip: str) -> Mark:
-    x, y = (float(v) for v in point)
+    x, y = point.astype(float).tolist()
     return Mark("dots", [x], [y], ink=ink, symbol="star", size=8, tips=[tip], edge="ink")
 
 
@@ -125,7 +131,8 @@ def _legend(classes: Sequence[tuple[str, str]], domains: Sequence[Any]) -> list[
     """Empty marks that name the classes, if they are few, and the domains, if there are several."""
     marks = []
     if len(classes) <= 20:
-        marks += [Mark("dots", [], [], name=name, ink=ink) for name, ink in classes]
+        for name, ink in classes:
+            marks.append(Mark("dots", [], [], name=name, ink=ink))
     if len(domains) > 1:
         for place, domain in enumerate(domains):
             name = str(domain)

@@ -45,7 +45,9 @@ def grad_cam(one: Opened) -> Tiles | None:
     data = one.federation.data
     if data.kind != "image" or not isinstance(data.x, Tensor) or data.x.shape[1] not in (1, 3):
         return None
-    if not any(isinstance(m, nn.Conv2d) for m in one.worker.model.body.modules()):
+    body: Any = one.worker.model.body
+    convolutions = [module for module in body.modules() if isinstance(module, nn.Conv2d)]
+    if not convolutions:
         return None
     clients: dict[str | None, int] = {}
     for k, client in enumerate(one.federation.clients):
@@ -136,8 +138,18 @@ class Seen(NamedTuple):
     weights: Tensor
 
 
+Caught = tuple[nn.Module, Tensor, Tensor]  # a module, its input and its output
+
+
+def _last_map(caught: list[Caught]) -> Caught:
+    """The last map that is larger than a point, of F2DC's modules if there are any."""
+    large = [one for one in caught if one[2].shape[-1] * one[2].shape[-2] > 1] or caught
+    corrected = [one for one in large if isinstance(one[0], Correction)]
+    return (corrected or large)[-1]
+
+
 def _weighted(model: nn.Module, x: Tensor, classes: Tensor) -> Seen:
-    caught: list[tuple[nn.Module, Tensor, Tensor]] = []
+    caught: list[Caught] = []
 
     def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if output.ndim == 4:
@@ -155,9 +167,7 @@ def _weighted(model: nn.Module, x: Tensor, classes: Tensor) -> Seen:
     finally:
         for hook in hooks:
             hook.remove()
-    large = [c for c in caught if c[2].shape[-1] * c[2].shape[-2] > 1] or caught
-    corrected = [c for c in large if isinstance(c[0], Correction)]
-    module, given, output = (corrected or large)[-1]
+    module, given, output = _last_map(caught)
     (gradient,) = torch.autograd.grad(scores.gather(1, classes[:, None]).sum(), output)
     return Seen(module, given.detach(), output.detach(), gradient.mean((2, 3), keepdim=True))
 
@@ -171,5 +181,7 @@ def decoupled(one: Opened, tiles: Tiles) -> Panel:
         "classifier sees, f~ = f+ + f*. All are weighted by the gradient at f~; the maps of an "
         "image have one scale."
     )
-    rows = [(name, replace(tiles, maps=maps)) for name, maps in tiles.parts.items()]
+    rows = []
+    for name, maps in tiles.parts.items():
+        rows.append((name, replace(tiles, maps=maps)))
     return Panel(f"decoupled-{one.slug}", heading, caption, sheet(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +43,7 @@ class Opened:
     @property
     def slug(self) -> str:
         """The name of the entry, fit for the id of a panel."""
-        letters = [c if c.isalnum() else "-" for c in self.entry.name]
-        return "".join(letters).strip("-")
+        return re.sub(r"[\W_]", "-", self.entry.name).strip("-")
 
     def predictor(self, k: int) -> Predictor:
         """Client `k`'s personal model, which becomes the resident one."""
@@ -78,6 +78,12 @@ class Opened:
                 f"{self.entry.name}: its model does not give one vector of features per sample."
             )
         return torch.cat(outputs).to(torch.float32), y
+
+
+def joined(samples: Samples) -> tuple[Tensor, Tensor]:
+    """The features and the labels of all clients, one client after another."""
+    features, labels = zip(*samples.values(), strict=True)
+    return torch.cat(features), torch.cat(labels)
 
 
 def opened(entry: Entry, run: Run, federations: dict[str, Federation]) -> Opened:

@@ -43,15 +43,19 @@ def sheet(rows: Sequence[tuple[str, Row]]) -> bytes:
     _domains(axes, first.domains, left)
     _row(axes, "input", left, HEAD, first.images, first.truth)
     for i, (name, row) in enumerate(rows, 1):
-        images = [overlay(image, heat) for image, heat in zip(row.images, row.maps, strict=True)]
-        labels = []
-        for truth, predicted in zip(row.truth, row.predicted, strict=True):
-            labels.append(truth if predicted == truth else f"taken for {predicted}")
+        images = list(map(overlay, row.images, row.maps))
+        labels = list(map(_label, row.truth, row.predicted))
         _row(axes, name, left, HEAD + i * (TILE + LABEL + GAP), images, labels, row.truth)
     axes.set(xlim=(0, width), ylim=(height, 0))  # imshow has set them to its last image
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=72)
     return file.getvalue()
+
+
+def _label(truth: str, predicted: str) -> str:
+    if predicted == truth:
+        return truth
+    return f"taken for {predicted}"
 
 
 def overlay(pixels: np.ndarray, heat: np.ndarray) -> np.ndarray:
@@ -92,7 +96,8 @@ def _row(
         axes.imshow(
             image, extent=(x, x + TILE, top + TILE, top), interpolation="bicubic", aspect="auto"
         )
-        wrong = truth is not None and label != truth[j]
-        ink = light("neg") if wrong else light("soft")
+        ink = light("soft")
+        if truth is not None and label != truth[j]:
+            ink = light("neg")
         text = shorten(label, TILE)
         axes.text(x + TILE / 2, top + TILE + 10, text, ha="center", va="center", color=ink)

@@ -11,7 +11,7 @@ from ...core.errors import FedloomError
 from ..entries import domain_order
 from ..figures import Axis, Chart, Heat, Mark, Panel, Value
 from ..palette import colour
-from .opened import Opened, Samples
+from .opened import Opened, Samples, joined
 
 
 def singular(features: Tensor) -> Tensor:
@@ -33,7 +33,8 @@ def spectrum(one: Opened, samples: Samples, most: int) -> Panel:
     """A line per client: how the variance of its features is spread over directions."""
     clients = one.federation.clients
     domains = list(dict.fromkeys(clients[k].domain for k in samples))
-    marks, ranks = [], []
+    marks: list[Mark] = []
+    ranks: list[float] = []
     for k, (features, _) in samples.items():
         if len(features) < 2:
             continue
@@ -41,11 +42,13 @@ def spectrum(one: Opened, samples: Samples, most: int) -> Panel:
         ranks.append(effective_rank(values))
         relative = values[values > values[0] * 1e-9] / values[0].clamp_min(1e-300)
         domain = clients[k].domain
-        tip = f"client {k}" if domain is None else f"client {k} ({domain})"
+        tip = f"client {k}"
+        if domain is not None:
+            tip += f" ({domain})"
         marks.append(
             Mark(
                 "line",
-                [i + 1.0 for i in range(len(relative))],
+                torch.arange(1.0, len(relative) + 1).tolist(),
                 relative.log10().tolist(),
                 name=domain or "",
                 ink=colour(domains.index(domain)),
@@ -76,20 +79,28 @@ def spectrum(one: Opened, samples: Samples, most: int) -> Panel:
 
 def similarity(one: Opened, samples: Samples) -> Panel:
     """Clients by clients: the mean cosine between their means of the same class."""
-    everything = torch.cat([features for features, _ in samples.values()]).mean(0)
+    everything = joined(samples)[0].mean(0)
     means: dict[int, dict[int, Tensor]] = {}
     for k, (features, labels) in samples.items():
-        classes = sorted(set(labels.tolist()))
-        means[k] = {c: features[labels == c].mean(0) - everything for c in classes}
-    everyone, _, _ = domain_order(one.federation.describe(), len(one.federation))
-    order = [k for k in everyone if k in samples]
-    cells = [[_cosine(means[a], means[b]) for b in order] for a in order]
+        means[k] = {}
+        for c in sorted(set(labels.tolist())):
+            means[k][c] = features[labels == c].mean(0) - everything
+    everyone, _, domains = domain_order(one.federation.describe(), len(one.federation))
+    order = []
+    bands = []
+    for k, domain in zip(everyone, domains, strict=True):
+        if k in samples:
+            order.append(k)
+            bands.append(domain)
+    cells = []
+    for k in order:
+        cells.append([_cosine(means[k], means[other]) for other in order])
     heading = f"{one.entry.name}: do clients see a class alike?"
     chart = Heat(
         heading,
         [f"client {k}" for k in order],
-        [str(k) for k in order],
-        [one.federation.clients[k].domain for k in order],
+        list(map(str, order)),
+        bands,
         cells,
         (-1.0, 1.0),
         _show,
@@ -107,8 +118,10 @@ def _cosine(a: dict[int, Tensor], b: dict[int, Tensor]) -> Value:
     both = sorted(a.keys() & b.keys())
     if not both:
         return None
-    cosines = [float(F.cosine_similarity(a[c], b[c], dim=0)) for c in both]
-    return sum(cosines) / len(cosines)
+    total = 0.0
+    for c in both:
+        total += float(F.cosine_similarity(a[c], b[c], dim=0))
+    return total / len(both)
 
 
 def _show(value: float) -> str:

@@ -16,7 +16,7 @@ from ..entries import Entry, RunData, gather
 from ..figures import Panel
 from .embedding import by_domain, embedding
 from .grad_cam import Tiles, decoupled, grad_cam
-from .opened import Opened, opened
+from .opened import Opened, Samples, opened
 from .sheet import sheet
 from .spectrum import similarity, spectrum
 
@@ -51,7 +51,10 @@ def look(runs: Sequence[Run], console: Console) -> Views:
             except FedloomError as error:
                 warnings.warn(f"no feature views of {entry.name}: {error}", stacklevel=2)
             bar.advance(task)
-    rows = [(e.name, tiles) for e, tiles in looks if tiles.samples == looks[0][1].samples]
+    rows = []
+    for entry, tiles in looks:
+        if tiles.samples == looks[0][1].samples:
+            rows.append((entry.name, tiles))
     if rows:
         panel = Panel("grad-cam", "What the models look at", GRAD_CAM, sheet(rows))
         views["Grad-CAM"] = [panel]
@@ -60,13 +63,12 @@ def look(runs: Sequence[Run], console: Console) -> Views:
 
 def _chosen(runs: Sequence[Run]) -> list[tuple[Entry, Run]]:
     """One finished run of each method."""
-    data = [RunData.of(run) for run in runs]
-    run_of = {id(one): run for one, run in zip(data, runs, strict=True)}
-    entries = gather(data)
+    data = list(map(RunData.of, runs))
+    run_of = dict(zip(map(id, data), runs, strict=True))
     seeds = [run.seed for run in data if run.finished]
     usual = max(seeds, key=seeds.count, default=None)
     chosen = []
-    for entry in entries:
+    for entry in gather(data):
         finished = [run for run in entry.runs if run.finished]
         if finished:
             first = min(finished, key=lambda run: run.seed != usual)
@@ -100,8 +102,11 @@ def _feature_views(one: Opened) -> dict[str, Panel]:
         step = (len(clients) - 1) / (CLIENTS - 1)
         clients = [clients[round(j * step)] for j in range(CLIENTS)]
     each = max(1, POINTS // len(clients))
-    tested = {k: one.features(k, "test", each) for k in clients}
-    trained = {k: one.features(k, "train", SAMPLES) for k in clients}
+    tested: Samples = {}
+    trained: Samples = {}
+    for k in clients:
+        tested[k] = one.features(k, "test", each)
+        trained[k] = one.features(k, "train", SAMPLES)
     views = {
         "Features of test samples (t-SNE)": embedding(one, tested),
         "Spectrum of the features": spectrum(one, trained, SAMPLES),

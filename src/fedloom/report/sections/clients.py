@@ -12,8 +12,10 @@ from ..entries import (
     RunData,
     domain_order,
     gains,
+    listed_seeds,
     mean_std,
     present,
+    seeds_of,
     shown_runs,
 )
 from ..figures import Axis, Chart, Heat, Mark, Panel, Value
@@ -74,21 +76,14 @@ def _layouts(entries: Sequence[Entry]) -> list[Layout]:
             groups.setdefault(_likeness(run.federation), []).append(run)
     layouts = []
     for place, runs in enumerate(groups.values()):
-        seeds = list(dict.fromkeys(str(run.seed) for run in runs))
-        listed = ", ".join(seeds)
+        seeds = listed_seeds(runs)
         note = ""
-        if len(seeds) > 1:
-            note = (
-                f" Mean over seeds {listed}: in each, client k has the same domain, but other "
-                "samples."
-            )
+        if len(seeds_of(runs)) > 1:
+            note = f" Mean over {seeds}: in each, client k has the same domain, but other samples."
         suffix = ""
         if len(groups) > 1:
             suffix = f"-{place + 1}"
-        tab = f"seed {listed}"
-        if len(seeds) > 1:
-            tab = f"seeds {listed}"
-        layouts.append(Layout(runs, suffix, tab, note))
+        layouts.append(Layout(runs, suffix, seeds, note))
     return layouts
 
 
@@ -171,11 +166,13 @@ def _map(
 ) -> Heat:
     size = max(len(row) for _, row in rows)
     order, labels, bands = domain_order(federation, size)
+    names = []
     cells = []
-    for _, row in rows:
+    for entry, row in rows:
+        names.append(entry.name)
         padded = [*row, *[None] * (size - len(row))]
         cells.append([padded[j] for j in order])
-    return Heat(heading, [entry.name for entry, _ in rows], labels, bands, cells, ends, show)
+    return Heat(heading, names, labels, bands, cells, ends, show)
 
 
 # -- dots ----------------------------------------------------------------------------------------
@@ -210,7 +207,7 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
         return None
     heading = "Gain over training alone"
     dot = "A dot is a client"
-    if len({str(run.seed) for run in everyone}) > 1:
+    if len(seeds_of(everyone)) > 1:
         dot += " of a seed"
     caption = (
         f"{dot}; right of the line it is better off than alone. Diamonds are means over clients. "

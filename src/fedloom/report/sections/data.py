@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ..entries import RunData, domain_order, number, present
-from ..figures import Heat, Panel
+from ..entries import RunData, domain_order, listed_seeds, number, present
+from ..figures import Heat, Panel, Value
 from ..page import Page
 from . import section
 
@@ -18,7 +18,9 @@ def data(page: Page) -> str | None:
         federations.setdefault(json.dumps(run.federation, sort_keys=True), []).append(run)
     panels = []
     for place, runs in enumerate(federations.values()):
-        suffix = f"-{place + 1}" if len(federations) > 1 else ""
+        suffix = ""
+        if len(federations) > 1:
+            suffix = f"-{place + 1}"
         panel = partition(runs, suffix)
         if panel:
             panels.append(panel)
@@ -40,23 +42,27 @@ def partition(runs: list[RunData], suffix: str) -> Panel | None:
     size = max(map(len, counts), default=0)
     if not size:
         return None
-    names = [str(name) for name in federation.get("classes") or []]
-    names += [str(k) for k in range(len(names), size)]
+    names = list(map(str, federation.get("classes") or []))
+    names += map(str, range(len(names), size))  # a class without a name has its number
     order, labels, bands = domain_order(federation, len(clients))
-    cells = []
-    for k in range(size):
-        cells.append([number(dict(enumerate(counts[j])), k) for j in order])
-    totals = [sum(present(column)) for column in zip(*cells, strict=True)]
-    top = max(present(value for row in cells for value in row), default=0.0) or 1.0
+    cells: list[list[Value]] = [[] for _ in range(size)]
+    totals = []
+    top = 0.0
+    for j in order:
+        column: list[Value] = [None] * size
+        column[: len(counts[j])] = map(number, counts[j])
+        for row, count in zip(cells, column, strict=True):
+            row.append(count)
+        totals.append(sum(present(column)))
+        top = max([top, *present(column)])
     heading = "Training examples by client and class"
     caption = (
         f"{federation.get('description') or ''} {len(clients)} clients hold from "
         f"{min(totals):,.0f} to {max(totals):,.0f} training examples, {sum(totals):,.0f} in all."
     )
     rows = [f"class {name}" for name in names[:size]]
-    chart = Heat(heading, rows, labels, bands, cells, (0.0, top), _count)
-    seeds = ", ".join(dict.fromkeys(str(run.seed) for run in runs))
-    return Panel(f"partition{suffix}", heading, caption.strip(), chart, f"seed {seeds}")
+    chart = Heat(heading, rows, labels, bands, cells, (0.0, top or 1.0), _count)
+    return Panel(f"partition{suffix}", heading, caption.strip(), chart, listed_seeds(runs))
 
 
 def _count(value: float) -> str:

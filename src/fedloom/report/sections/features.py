@@ -13,5 +13,8 @@ def features(page: Page) -> str | None:
         return None
     groups = {}
     for heading, panels in page.views.items():
-        groups[heading] = page.grid(panels, "two" if len(panels) > 1 else "")
+        kind = ""
+        if len(panels) > 1:
+            kind = "two"
+        groups[heading] = page.grid(panels, kind)
     return page.render("features.html.j2", groups=groups)

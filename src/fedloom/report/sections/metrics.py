@@ -6,7 +6,7 @@ from typing import Any
 
 from ...metrics.registry import METRICS, Metric
 from ..columns import text
-from ..entries import Entry, RunData, mean_std, number
+from ..entries import Entry, RunData, number, present
 from ..figures import Value
 from ..page import Page
 from . import section
@@ -18,32 +18,30 @@ def metrics(page: Page) -> str | None:
     entries = [entry for entry in page.ranking.order() if entry.shown]
     rows = []
     for _, metric in METRICS.items():
-        values = {entry.number: _value(entry, metric) for entry in entries}
-        if metric.figures is None and any(mean is not None for mean, _ in values.values()):
-            rows.append(_row(page, entries, metric, values))
+        if metric.figures is None:
+            row = _row(page, entries, metric)
+            if row:
+                rows.append(row)
     if not rows:
         return None
     return page.render("metrics.html.j2", entries=entries, rows=rows)
 
 
-def _value(entry: Entry, metric: Metric) -> tuple[Value, Value]:
-    """The mean over clients in the last evaluated round, and its std over seeds."""
+def _row(page: Page, entries: list[Entry], metric: Metric) -> dict[str, Any] | None:
+    """The mean over clients in the last evaluated round, with its std over seeds, by method."""
 
     def latest(run: RunData) -> Value:
         return number(run.last, "personal", metric.key)
 
-    return mean_std(latest(run) for run in entry.shown)
-
-
-def _row(
-    page: Page, entries: list[Entry], metric: Metric, values: dict[int, tuple[Value, Value]]
-) -> dict[str, Any]:
-    means = {series: mean for series, (mean, _) in values.items() if mean is not None}
-    pick = max if metric.higher else min
-    best = metric.shown(pick(means.values()))
+    values = [entry.over(latest) for entry in entries]
+    means = present(mean for mean, _ in values)
+    if not means:
+        return None
+    best = metric.shown(min(means))
+    if metric.higher:
+        best = metric.shown(max(means))
     cells = []
-    for entry in entries:
-        mean, std = values[entry.number]
+    for entry, (mean, std) in zip(entries, values, strict=True):
         marked = (
             not metric.reference
             and len(page.ranking.seed_sets()) == 1

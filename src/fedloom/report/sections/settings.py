@@ -20,7 +20,9 @@ def settings(page: Page) -> str:
         if entry.runs and entry.method != TUNED:
             config = entry.runs[0].config
             given = config.get("toml")
-            configs.append((entry, given if isinstance(given, str) else config_text(config)))
+            if not isinstance(given, str):
+                given = config_text(config)
+            configs.append((entry, given))
     versions: dict[str, list[str]] = {}
     for run in page.runs:
         recorded = run.summary.get("versions")
