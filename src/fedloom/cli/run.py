@@ -155,6 +155,10 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option(help="Extend the run to this many rounds in all.")
     ] = None,
+    from_round: Annotated[
+        int | None,
+        typer.Option(help="Do the rounds after this one again; it must have a checkpoint."),
+    ] = None,
     executor: Executor = None,
     workers: Workers = None,
     no_report: NoReport = False,
@@ -163,7 +167,15 @@ def resume(
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
     from ..engine.folder import Run
     from ..engine.run import resume as resume_run
+    from ..engine.run import roll_back
 
+    if from_round is not None:
+        roll_back(folder, from_round)
+        if (folder / "federation-log.json").exists():
+            print_line(
+                f"{folder} is back at round {from_round}; `flwr run` of its app continues it"
+            )
+            return
     earlier = Run.load(folder)
     method = earlier.config.method
     options = execution(executor, workers)

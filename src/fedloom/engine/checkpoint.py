@@ -130,6 +130,23 @@ class Store:
             )
         return Checkpoint()
 
+    def roll_back(self, round: int) -> None:
+        """Remove the checkpoints after a round, so that `load` reads the one of that round."""
+        rounds = {}
+        for path in self._manifests():
+            number = path.stem.removeprefix("round-")
+            if number.isdecimal():
+                rounds[int(number)] = path
+        if round not in rounds:
+            there = ", ".join(map(str, sorted(rounds))) or "none"
+            raise CheckpointError(
+                f"{self.folder} has no checkpoint of round {round}; there are those of: {there}."
+            )
+        self._read(rounds[round])  # refuse a damaged one before any other is removed
+        for number, path in rounds.items():
+            if number > round:
+                path.unlink()
+
     def tidy(self) -> None:
         """Remove what `load` found damaged, old checkpoints, and what a killed writer left."""
         if self.folder is not None:

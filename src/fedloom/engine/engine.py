@@ -12,7 +12,7 @@ round is recorded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,12 +20,15 @@ import numpy as np
 import torch
 
 from ..client.worker import ClientWorker
+from ..core.claims import flaw, not_finite
+from ..core.errors import FedloomError
 from ..core.payload import Payload
-from ..executors.base import Executor, Task
+from ..executors.base import Executor, Results, Task
 from .checkpoint import Checkpoint, Store
 from .evaluate import SCORED, Evaluation, TrainedScores
 from .schedule import Schedule
-from .turn import Turn, Uploads
+from .trial import Arrived, Strangers, learned
+from .turn import HINT, Turn, Uploads, about
 
 
 class Callback(Protocol):
@@ -82,8 +85,7 @@ class Engine:
                 self._welcome(turn)
             welcomed = time.monotonic()
             uploads = self._uploads(turn)
-            self.server = self.worker.method.aggregate(self.server, uploads)
-            uploads.refuse_unread(self.worker.method.name)
+            self.server = self._aggregate(turn, uploads)
             aggregated = time.monotonic()
             self.bytes = {way: self.bytes[way] + number for way, number in turn.bytes.items()}
             ahead = record = None
@@ -114,21 +116,62 @@ class Engine:
         number = self.round + 1
         cohort, lost, work = self.schedule.cohort(number, self.worker)
         due = self.schedule.evaluates(number)
-        return Turn(number, self.server.replace(round=number), cohort, cohort, lost, work, due)
+        server = self.server.replace(round=number)
+        return Turn(number, server, cohort, cohort, lost, work, due, self._flaw)
+
+    def _flaw(self, k: int, upload: Payload) -> str | None:
+        """What is wrong with a client's upload, in words."""
+        return flaw(type(self.worker.method), upload, about(self.worker, k))
 
     def _welcome(self, turn: Turn) -> None:
         """Newcomers introduce themselves. A remote client that does not answer takes no part."""
         known = self.server.tensor("known").clone()
         new = [k for k in turn.cohort if not known[k]]
-        hellos = {}
         if new:
-            for result in self.executor.run(Task("hello", turn.round, (k,)) for k in new):
-                hellos[result.clients[0]] = turn.receive(result)
-        if hellos:
-            known[list(hellos)] = True
-            self.server = self.worker.method.join(self.server, hellos).replace(known=known)
-            turn.server = self.server
+            results = self.executor.run(Task("hello", turn.round, (k,)) for k in new)
+            server, joined = self._join(turn, results)
+            known[joined] = True
+            self.server = turn.server = server.replace(known=known)
         turn.present = [k for k in turn.cohort if known[k]]
+
+    def _join(self, turn: Turn, results: Results) -> tuple[Payload, list[int]]:
+        """The server with the newcomers that said hello, and who they are."""
+        server = self.server
+
+        def join(pairs: Iterable[tuple[int, Payload]]) -> Payload:
+            hellos = dict(pairs)
+            return self.worker.method.join(server, hellos) if hellos else server
+
+        if isinstance(self.executor, Strangers):
+            arrived = Arrived(turn, results, self.store.folder)
+            server, believed = learned(self.executor, turn, server, "join", join, arrived)
+            return server, [result.clients[0] for result in believed]
+        hellos = {result.clients[0]: turn.receive(result) for result in results}
+        return join(hellos.items()), list(hellos)
+
+    def _aggregate(self, turn: Turn, uploads: Uploads) -> Payload:
+        """The server after the uploads of a round. One that is not finite is never kept."""
+        method, before = self.worker.method, self.server
+        if not isinstance(self.executor, Strangers):
+            server = method.aggregate(before, uploads)
+            uploads.refuse_unread(method.name)
+            wrong = not_finite(before, server)
+            if wrong:
+                raise FedloomError(f"round {turn.round}: the server would have {wrong}{HINT}")
+            return server
+        arrived = Arrived(turn, uploads.results(), self.store.folder)
+        server, believed = learned(
+            self.executor,
+            turn,
+            before,
+            "aggregate",
+            lambda pairs: method.aggregate(before, pairs),
+            arrived,
+        )
+        for result in believed:
+            turn.floats["up"].append(arrived.floats[result.clients[0]])
+            uploads.accept(result)
+        return server
 
     def _uploads(self, turn: Turn) -> Uploads:
         """Have the participants train. The executor starts when the first upload is asked for."""

@@ -20,7 +20,7 @@ from ..executors import EXECUTORS
 from ..executors.base import Executor
 from ..metrics.privacy import accountant
 from . import config as configs
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, Store
 from .config import Config
 from .engine import Callback, Engine, first
 from .folder import Run, begun, locked, refuse_changes, same_run
@@ -143,14 +143,17 @@ def resume(
     folder: str | Path,
     *,
     rounds: int | None = None,
+    from_round: int | None = None,
     callbacks: Sequence[Callback] = (),
     **execution: Any,
 ) -> Run:
     """Continue an interrupted run; a finished one is returned as it is.
 
-    `rounds` makes a run longer; the metrics of its old last round stay. `execution` may change
-    where and how fast it runs.
+    `rounds` makes a run longer; the metrics of its old last round stay. `from_round` does the
+    rounds after that one again. `execution` may change where and how fast it runs.
     """
+    if from_round is not None:
+        roll_back(folder, from_round)
     run = Run.load(folder)
     config = run.config
     if execution:
@@ -160,6 +163,15 @@ def resume(
         with locked(run.folder):
             config = run.lengthen(config, rounds)
     return execute(config, out=folder, callbacks=callbacks)
+
+
+def roll_back(folder: str | Path, round: int) -> None:
+    """Take a run back to the end of a round of which there is still a checkpoint."""
+    run = Run.load(folder)
+    assert run.folder is not None
+    with locked(run.folder):
+        Store(run.folder / "checkpoint").roll_back(round)
+        (run.folder / "summary.json").unlink(missing_ok=True)
 
 
 def _encoding(callbacks: Sequence[Callback]) -> Callable[[int, int], None] | None:

@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from ..client.context import weighted
+from ..client.worker import ClientWorker
+from ..core.claims import About
 from ..core.errors import FedloomError
 from ..core.payload import Payload
 from ..executors.base import Result, Results
 from .checkpoint import Store
 from .evaluate import TrainedScores
+
+HINT = "; a smaller lr or clip=1 often helps, --executor debug shows where it arose."
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Turn:
     lost: set[int]
     work: Mapping[int, float]
     due: bool  # whether the round is evaluated
+    judge: Callable[[int, Payload], str | None]  # what is wrong with a client's upload, in words
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
     # The number of floats in each message, hellos apart.
     floats: dict[str, list[int]] = field(default_factory=lambda: {"up": [], "down": []})
@@ -37,8 +41,11 @@ class Turn:
     def receive(self, result: Result) -> Payload:
         """The upload of a result: counted, and refused if the server cannot use it."""
         self.bytes["up"] += result.upload.nbytes
-        for name, value in result.upload.items():
-            self._check(result.clients[0], name, value)
+        client = result.clients[0]
+        flaw = self.judge(client, result.upload) or self._misfit(result.upload)
+        if flaw:
+            hint = HINT if flaw.startswith("a NaN") else "."
+            raise FedloomError(f"round {self.round}: client {client} uploaded {flaw}{hint}")
         return result.upload
 
     def mean_floats(self) -> dict[str, float]:
@@ -48,26 +55,25 @@ class Turn:
             means[way] = sum(counts) / len(counts) if counts else 0.0
         return means
 
-    def _check(self, k: int, name: str, value: object) -> None:
-        if not isinstance(value, Tensor):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise FedloomError(f"round {self.round}: client {k} uploaded {name} = {value}.")
-            return
-        # A sum is quick to compute, and not finite if anything that went into it is not.
-        suspect = value.is_floating_point() and not math.isfinite(value.sum())
-        if suspect and not torch.isfinite(value).all():
-            raise FedloomError(
-                f"round {self.round}: client {k} uploaded a NaN or infinity in {name!r}; "
-                "a smaller lr or clip=1 often helps, --executor debug shows where it arose."
-            )
-        expected = self.server.get(name)
-        if not isinstance(expected, Tensor):
-            return
-        if (expected.shape, expected.dtype) != (value.shape, value.dtype):
-            raise FedloomError(
-                f"round {self.round}: client {k} uploaded {name!r} as {tuple(value.shape)} "
-                f"({value.dtype}), the server has {tuple(expected.shape)} ({expected.dtype})."
-            )
+    def _misfit(self, upload: Payload) -> str | None:
+        """A tensor that is not like the server's of the same name, in words."""
+        for name, value in upload.items():
+            expected = self.server.get(name)
+            if not isinstance(value, Tensor) or not isinstance(expected, Tensor):
+                continue
+            if (expected.shape, expected.dtype) != (value.shape, value.dtype):
+                return (
+                    f"{name!r} as {tuple(value.shape)} ({value.dtype}), the server has "
+                    f"{tuple(expected.shape)} ({expected.dtype})"
+                )
+        return None
+
+
+def about(worker: ClientWorker, k: int) -> About:
+    """What the server knows of client `k`."""
+    data = worker.federation.data
+    samples = len(worker.federation.clients[k].train)
+    return About(samples, samples * math.prod(data.y.shape[1:]), worker.classes)
 
 
 class Uploads:
@@ -115,11 +121,25 @@ class Uploads:
         k = result.clients[0]
         upload = self._turn.receive(result)
         self._turn.floats["up"].append(upload.floats)
+        self.accept(result)
+        return k, upload
+
+    def results(self) -> Results:
+        """The results themselves, none of which is accepted yet."""
+        start = time.monotonic()
+        for result in self._results:
+            self.waited += time.monotonic() - start
+            yield result
+            start = time.monotonic()
+        self.waited += time.monotonic() - start
+
+    def accept(self, result: Result) -> None:
+        """Keep all of a result but its upload."""
+        k = result.clients[0]
         self._store.put(k, result.state)
         self.scores.add(k, result)
         self._losses.append((self._sizes(k), result.losses))
         self._tell(len(self._losses))
-        return k, upload
 
     def losses(self) -> dict[str, float]:
         """The mean of each part of the loss over the clients that trained, weighted by size."""

@@ -106,7 +106,10 @@ FAULTS = {
         array("head.bias", lambda old: Array("float32", (4,), "numpy.ndarray", b"nonsense" * 5)),
         "but is not",
     ),
-    "a scalar": (lambda r: r.content["scalars"].update(size=float("nan")), "= nan"),
+    "a scalar": (
+        lambda r: r.content["scalars"].update(size=float("nan")),
+        "'size', which fedavg does not send",
+    ),
     "a loss": (lambda r: r.content["metrics"].update({"loss/ce": float("nan")}), "its ce is nan"),
     "another round": (receipt, "does not come from client 1 in round 2"),
     "impossible score": (more_right_than_there_are, "13 of 12"),

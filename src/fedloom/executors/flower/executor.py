@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from flwr.app import Message
 
 from ...client.worker import ClientWorker
+from ...core.claims import Sizes
 from ...core.errors import FedloomError
 from ...core.memory import keep_freed_memory
 from ...metrics.accuracy import COUNTS
@@ -65,7 +66,8 @@ class Flower:
         self.worker = worker  # the server's: its samples are blank
         self.roster = roster
         self.settings = settings
-        self.inspector = Inspector(worker)
+        self.sizes = Sizes(type(worker.method), settings.jump)
+        self.inspector = Inspector(worker, self.sizes)
         keep_freed_memory()
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -155,6 +157,18 @@ class Flower:
         needed = self.settings.replies
         if entry["kind"] == "client" and uploads < needed:
             raise TooFew(f"round {entry['round']} had {uploads} of the {needed} uploads it needs.")
+
+    def refuse(self, round: int, hook: str, refused: Mapping[int, str], left: int) -> None:
+        """Note whose uploads the server could not use after all; refuse a round with too few."""
+        entry = {"round": round, "kind": hook, "asked": left + len(refused), "answered": []}
+        entry |= {"refused": {k: cut(why) for k, why in refused.items()}, "silent": []}
+        self.roster.book.note(entry | {"absent": [], "attempt": self.roster.book.attempt})
+        if hook == "aggregate" and left < self.settings.replies:
+            needed = self.settings.replies
+            raise TooFew(
+                f"round {round} had {left} of the {needed} uploads it needs; {len(refused)} could "
+                "not be used."
+            )
 
     def _judge(
         self, flight: _Flight, reply: Message | FedloomError, entry: dict[str, Any]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ...core.claims import JUMP
 from ...core.errors import FedloomError, explain
 from ...core.settings import Count, NotNegative, Positive, setting
 from ...engine.config import SECTIONS, Config, affecting, build, parse_set
@@ -43,6 +44,11 @@ class Settings(BaseModel):
     tries: Count = setting(3, "Number of times that a round is tried before the run gives up.")
     limit_mb: Positive = setting(
         500.0, "Largest reply that the server accepts, texts and names included, in megabytes."
+    )
+    jump: Positive = setting(
+        JUMP,
+        "How many times as long as before (or as that of as many ones) a model may become in a "
+        "round; an upload that makes it longer is refused.",
     )
     keys: bool = setting(
         True,

@@ -9,19 +9,19 @@ kinds differ only in it.
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...client.worker import ClientWorker
+from ...core.claims import Sizes, flaw
 from ...core.errors import ClientError
 from ...core.payload import Payload, Value
 from ...data.federation import Client
+from ...engine.turn import about
 from ..base import Task, execute
 from .sites import dealt
 
@@ -63,8 +63,9 @@ class _Form:
 class Inspector:
     """Judges uploads by what the server expects. It changes nothing of the run."""
 
-    def __init__(self, worker: ClientWorker) -> None:
+    def __init__(self, worker: ClientWorker, sizes: Sizes) -> None:
         self.worker = worker  # the server's: its samples are blank
+        self.sizes = sizes
         # By kind of task: the number of rehearsals, and the form of each name or pattern of names;
         # None for a pattern whose tensors have nothing in common.
         self._forms: dict[str, tuple[int, dict[str, _Form | None]]] = {}
@@ -73,13 +74,15 @@ class Inspector:
         """What is wrong with an upload, in words; None if it can be used."""
         if task.kind == "before":
             return f"{next(iter(upload))!r} after scoring" if upload else None
-        for name, value in upload.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                return f"{name} = {value}"
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                continue
-            if not torch.isfinite(value).all():
-                return f"a NaN or infinity in {name!r}"
+        method = type(self.worker.method)
+        return (
+            self._unlike(task, upload)
+            or flaw(method, upload, about(self.worker, task.clients[0]))
+            or self.sizes.flaw(task.down, upload, change=True)
+        )
+
+    def _unlike(self, task: Task, upload: Payload) -> str | None:
+        """How an upload differs from those of a rehearsal, in words."""
         # Forms seldom change (the first round may lack models of others, for example), so there is
         # another rehearsal only if an upload does not fit.
         if task.kind in self._forms and self._misfit(task, upload) is None:
@@ -88,8 +91,8 @@ class Inspector:
             self._rehearse(task)
         except ClientError as error:
             warnings.warn(
-                f"uploads of {self.worker.method.name} are only checked for numbers that are not "
-                f"finite: nobody knows what they should look like, since on blank samples {error}",
+                f"names and shapes of {self.worker.method.name}'s uploads are not checked: nobody "
+                f"knows what they should look like, since on blank samples {error}",
                 stacklevel=2,
             )
             return None
