@@ -10,8 +10,10 @@ from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
 from fedloom.client.worker import ClientWorker
 from fedloom.core.payload import Payload
-from fedloom.methods.fdse import FDSE, consensus, mixtures
+from fedloom.methods.fdse import FDSE
 from fedloom.models import Split
+from fedloom.parts.erasers import mixtures
+from fedloom.parts.simplex import consensus
 from fedloom.testing.small_world import federation, network, trace
 
 

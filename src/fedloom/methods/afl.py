@@ -48,19 +48,18 @@ class AFL(Reporting):
     )
 
     def init(self, worker: Worker) -> Payload:
-        even = torch.full((worker.clients,), 1 / worker.clients, dtype=torch.float64)
-        return (
-            super()
-            .init(worker)
-            .replace(lam=even if self.start == "uniform" else torch.zeros_like(even))
-        )
+        lam = torch.zeros(worker.clients, dtype=torch.float64)
+        if self.start == "uniform":
+            lam = torch.full_like(lam, 1 / worker.clients)
+        return super().init(worker).replace(lam=lam)
 
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
         server = super().join(server, hellos)
         if self.start == "uniform":
             return server
-        shares, new = server.tensor("sizes").double(), list(hellos)
-        shares = shares / shares.sum()
+        new = list(hellos)
+        sizes = server.tensor("sizes").double()
+        shares = sizes / sizes.sum()
         lam = server.tensor("lam") * (1 - shares[new].sum())  # those known before make room
         lam[new] = shares[new]
         return server.replace(lam=lam)
@@ -69,23 +68,25 @@ class AFL(Reporting):
         return super().download(server, k).replace(mean=server.tree("mean"))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        mean, iterates, lam = Mean(), Mean(), server.tensor("lam")
+        mean, lam = Mean(), server.tensor("lam")
         raised = lam.clone()
         for k, up in uploads:
             mean.add(up.tree("model"), weight=lam[k].item())
             raised[k] += self.gamma * up.number("loss")
         model = mean.value(default=server.tree("model"))
         if self.average:
+            iterates = Mean()
             iterates.add(server.tree("mean"), weight=server.number("round") - 1)
             iterates.add(model)
             server = server.replace(mean=iterates.value(default=model))
-        return server.replace(model=model, lam=project(raised) if self.gamma else lam)
+        if self.gamma:
+            lam = project(raised)
+        return server.replace(model=model, lam=lam)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("mean") or down.tree("model"), state.tree("model"))
         return local.predictor()
 
     def common(self, server: Payload, worker: Worker) -> Predictor | None:
-        return super().common(
-            server.replace(model=server.tree("mean") or server.tree("model")), worker
-        )
+        model = server.tree("mean") or server.tree("model")
+        return super().common(server.replace(model=model), worker)

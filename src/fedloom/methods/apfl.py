@@ -33,11 +33,7 @@ from .fedavg import FedAvg
 class APFL(FedAvg):
     """A learned mixture of an own model and the common one."""
 
-    traits = FedAvg.traits.but(
-        personalised=True,
-        weighting="alike",
-        alone=None,
-    )
+    traits = FedAvg.traits.but(personalised=True, weighting="alike", alone=None)
     mix: Annotated[float, Field(ge=0, le=1)] = setting(
         0.5,
         "Share of the client's own weights in the mixture before it is learned.",
@@ -55,8 +51,11 @@ class APFL(FedAvg):
         def mixture(step: Step) -> Tree:
             nonlocal v, alpha
             g = step.at(step.w.towards(v, alpha))
-            slope = (v - step.w).dot(g).item() if self.adaptive else 0.0
-            v, alpha = v - step.lr * alpha * g, min(1.0, max(0.0, alpha - step.lr * slope))
+            slope = 0.0
+            if self.adaptive:
+                slope = (v - step.w).dot(g).item()
+            v = v - step.lr * alpha * g
+            alpha = min(1.0, max(0.0, alpha - step.lr * slope))
             return step.g
 
         local.fit(gradient=mixture)
@@ -65,7 +64,9 @@ class APFL(FedAvg):
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         w, v = down.tree("model"), state.tree("v")
-        local.load(w, w.only(v).towards(v, state.number("alpha")) if v else Tree())
-        if v:
-            local.renormalise()
+        if not v:
+            local.load(w)
+            return local.predictor()
+        local.load(w, w.only(v).towards(v, state.number("alpha")))
+        local.renormalise()
         return local.predictor()

@@ -45,8 +45,6 @@ class F2DC(DFDC, DAA, FedAvg):
     )
 
     def weight(self, server: Payload, k: int) -> float:
-        return (
-            super().weight(server, k)
-            if self.weights == "domain"
-            else float(server.tensor("sizes")[k])
-        )
+        if self.weights == "size":
+            return float(server.tensor("sizes")[k])
+        return super().weight(server, k)

@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.local import Batch, Fit, Local, Worker, cross_entropy
@@ -34,8 +33,15 @@ from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Mean, Tree
-from ..parts.erasers import Statistics2d, channel_gap, eraser_names, extractor_norms, with_erasers
-from ..parts.simplex import least_norm
+from ..parts.erasers import (
+    Statistics2d,
+    channel_gap,
+    eraser_names,
+    extractor_norms,
+    mixed_by_similarity,
+    with_erasers,
+)
+from ..parts.simplex import consensus
 from ..parts.updates import difference, moved
 from .fedavg import FedAvg
 
@@ -78,9 +84,11 @@ class FDSE(FedAvg):
         return server.replace(model=model.without(names), eraser=model.only(names))
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload(
-            model=server.tree("model") | (server.tree(f"erasers/{k}") or server.tree("eraser"))
-        )
+        return Payload(model=server.tree("model") | self.eraser(server, k))
+
+    def eraser(self, server: Payload, k: int) -> Tree:
+        """Client k's eraser, or the first one if it has not answered yet."""
+        return server.tree(f"erasers/{k}") or server.tree("eraser")
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
@@ -88,24 +96,19 @@ class FDSE(FedAvg):
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         received, norms = down.tree("model"), extractor_norms(local.model.body)
-        names = {m: n for n, m in local.model.named_modules()}
+        names = {module: name for name, module in local.model.named_modules()}
         if not (self.lam and norms and received[f"{names[norms[0]]}.num_batches_tracked"] > 0):
             return local.fit()
         weights = torch.softmax(self.beta * torch.arange(len(norms)), 0)
 
         def loss(batch: Batch) -> dict[str, Tensor]:
-            gaps = [
-                channel_gap(
-                    s.input,
-                    received[f"{names[m]}.running_mean"],
-                    received[f"{names[m]}.running_var"],
-                    m.eps,
-                )
-                for m, s in zip(norms, batch.seen, strict=True)
-            ]
-            return cross_entropy(batch) | {
-                "consistency": self.lam * (weights * torch.stack(gaps)).sum()
-            }
+            gaps = []
+            for norm, seen in zip(norms, batch.seen, strict=True):
+                mean = received[f"{names[norm]}.running_mean"]
+                var = received[f"{names[norm]}.running_var"]
+                gaps.append(channel_gap(seen.input, mean, var, norm.eps))
+            consistency = (weights * torch.stack(gaps)).sum()
+            return cross_entropy(batch) | {"consistency": self.lam * consistency}
 
         return local.fit(loss, watch=norms)
 
@@ -116,35 +119,16 @@ class FDSE(FedAvg):
             buffers.add(up.tree("buffers"))
         if not deltas:
             return server
-        eraser, w = server.tree("eraser"), server.tree("model")
-        step = Tree(
-            (n, consensus([d[n] for d in deltas.values()]))
-            for n in w
-            if n in next(iter(deltas.values()))
-        )
-        own = {
-            k: (server.tree(f"erasers/{k}") or eraser) + d.only(eraser) for k, d in deltas.items()
-        }
-        mixed = {n: mixtures(torch.stack([v[n] for v in own.values()]), self.tau) for n in eraser}
-        erasers = {
-            f"erasers/{k}": Tree((n, rows[i]) for n, rows in mixed.items())
-            for i, k in enumerate(own)
-        }
-        return server.replace(model=moved(w, step, buffers.value(default=Tree())), **erasers)
-
-
-def consensus(deltas: list[Tensor]) -> Tensor:
-    """The step along the shortest convex combination of directions, as long as the mean update."""
-    norms = torch.stack([d.norm() for d in deltas])
-    if not norms.any():
-        return torch.zeros_like(deltas[0])
-    rows = torch.stack([d.flatten() / n for d, n in zip(deltas, norms, strict=True) if n > 0])
-    weights = least_norm(rows @ rows.T).to(rows)
-    return (norms.mean() * (weights @ rows)).view_as(deltas[0])
-
-
-def mixtures(rows: Tensor, tau: float) -> Tensor:
-    """For each client's tensor the mean of all, weighted by softmax of cosines over tau."""
-    flat = F.normalize(rows.flatten(1), dim=1)
-    weights = torch.softmax(flat @ flat.T / tau, 1)
-    return (weights @ rows.flatten(1)).view_as(rows)
+        w, of_eraser = server.tree("model"), server.tree("eraser")
+        some_delta = next(iter(deltas.values()))
+        steps = {}
+        for name in w:
+            if name in some_delta:  # buffers have no update
+                steps[name] = consensus([delta[name] for delta in deltas.values()])
+        erasers = {}
+        for k, delta in deltas.items():
+            erasers[k] = self.eraser(server, k) + delta.only(of_eraser)
+        new: dict[str, Tree] = {"model": moved(w, Tree(steps), buffers.value(default=Tree()))}
+        for k, eraser in mixed_by_similarity(erasers, self.tau).items():
+            new[f"erasers/{k}"] = eraser
+        return server.replace(**new)

@@ -30,6 +30,7 @@ from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
+from ..parts.levels import with_parameters
 from .fedavg import FedAvg
 
 
@@ -58,14 +59,14 @@ class FedALA(FedAvg):
     def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
         """The model to start from, and W."""
         w, own, mix = down.tree("model"), state.tree("model"), state.tree("W")
-        layers = [
-            m for m in local.model.modules() if any(True for _ in m.parameters(recurse=False))
-        ][-self.layers :]
+        layers = with_parameters(local.model)[-self.layers :]
         top = list(local.parameters(layers))
         if not own or own.only(top).equal(w.only(top)):
             return w, mix
         old, new = own.only(top), w.only(top)
-        epochs, mix = (1, mix) if mix else (self.most, new.map(torch.ones_like))
+        epochs = 1
+        if not mix:  # the first time
+            epochs, mix = self.most, new.map(torch.ones_like)
 
         def learn(step: Step) -> Tree:
             nonlocal mix
@@ -74,12 +75,10 @@ class FedALA(FedAvg):
 
         local.load(w, old.towards(new, mix))
         steps = math.ceil(self.data_share * math.ceil(local.size / local.training.batch))
+        plain = {**PLAIN, "lr": 1.0, "steps": steps}
         losses: list[float] = []
         for epoch in range(epochs):
-            changes = {**PLAIN, "lr": 1.0, "steps": steps}
-            fit = local.fit(
-                gradient=learn, only=layers, stream=epoch + 1, label="mixing", **changes
-            )
+            fit = local.fit(gradient=learn, only=layers, stream=epoch + 1, label="mixing", **plain)
             losses += fit.losses.values()
             if len(losses) > 10 and pstdev(losses[-10:]) < 0.1:
                 break

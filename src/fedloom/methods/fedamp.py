@@ -37,10 +37,7 @@ from ._bases import Silent
 class FedAMP(Silent):
     """Message passing: similar clients attract each other's models."""
 
-    traits = Traits(
-        by_client=None,
-        neutral=({"lam": 0.0, "self_share": 1.0}, "local"),
-    )
+    traits = Traits(by_client=None, neutral=({"lam": 0.0, "self_share": 1.0}, "local"))
     shares: Literal["cosine", "attention"] = setting(
         "cosine",
         "How similarity becomes a share: by the cosine (HeurFedAMP) or by attention (FedAMP).",
@@ -72,11 +69,13 @@ class FedAMP(Silent):
     def download(self, server: Payload, k: int) -> Payload:
         xi = self.xi(server, k)
         everybody = server.tree("params") | server.tree("rest")
-        return Payload(
-            model=everybody.map(
-                lambda t: torch.tensordot(xi, t, 1) if t.is_floating_point() else t[k]
-            )
-        )
+
+        def mixture(rows: Tensor) -> Tensor:
+            if rows.is_floating_point():
+                return torch.tensordot(xi, rows, 1)
+            return rows[k]
+
+        return Payload(model=everybody.map(mixture))
 
     def xi(self, server: Payload, k: int) -> Tensor:
         """How much of each client's model goes into client k's mixture."""
@@ -85,16 +84,15 @@ class FedAMP(Silent):
         others[k] = False
         xi = torch.zeros(len(w))
         if self.shares == "cosine":
+            own_share = self.self_share
+            if own_share is None:
+                own_share = 1 / len(w)
             alike = self.sigma * torch.cosine_similarity(w[others], w[k], dim=1)
-            own = 1 / len(w) if self.self_share is None else self.self_share
-            xi[others] = (1 - own) * alike.softmax(0)
+            xi[others] = (1 - own_share) * alike.softmax(0)
         else:
+            alpha = self.alpha_at(int(server.number("round")))
             apart = (w[others] - w[k]).square().sum(1)
-            xi[others] = (
-                self.alpha_at(int(server.number("round")))
-                * (-apart / self.sigma).exp()
-                / self.sigma
-            )
+            xi[others] = alpha * (-apart / self.sigma).exp() / self.sigma
         if xi.sum() > 1 + 1e-6:
             raise FedloomError(
                 f"fedamp: others' shares in client {k}'s model sum to {xi.sum():.3g} > 1; lower "
@@ -117,16 +115,16 @@ class FedAMP(Silent):
         return local.fit(pull=(down.tree("model"), self.lam / self.alpha_at(local.round)))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        params, rest, heard = (
-            server.tree("params").clone(),
-            server.tree("rest").clone(),
-            server.tensor("heard").clone(),
-        )
+        params = server.tree("params")
+        everybody = (params | server.tree("rest")).clone()
+        heard = server.tensor("heard").clone()
         for k, up in uploads:
             heard[k] = True
             for name, tensor in up.tree("model").items():
-                (params if name in params else rest)[name][k] = tensor
-        return server.replace(params=params, rest=rest, heard=heard)
+                everybody[name][k] = tensor
+        return server.replace(
+            params=everybody.only(params), rest=everybody.without(params), heard=heard
+        )
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

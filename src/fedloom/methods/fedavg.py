@@ -39,9 +39,8 @@ class FedAvg(Method):
         local.load(down.tree("model"), state.tree("model"))
         self.train(down, state, local)
         shared = Payload(model=local.tree("shared"))
-        return Update(
-            upload=shared, state=state.replace(model=local.tree("private")), trained=shared
-        )
+        kept = state.replace(model=local.tree("private"))
+        return Update(upload=shared, state=kept, trained=shared)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = Mean()

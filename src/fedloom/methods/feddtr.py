@@ -32,7 +32,7 @@ from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
-from ..parts.texts import Texts, prior, similarities
+from ..parts.texts import Texts, prior, text_loss
 from .fedavg import FedAvg
 
 
@@ -89,37 +89,34 @@ class FedDTR(FedAvg):
         # Where heads are averaged they do travel; the client goes on with its own nevertheless.
         if not self.federated:
             return Roles(model, private=[model])
-        return Roles(model) if self.frozen_head == "average" else Roles(model, private=[model.head])
+        if self.frozen_head != "average":
+            return Roles(model, private=[model.head])
+        return Roles(model)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         self.install(down, state, local)
         frozen = self.anchors(local).detach()
 
         def loss(batch: Batch) -> dict[str, Tensor]:
+            z, y = batch.features, batch.y
             anchors = self.anchors(local)
-            logits = self.logits(
-                batch.features, anchors if self.prior == "trained" else frozen, down, local
-            )
-            parts = {"ce": F.cross_entropy(logits, batch.y)}
-            if self.text != "none" and self.frozen_text:
-                parts["image"] = F.cross_entropy(
-                    self.scale * similarities(batch.features, frozen), batch.y
-                )
-                parts["text"] = F.cross_entropy(
-                    self.scale * similarities(batch.features.detach(), anchors), batch.y
-                )
-            elif self.text != "none":
-                parts["both"] = F.cross_entropy(
-                    self.scale * similarities(batch.features, anchors), batch.y
-                )
+            for_prior = anchors if self.prior == "trained" else frozen
+            parts = {"ce": F.cross_entropy(self.logits(z, for_prior, down, local), y)}
+            if self.text == "none":
+                return parts
+            if self.frozen_text:
+                parts["image"] = text_loss(z, y, frozen, self.scale)
+                parts["text"] = text_loss(z.detach(), y, anchors, self.scale)
+            else:
+                parts["both"] = text_loss(z, y, anchors, self.scale)
             return parts
 
         local.fit(loss)
         shared = local.tree("shared")
-        own = local.tree("private") | _head(shared)
-        trained = shared.without(own) | _head(down.tree("model"))
+        kept = local.tree("private") | _head(shared)
+        trained = shared.without(kept) | _head(down.tree("model"))
         return Update(
-            upload=Payload(model=shared), state=Payload(model=own), trained=Payload(model=trained)
+            upload=Payload(model=shared), state=Payload(model=kept), trained=Payload(model=trained)
         )
 
     def install(self, down: Payload, state: Payload, local: Local) -> None:
@@ -142,16 +139,21 @@ class FedDTR(FedAvg):
         logits: Tensor = local.model.head(shifted)
         if self.frozen_head == "none" or not self.federated:
             return logits
-        head = _head(down.tree("model") if self.frozen_head == "average" else local.worker.first)
-        weights = {n.removeprefix("head."): t for n, t in head.items()}
-        return logits + functional_call(local.model.head, weights, features.detach())
+        model = local.worker.first
+        if self.frozen_head == "average":
+            model = down.tree("model")
+        frozen = {name.removeprefix("head."): tensor for name, tensor in _head(model).items()}
+        return logits + functional_call(local.model.head, frozen, features.detach())
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         self.install(down, state, local)
         anchors = self.anchors(local).detach()
-        return torch.no_grad()(
-            lambda x: self.logits(local.worker.outputs(x).features, anchors, down, local)
-        )
+
+        @torch.no_grad()
+        def predict(x: Tensor) -> Tensor:
+            return self.logits(local.worker.outputs(x).features, anchors, down, local)
+
+        return predict
 
     def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return None

@@ -44,11 +44,7 @@ def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 class FedFomo(Silent):
     """Each client chooses whose models to mix."""
 
-    traits = Traits(
-        by_client=None,
-        stage="after",
-        neutral=({"models": 0}, "local"),
-    )
+    traits = Traits(by_client=None, stage="after", neutral=({"models": 0}, "local"))
     models: Annotated[int, Field(ge=0)] = setting(
         4, "Number of other clients' models that a client is sent.", symbol="M"
     )
@@ -72,18 +68,17 @@ class FedFomo(Silent):
         offered = sorted({int(n.split("/")[0]) for n in last} - {k})
         explores = rng.random() < self.epsilon - self.epsilon_step * (round - 1)
         luck = dict(zip(offered, rng.random(len(offered)).tolist(), strict=True))
-        liked = server.tensor("affinity")[k].tolist()
-        ranked = sorted(offered, key=lambda j: (0.0 if explores else -liked[j], luck[j]))
+        liked = server.tensor("affinity")[k]
+        if explores:
+            liked = torch.zeros_like(liked)
+        ranked = sorted(offered, key=lambda j: (-liked[j].item(), luck[j]))
         return Payload(models=Payload({str(j): last.tree(str(j)) for j in ranked[: self.models]}))
 
     def mix(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, dict[str, float]]:
         """The model to start from, and the usefulness of each model that came."""
         local.load(state.tree("ref"))
-        ref, params, before = (
-            local.tree("shared"),
-            local.parameters(),
-            local.evaluate(part="validation"),
-        )
+        ref, params = local.tree("shared"), local.parameters()
+        before = local.evaluate(part="validation")
         own = state.tree("model") or ref
         names = sorted({n.split("/")[0] for n in down.group("models")})
         if not names or not before:
@@ -105,9 +100,8 @@ class FedFomo(Silent):
         local.load(start)
         local.fit()
         own = local.tree("shared")
-        return Update(
-            upload=Payload(model=own, omega=Payload(omega)), state=Payload(model=own, ref=start)
-        )
+        up = Payload(model=own, omega=Payload(omega))
+        return Update(upload=up, state=Payload(model=own, ref=start))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         affinity, models = server.tensor("affinity").clone(), {}

@@ -106,10 +106,11 @@ class FedGCR(FedGR, FedAvg):
         return customised(super().extend(model, classes), self.mixed_prompts)
 
     def download(self, server: Payload, k: int) -> Payload:
-        own, down = int(server.tensor("type_labels")[k]), super().download(server, k)
-        return (
-            down if own < 0 else down.replace(type=own, type_centres=server.tensor("type_centres"))
-        )
+        down = super().download(server, k)
+        own = int(server.tensor("type_labels")[k])
+        if own < 0:  # it is in no cluster yet
+            return down
+        return down.replace(type=own, type_centres=server.tensor("type_centres"))
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
@@ -119,41 +120,49 @@ class FedGCR(FedGR, FedAvg):
         return replace(update, state=kept)
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        part, received = customiser(local.model), down.tree("model")
-        done = min(1.0, local.round / self.lam_gc_rounds)
-        weight = (
-            self.lam_gc
-            if self.lam_gc_end is None
-            else self.lam_gc + (self.lam_gc_end - self.lam_gc) * done
-        )
-
-        def first(batch: Batch) -> dict[str, Tensor]:
-            if not self.first_plain:
-                return cross_entropy(batch)
-            plain = local.model.head(part.body(batch.x))
-            return cross_entropy(batch) | {"plain": F.cross_entropy(plain, batch.y)}
+        if "type" not in down:
+            return self.train_without_groups(local)
+        weight = self.group_weight(local.round)
+        tau_ra = self.tau_ra or self.tau
+        own, centres = int(down.number("type")), down.tensor("type_centres")
 
         def loss(batch: Batch) -> dict[str, Tensor]:
-            h, seen = batch.seen[0].output, batch.refs
-            own, previous = int(down.number("type")), state.tensor("prompt")
+            h = batch.seen[0].output
             group = group_contrast(
-                h, down.tensor("type_centres"), own, previous, self.tau, self.similarity
+                h, centres, own, state.tensor("prompt"), self.tau, self.similarity
             )
             parts = cross_entropy(batch) | {"group": weight * group}
             if self.lam_ra:
-                z, known = batch.features, (seen["received"].features, seen["previous"].features)
-                parts["align"] = self.lam_ra * alignment(
-                    z, *known, self.tau_ra or self.tau, self.similarity
-                )
+                z_0, z_prev = batch.refs["received"].features, batch.refs["previous"].features
+                align = alignment(batch.features, z_0, z_prev, tau_ra, self.similarity)
+                parts["align"] = self.lam_ra * align
             return parts
 
-        if "type" not in down:
-            return local.fit(first)
-        refs = {"received": received, "previous": state.tree("previous")} if self.lam_ra else None
-        return local.fit(loss, refs=refs, watch=[part.net])
+        refs = {}
+        if self.lam_ra:
+            refs = {"received": down.tree("model"), "previous": state.tree("previous")}
+        return local.fit(loss, refs=refs, watch=[customiser(local.model).net])
+
+    def train_without_groups(self, local: Local) -> Fit:
+        """Local training of a client that is in no cluster yet."""
+        if not self.first_plain:
+            return local.fit()
+        body = customiser(local.model).body
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            plain = local.model.head(body(batch.x))
+            return cross_entropy(batch) | {"plain": F.cross_entropy(plain, batch.y)}
+
+        return local.fit(loss)
+
+    def group_weight(self, round: int) -> float:
+        """lambda_1 in a round."""
+        if self.lam_gc_end is None:
+            return self.lam_gc
+        done = min(1.0, round / self.lam_gc_rounds)
+        return self.lam_gc + (self.lam_gc_end - self.lam_gc) * done
 
     def point(self, local: Local) -> Tensor:
-        return mean_prompt(
-            local,
-            None if self.prompt_batches is None else self.prompt_batches * local.training.batch,
-        )
+        if self.prompt_batches is None:
+            return mean_prompt(local)
+        return mean_prompt(local, self.prompt_batches * local.training.batch)

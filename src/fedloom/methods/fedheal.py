@@ -50,25 +50,21 @@ class FedHEAL(FedAvg):
     beta: Share = setting(0.4, "How fast distances change the weights of clients.", symbol="beta")
 
     def init(self, worker: Worker) -> Payload:
-        zeros = torch.zeros(worker.clients, dtype=torch.float64)
-        return (
-            super()
-            .init(worker)
-            .replace(rounds=zeros, weights=zeros.clone(), increments=zeros.clone())
-        )
+        server, zeros = super().init(worker), torch.zeros(worker.clients, dtype=torch.float64)
+        return server.replace(rounds=zeros, weights=zeros.clone(), increments=zeros.clone())
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
         return replace(update, upload=difference(down.tree("model"), local))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        rounds, weights, increments = (
-            server.tensor(n).clone() for n in ("rounds", "weights", "increments")
-        )
         arrived = dict(uploads)
         if not arrived:
             return server
-        masks, masked, histories = {}, {}, {}
+        rounds = server.tensor("rounds").clone()
+        weights = server.tensor("weights").clone()
+        increments = server.tensor("increments").clone()
+        masks, masked, histories, away = {}, {}, {}, {}
         for k, up in arrived.items():
             delta = -up.tree("delta")
             rises = delta.map(lambda t: (t >= 0).to(t.dtype))
@@ -76,13 +72,15 @@ class FedHEAL(FedAvg):
             # 1 - |rise - share| is the share where the update is not negative, else 1 minus it.
             masks[k] = (rises - history).map(lambda t: (1 - t.abs() > self.tau).to(t.dtype))
             masked[k] = delta * masks[k]
+            away[k] = sum(tensor.norm().item() for tensor in masked[k].values())
             histories[f"history/{k}"] = history + (rises - history) / (rounds[k].item() + 1)
-        away = {k: sum(t.norm().item() for t in delta.values()) for k, delta in masked.items()}
         total = sum(away.values()) or 1.0
-        for k, d in away.items():
-            start = weights[k] if rounds[k] else 1 / len(arrived)
-            increments[k] = (1 - self.beta) * increments[k] + self.beta * d / total
-            weights[k], rounds[k] = start + increments[k], rounds[k] + 1
+        for k, distance in away.items():
+            if not rounds[k]:
+                weights[k] = 1 / len(arrived)
+            increments[k] = (1 - self.beta) * increments[k] + self.beta * distance / total
+            weights[k] += increments[k]
+            rounds[k] += 1
         top, bottom, buffers = masked[k].zeros_like(), masked[k].zeros_like(), Mean()
         for k, up in arrived.items():
             weight = weights[k].item()

@@ -59,18 +59,19 @@ class FedMix(FedAvg):
         return super().hello(local).replace(means=means, labels=labels)
 
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
-        pool = [server.group("pool"), *hellos.values()]
-        kept = {n: torch.cat([p.tensor(n) for p in pool if n in p]) for n in ("means", "labels")}
-        return super().join(server, hellos).replace(pool=Payload(kept))
+        senders = list(hellos.values())
+        if "pool/means" in server:
+            senders.insert(0, server.group("pool"))
+        means = torch.cat([sender.tensor("means") for sender in senders])
+        labels = torch.cat([sender.tensor("labels") for sender in senders])
+        return super().join(server, hellos).replace(pool=Payload(means=means, labels=labels))
 
     def download(self, server: Payload, k: int) -> Payload:
-        pool, key = (
-            server.group("pool"),
-            (int(server.number("seed")), int(server.number("round")), k, "mix"),
-        )
-        chosen = torch.randperm(len(pool.tensor("means")), generator=torch_rng(*key))[: self.draw]
-        drawn = {n: pool.tensor(n)[chosen] for n in ("means", "labels")}
-        return super().download(server, k).replace(**drawn)
+        pool = server.group("pool")
+        means, labels = pool.tensor("means"), pool.tensor("labels")
+        rng = torch_rng(int(server.number("seed")), int(server.number("round")), k, "mix")
+        drawn = torch.randperm(len(means), generator=rng)[: self.draw]
+        return super().download(server, k).replace(means=means[drawn], labels=labels[drawn])
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         lam, means, labels = self.lam, down.tensor("means"), down.tensor("labels")
@@ -82,19 +83,15 @@ class FedMix(FedAvg):
             return means[i], labels[i]
 
         def shown(x: Tensor) -> Tensor:
-            return (
-                (1 - lam) * x + lam * partner()[0]
-                if self.naive
-                else ((1 - lam) * x).requires_grad_()
-            )
+            if self.naive:
+                return (1 - lam) * x + lam * partner()[0]
+            return ((1 - lam) * x).requires_grad_()
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             xbar, ybar = partner()
             own = (1 - lam) * F.cross_entropy(batch.logits, batch.y)
-            parts = {
-                "ce": own,
-                "theirs": lam * F.cross_entropy(batch.logits, ybar.expand_as(batch.logits)),
-            }
+            theirs = lam * F.cross_entropy(batch.logits, ybar.expand_as(batch.logits))
+            parts = {"ce": own, "theirs": theirs}
             if not self.naive:
                 (slope,) = torch.autograd.grad(own, batch.x, create_graph=True)
                 parts["slope"] = lam * (slope * xbar).sum()

@@ -21,7 +21,7 @@ client it has heard of. Ten rounds are ten; Algorithm 1 counts nine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -102,7 +102,9 @@ class FedPACT(Textual):
 
     def download(self, server: Payload, k: int) -> Payload:
         down = Payload(head=self.head(server), scale=server.number("scale"))
-        return down if server.tensor("told")[k] else down.replace(prototypes=prototypes(server))
+        if server.tensor("told")[k]:
+            return down
+        return down.replace(prototypes=prototypes(server))
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load()
@@ -113,19 +115,26 @@ class FedPACT(Textual):
 
     def cache(self, down: Payload, state: Payload) -> CacheHead:
         """S(f; V_k, H) of Eq. 2."""
-        start = state.tensor("start") if state else down.tensor("prototypes")
-        keys = state.tensor("residual") if state else torch.zeros_like(start)
+        if state:
+            start, keys = state.tensor("start"), state.tensor("residual")
+        else:
+            start = down.tensor("prototypes")
+            keys = torch.zeros_like(start)
         head, scale = down.tensor("head"), down.number("scale")
         return CacheHead(
             keys, head, start=start, alpha=self.alpha, beta=self.beta, scale=scale, unit=self.unit
         )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        caches, told, heard = server.tensor("caches").clone(), server.tensor("told").clone(), False
+        caches, told = server.tensor("caches").clone(), server.tensor("told").clone()
+        heard = False
         for k, up in uploads:
-            caches[k], told[k], heard = up.tensor("cache"), True, True
+            caches[k] = up.tensor("cache")
+            told[k] = heard = True
         server = server.replace(caches=caches, told=told)
-        return self.align(server) if heard and self.server_epochs else server
+        if not heard or not self.server_epochs:
+            return server
+        return self.align(server)
 
     def align(self, server: Payload) -> Payload:
         """The head after training on all caches (Eq. 8), weighted by their clients' sizes."""
@@ -141,10 +150,18 @@ class FedPACT(Textual):
                 residual, text, points, targets, mean, self.tau, self.lam, self.unit
             )
 
-        rng = torch_rng(int(server.number("seed")), int(server.number("round")), "head")
-        plan: dict[str, Any] = {"epochs": self.server_epochs, "batch": self.server_batch}
-        plan |= {"lr": self.server_lr, "decay": self.server_decay, "eps": 1e-3, "rng": rng}
-        return server.replace(residual=adamw(server.tensor("residual"), gradient, data, **plan))
+        residual = adamw(
+            server.tensor("residual"),
+            gradient,
+            data,
+            epochs=self.server_epochs,
+            batch=self.server_batch,
+            lr=self.server_lr,
+            decay=self.server_decay,
+            eps=1e-3,
+            rng=torch_rng(int(server.number("seed")), int(server.number("round")), "head"),
+        )
+        return server.replace(residual=residual)
 
     def head(self, server: Payload) -> Tensor:
         """H as it is now."""

@@ -39,7 +39,7 @@ from ..parts.prototype_contrast import (
     prototype_loss,
     supcon,
 )
-from ..parts.prototypes import class_means, distance_to_own
+from ..parts.prototypes import class_means, distance_to_own, nearest
 from ._bases import Perturbed
 
 
@@ -84,18 +84,16 @@ class FedPCL(Perturbed, Method):
         return Roles(model, private=[model])
 
     def init(self, worker: Worker) -> Payload:
-        shape = (worker.clients, worker.classes)
-        return self.shared(
-            Payload(sizes=sizes(worker)), torch.zeros(*shape, worker.width), torch.zeros(*shape)
-        )
+        counts = torch.zeros(worker.clients, worker.classes)
+        prototypes = torch.zeros(worker.clients, worker.classes, worker.width)
+        return self.shared(Payload(sizes=sizes(worker)), prototypes, counts)
 
     def shared(self, server: Payload, prototypes: Tensor, counts: Tensor) -> Payload:
         """The server with these prototypes of all clients, and what everybody is sent of them."""
         common, known = pooled(prototypes, counts, self.average)
         sets = padded(prototypes, counts, common)[counts.sum(1) > 0]
-        return server.replace(
-            every=prototypes, owned=counts, down=Payload(common=common, known=known, sets=sets)
-        )
+        down = Payload(common=common, known=known, sets=sets)
+        return server.replace(every=prototypes, owned=counts, down=down)
 
     def download(self, server: Payload, k: int) -> Payload:
         return server.group("down")
@@ -113,7 +111,7 @@ class FedPCL(Perturbed, Method):
     def parts(self, batch: Batch, down: Payload) -> dict[str, Tensor]:
         """The loss, by part. Prototypes are constants in it."""
         z, y = F.normalize(batch.features, dim=1), batch.y
-        common, known, sets = (down.tensor(n) for n in ("common", "known", "sets"))
+        common, known, sets = down.tensor("common"), down.tensor("known"), down.tensor("sets")
         contrast = partial(prototype_loss, tau=self.tau, include=self.include_positive)
         parts = {}
         if self.loss in ("both", "global"):
@@ -156,7 +154,8 @@ class FedPCL(Perturbed, Method):
 
         def predict(x: Tensor) -> Tensor:
             z = F.normalize(local.worker.outputs(x).features, dim=1)
-            scores = z @ means.T if self.inference == "product" else -torch.cdist(z, means)
-            return scores.masked_fill(~known, -torch.inf)
+            if self.inference == "distance":
+                return nearest(z, means, known)
+            return (z @ means.T).masked_fill(~known, -torch.inf)
 
         return predict

@@ -53,7 +53,9 @@ class FedPHP(FedAvg):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w = down.tree("model")
-        past, taken = (state.tree("past"), int(state.number("taken"))) if state else (w, 0)
+        past, taken = w, 0
+        if state:
+            past, taken = state.tree("past"), int(state.number("taken"))
         local.load(w)
         local.fit(self.loss, refs={"past": past})
         shared = Payload(model=local.tree("shared"))

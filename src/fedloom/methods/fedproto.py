@@ -56,13 +56,17 @@ class FedProto(Perturbed, Alone):
         self.train(down, state, local)
         seen, y = local.outputs()
         means, counts = class_means(seen.features, y, local.classes)
-        own = counts.nonzero().flatten()
-        named = dict(zip(map(str, own.tolist()), self.perturbed(means[own], local), strict=True))
-        up = Payload(protos=Tree(named), counts=Tree((c, counts[int(c)]) for c in named))
+        owned = counts.nonzero().flatten()
+        protos, sizes = {}, {}
+        for c, proto in zip(owned.tolist(), self.perturbed(means[owned], local), strict=True):
+            protos[str(c)], sizes[str(c)] = proto, counts[c]
+        up = Payload(protos=Tree(protos), counts=Tree(sizes))
         return Update(upload=up, state=Payload(model=local.tree("private")), trained=down)
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         protos, known = table(down.tree("protos"), local.classes)
+        if not known.any():
+            return local.fit()
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             return {
@@ -70,16 +74,17 @@ class FedProto(Perturbed, Alone):
                 "proto": self.lam * distance_to_own(batch.features, batch.y, protos, known),
             }
 
-        return local.fit(loss) if known.any() else local.fit()
+        return local.fit(loss)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         means: dict[str, Mean] = defaultdict(Mean)
         for _, up in uploads:
             counts = up.tree("counts")
             for c, proto in up.tree("protos").items():
-                means[c].add(
-                    Tree({c: proto}), weight=counts[c].item() if self.average == "counts" else 1.0
-                )
+                weight = 1.0
+                if self.average == "counts":
+                    weight = counts[c].item()
+                means[c].add(Tree({c: proto}), weight)
         new = {c: mean.value(Tree())[c] for c, mean in means.items()}
         return server.replace(protos=server.tree("protos") | new)
 

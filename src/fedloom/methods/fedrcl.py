@@ -44,10 +44,10 @@ class FedRCL(FedAvg):
         def loss(batch: Batch) -> dict[str, Tensor]:
             if batch.y.ndim > 1:
                 raise FedloomError("fedrcl contrasts samples by their label; these have maps.")
-            seen = [vectors(s.input) for s in batch.seen] or [batch.features]
-            terms = [
-                relaxed_contrast(z, batch.y, self.tau, self.threshold, self.beta) for z in seen
-            ]
+            features = [vectors(seen.input) for seen in batch.seen] or [batch.features]
+            terms = []
+            for z in features:
+                terms.append(relaxed_contrast(z, batch.y, self.tau, self.threshold, self.beta))
             return cross_entropy(batch) | {"contrast": self.lam * torch.stack(terms).mean()}
 
         return local.fit(loss, watch=levels(local.model.body))

@@ -68,22 +68,18 @@ class FedSA(Prototypical):
 
     def init(self, worker: Worker) -> Payload:
         anchors = semantic_anchors(worker.classes, worker.width, worker.seed)
-        known = torch.zeros(worker.classes, dtype=torch.bool)
-        return (
-            super()
-            .init(worker)
-            .replace(anchors=anchors, prototypes=torch.zeros_like(anchors), seen=known)
-        )
+        seen = torch.zeros(worker.classes, dtype=torch.bool)
+        server = super().init(worker)
+        return server.replace(anchors=anchors, prototypes=torch.zeros_like(anchors), seen=seen)
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload(
-            {n: server[n] for n in ("anchors", "prototypes", "seen")}, model=server.tree("model")
-        )
+        sent = {name: server[name] for name in ("anchors", "prototypes", "seen")}
+        return super().download(server, k).replace(**sent)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
-        own = {n: update.upload[n] for n in ("means", "counts")}
-        return replace(update, state=update.state.replace(**own))
+        means, counts = update.upload["means"], update.upload["counts"]
+        return replace(update, state=update.state.replace(means=means, counts=counts))
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         anchors, every = down.tensor("anchors"), torch.arange(local.classes)

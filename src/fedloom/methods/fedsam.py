@@ -39,14 +39,15 @@ class FedSAM(FedAvg):
     )
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        rho = self.rho if self.rho is not None else 0.7 if self.adaptive else 0.1
+        rho = self.rho
+        if rho is None:
+            rho = 0.7 if self.adaptive else 0.1
+        if rho == 0:
+            return local.fit()
 
         def sharp(step: Step) -> Tree:
-            up = (
-                uphill_adaptive(step.g, step.w, rho, self.eta)
-                if self.adaptive
-                else uphill(step.g, rho)
-            )
-            return step.at(step.w + up)
+            if self.adaptive:
+                return step.at(step.w + uphill_adaptive(step.g, step.w, rho, self.eta))
+            return step.at(step.w + uphill(step.g, rho))
 
-        return local.fit(gradient=sharp if rho else None)
+        return local.fit(gradient=sharp)

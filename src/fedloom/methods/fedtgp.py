@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.local import Fit, Local, Predictor, Worker, cross_entropy
+from ..core.local import Batch, Fit, Local, Predictor, Worker, cross_entropy
 from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.rng import torch_rng
@@ -42,8 +42,7 @@ class FedTGP(Prototypical):
     """Private models around prototypes that the server trains."""
 
     traits = Prototypical.traits.but(
-        personalised=True,
-        neutral=({"lam": 0.0, "predict": "head"}, "local"),
+        personalised=True, neutral=({"lam": 0.0, "predict": "head"}, "local")
     )
     lam: NotNegative = setting(
         10.0, "Weight of the distance between features and prototypes.", symbol="lambda"
@@ -65,33 +64,35 @@ class FedTGP(Prototypical):
         return Roles(model, private=[] if self.share else [model])
 
     def init(self, worker: Worker) -> Payload:
-        return (
-            super()
-            .init(worker)
-            .replace(tgp=first_prototypes(worker.classes, worker.width, worker.seed))
-        )
+        tgp = first_prototypes(worker.classes, worker.width, worker.seed)
+        return super().init(worker).replace(tgp=tgp)
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload(
-            {n: v for n, v in server.items() if n == "prototypes"}, model=server.tree("model")
-        )
+        down = super().download(server, k)
+        if "prototypes" not in server:
+            return down
+        return down.replace(prototypes=server["prototypes"])
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         if "prototypes" not in down:
             return local.fit()
         anchors, known = down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool)
-        return local.fit(
-            lambda b: (
-                cross_entropy(b)
-                | {"prototypes": self.lam * squared_gap(b.features, b.y, anchors, known)}
-            )
-        )
+
+        def loss(batch: Batch) -> dict[str, Tensor]:
+            gap = squared_gap(batch.features, batch.y, anchors, known)
+            return cross_entropy(batch) | {"prototypes": self.lam * gap}
+
+        return local.fit(loss)
 
     def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
         margin = margin_of(means, y, self.tau)
+
+        def loss(w: Tree, chosen: Tensor) -> Tensor:
+            return margin_loss(means[chosen], y[chosen], prototypes(w), margin)
+
         tgp = descend(
             server.tree("tgp"),
-            lambda w, chosen: margin_loss(means[chosen], y[chosen], prototypes(w), margin),
+            loss,
             len(y),
             epochs=self.server_epochs,
             batch=self.server_batch,
@@ -104,34 +105,26 @@ class FedTGP(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or "prototypes" not in down:
             return predict
-        return by_nearest(
-            local.worker.outputs,
-            down.tensor("prototypes"),
-            torch.ones(local.classes, dtype=torch.bool),
-        )
+        every = torch.ones(local.classes, dtype=torch.bool)
+        return by_nearest(local.worker.outputs, down.tensor("prototypes"), every)
 
 
 def first_prototypes(classes: int, width: int, seed: int) -> Tree:
     """A random vector per class and two layers it goes through, initialised as torch does."""
     rng = torch_rng(seed, "prototypes")
     bound = width**-0.5
-    shapes = {
-        "first": (width, width),
-        "first_bias": (width,),
-        "second": (width, width),
-        "second_bias": (width,),
-    }
-    layers = {
-        n: torch.empty(shape).uniform_(-bound, bound, generator=rng) for n, shape in shapes.items()
-    }
-    return Tree({"vectors": torch.randn(classes, width, generator=rng), **layers})
+    tensors = {}
+    for layer in ("first", "second"):
+        tensors[layer] = torch.empty(width, width).uniform_(-bound, bound, generator=rng)
+        tensors[f"{layer}_bias"] = torch.empty(width).uniform_(-bound, bound, generator=rng)
+    tensors["vectors"] = torch.randn(classes, width, generator=rng)
+    return Tree(tensors)
 
 
 def prototypes(w: Tree) -> Tensor:
     """The prototype of every class."""
-    return F.linear(
-        F.relu(F.linear(w["vectors"], w["first"], w["first_bias"])), w["second"], w["second_bias"]
-    )
+    hidden = F.relu(F.linear(w["vectors"], w["first"], w["first_bias"]))
+    return F.linear(hidden, w["second"], w["second_bias"])
 
 
 def margin_of(means: Tensor, y: Tensor, most: float) -> Tensor:

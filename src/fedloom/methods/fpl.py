@@ -52,20 +52,20 @@ class FPL(Prototypical):
         def loss(batch: Batch) -> dict[str, Tensor]:
             contrast = prototype_contrast(batch.features, batch.y, clusters, owners, self.tau)
             gap = squared_gap(batch.features, batch.y, unbiased, numbers > 0)
-            return cross_entropy(batch) | {
-                "clusters": self.lam * contrast,
-                "unbiased": self.lam * gap,
-            }
+            prototypes = {"clusters": self.lam * contrast, "unbiased": self.lam * gap}
+            return cross_entropy(batch) | prototypes
 
         return local.fit(loss)
 
     def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
-        classes: dict[int, Tensor] = {}
+        by_class: dict[int, Tensor] = {}
         if "clusters" in server:
-            owners = server.tensor("owners")
-            classes = {c: server.tensor("clusters")[owners == c] for c in owners.unique().tolist()}
-        classes |= {c: cluster_means(means[y == c]) for c in y.unique().tolist()}
-        owners = torch.tensor([c for c, rows in sorted(classes.items()) for _ in rows])
-        return server.replace(
-            clusters=torch.cat([rows for _, rows in sorted(classes.items())]), owners=owners
-        )
+            clusters, owners = server.tensor("clusters"), server.tensor("owners")
+            for c in owners.unique().tolist():
+                by_class[c] = clusters[owners == c]
+        for c in y.unique().tolist():
+            by_class[c] = cluster_means(means[y == c])
+        numbers = torch.tensor(sorted(by_class))
+        rows = [by_class[c] for c in sorted(by_class)]
+        counts = torch.tensor([len(of_class) for of_class in rows])
+        return server.replace(clusters=torch.cat(rows), owners=numbers.repeat_interleave(counts))

@@ -21,12 +21,14 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from ..core.errors import FedloomError
-from ..core.local import Fit, Inputs, Local, Predictor, Samples, Worker
+from ..core.local import Fit, Inputs, Local, Predictor, Samples, Step, Worker
 from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
+from ..core.tree import Tree
 from ..parts.sharpness import uphill
 from ..parts.spectrum import amplitude, with_amplitude
 from .fedavg import FedAvg
@@ -58,31 +60,36 @@ class HarmoFL(FedAvg):
         server = super().join(server, hellos)
         if self.amplitude == "none" or "amplitude" in server:  # late joiners do not change it
             return server
-        return server.replace(
-            amplitude=torch.stack([h.tensor("amplitude") for h in hellos.values()]).mean(0)
-        )
+        amplitudes = [hello.tensor("amplitude") for hello in hellos.values()]
+        return server.replace(amplitude=torch.stack(amplitudes).mean(0))
 
     def download(self, server: Payload, k: int) -> Payload:
-        return Payload(
-            {n: v for n, v in server.items() if n == "amplitude"}, model=server.tree("model")
-        )
+        down = super().download(server, k)
+        if "amplitude" not in server:
+            return down
+        return down.replace(amplitude=server["amplitude"])
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        return local.fit(
-            inputs=self._shown(down, local.worker.data),
-            gradient=(lambda step: step.at(step.w + uphill(step.g, self.alpha)))
-            if self.alpha
-            else None,
-        )
+        shown = self._shown(down, local.worker.data)
+        if self.alpha == 0:
+            return local.fit(inputs=shown)
+
+        def perturbed(step: Step) -> Tree:
+            return step.at(step.w + uphill(step.g, self.alpha))
+
+        return local.fit(inputs=shown, gradient=perturbed)
 
     def _shown(self, source: Payload, data: Samples) -> Inputs | None:
         """Images with the common amplitude, on a scale from 0 to 1: a negative mean is a phase."""
         if "amplitude" not in source:
             return None
-        (mean, std), target = data.scale, source.tensor("amplitude")
-        return lambda x: (
-            (with_amplitude(x * std + mean, target, self.amplitude == "mean") - mean) / std
-        )
+        mean, std = data.scale
+        target = source.tensor("amplitude")
+
+        def shown(x: Tensor) -> Tensor:
+            return (with_amplitude(x * std + mean, target, self.amplitude == "mean") - mean) / std
+
+        return shown
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

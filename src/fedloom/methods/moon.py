@@ -43,16 +43,17 @@ class Moon(FedAvg):
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
-        if self.projection:
-            if not isinstance(model.head, nn.Linear):
-                raise FedloomError(
-                    "moon's projection needs a model with a linear head; projection=0 does without."
-                )
-            d = model.head.in_features
-            model.body = nn.Sequential(
-                model.body, nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.projection)
+        if not self.projection:
+            return model
+        if not isinstance(model.head, nn.Linear):
+            raise FedloomError(
+                "moon's projection needs a model with a linear head; projection=0 does without."
             )
-            model.head = nn.Linear(self.projection, len(classes))
+        d = model.head.in_features
+        model.body = nn.Sequential(
+            model.body, nn.Linear(d, d), nn.ReLU(), nn.Linear(d, self.projection)
+        )
+        model.head = nn.Linear(self.projection, len(classes))
         return model
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
@@ -64,9 +65,8 @@ class Moon(FedAvg):
         refs = {"global": received, "previous": state.tree("previous") or received}
 
         def loss(batch: Batch) -> dict[str, Tensor]:
-            near, far = (batch.refs[name].features for name in ("global", "previous"))
-            return cross_entropy(batch) | {
-                "contrast": self.mu * model_contrast(batch.features, near, far, self.tau)
-            }
+            near, far = batch.refs["global"].features, batch.refs["previous"].features
+            contrast = model_contrast(batch.features, near, far, self.tau)
+            return cross_entropy(batch) | {"contrast": self.mu * contrast}
 
         return local.fit(loss, refs=refs)

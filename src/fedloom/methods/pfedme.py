@@ -30,11 +30,7 @@ from .fedavg import FedAvg
 class PFedMe(FedAvg):
     """Personal models near a common one, by proximal inner problems."""
 
-    traits = FedAvg.traits.but(
-        personalised=True,
-        weighting="alike",
-        alone=None,
-    )
+    traits = FedAvg.traits.but(personalised=True, weighting="alike", alone=None)
     lam: Positive = setting(
         15.0, "Strength of the pull of the personal model towards the local one.", symbol="lambda"
     )
@@ -59,9 +55,8 @@ class PFedMe(FedAvg):
 
         local.fit(gradient=envelope)
         shared = Payload(model=local.tree("shared"))
-        return Update(
-            upload=shared, state=Payload(theta=local.tree("shared") | theta), trained=shared
-        )
+        kept = Payload(theta=local.tree("shared") | theta)  # of its own memory, buffers included
+        return Update(upload=shared, state=kept, trained=shared)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = super().aggregate(server, uploads).tree("model")

@@ -52,9 +52,8 @@ class PromptFL(AveragedHead):
         return PromptHead(context, worker.data.classes, pair.context, texts.number("scale"))
 
     def init(self, worker: Worker) -> Payload:
-        return (
-            super().init(worker).replace(text=torch.zeros(0))
-        )  # a client reads the class names itself
+        server = super().init(worker)
+        return server.replace(text=torch.zeros(0))  # a client reads the class names itself
 
 
 @lru_cache(maxsize=1)

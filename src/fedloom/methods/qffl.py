@@ -38,9 +38,8 @@ class QFFL(Reporting):
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
         loss, lr = update.upload.number("loss"), local.training.step_size(local.round)
-        return replace(
-            update, upload=Payload(difference(down.tree("model"), local), loss=loss, lr=lr)
-        )
+        up = Payload(difference(down.tree("model"), local), loss=loss, lr=lr)
+        return replace(update, upload=up)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         steps, buffers, w = Mean(), Mean(), server.tree("model")
@@ -51,6 +50,5 @@ class QFFL(Reporting):
             h = self.q * loss ** (self.q - 1) * gradient.dot(gradient).item() + loss**self.q / lr
             steps.add(gradient * (-(loss**self.q) / h), weight=size * h)
             buffers.add(up.tree("buffers"), weight=size)
-        return server.replace(
-            model=moved(w, steps.value(default=Tree()), buffers.value(default=Tree()))
-        )
+        model = moved(w, steps.value(default=Tree()), buffers.value(default=Tree()))
+        return server.replace(model=model)

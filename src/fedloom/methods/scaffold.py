@@ -19,7 +19,7 @@ from ..core.lookup import method
 from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Positive, setting
-from ..core.tree import Mean, Tree
+from ..core.tree import Mean
 from .fedavg import FedAvg
 
 
@@ -48,11 +48,13 @@ class Scaffold(FedAvg):
         local.load(w)
         correction = c - own
         fit = local.fit(gradient=lambda step: step.g + correction)
-        delta = local.tree("shared") - w
+        trained = local.tree("shared")
+        delta = trained - w
         new = own - c - delta.only(c) / (fit.steps * fit.lr)
-        up = Payload(delta=delta, c=new - own)
         return Update(
-            upload=up, state=Payload(c=new), trained=Payload(model=local.tree("shared"), c=c)
+            upload=Payload(delta=delta, c=new - own),
+            state=Payload(c=new),
+            trained=Payload(model=trained, c=c),
         )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
@@ -61,6 +63,6 @@ class Scaffold(FedAvg):
             mean.add(up.tree("delta"), weight=self.weight(server, k))
             drift.add(up.tree("c"))
         delta = mean.value(default=w.zeros_like())
-        step = Tree((n, self.server_lr * d if n in c else d) for n, d in delta.items())
+        step = delta | self.server_lr * delta.only(c)  # buffers move all the way
         share = drift.total / len(server.tensor("sizes"))
         return server.replace(model=w + step, c=c + share * drift.value(default=c.zeros_like()))

@@ -39,9 +39,8 @@ class Term(Reporting):
         mean, top = Mean(), -math.inf
         for k, up in uploads:
             tilt = self.t * up.number("loss")
-            mean.total *= math.exp(
-                min(0.0, top - tilt)
-            )  # what came before, relative to the largest exponent so far
+            # Weights are relative to the largest exponent so far, also of what came before.
+            mean.total *= math.exp(min(0.0, top - tilt))
             top = max(top, tilt)
             mean.add(up.tree("model"), weight=self.weight(server, k) * math.exp(tilt - top))
         return server.replace(model=mean.value(default=server.tree("model")))

@@ -92,7 +92,7 @@ def gains(
     with the head than with the text it started from. A figure that is not finite is left out.
     """
     nearness = alignment(caches, prototypes)
-    classes = torch.arange(len(head))
+    classes = torch.arange(len(head), device=head.device)
     by_client = []
     for cache in caches:
         by_client.append(margins(cache, classes, head).sum())

@@ -25,11 +25,9 @@ def prototype_contrast(
     scores = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T / tau
     same_class = y[:, None] == owners
     counted = same_class.any(1)
-    if not counted.any():
-        return z.sum() * 0
-    scores = scores[counted]
-    positive = scores.masked_fill(~same_class[counted], -torch.inf)
-    return (scores.logsumexp(1) - positive.logsumexp(1)).mean()
+    # A sample that does not count is compared with all prototypes twice, which gives exactly 0.
+    positive = scores.masked_fill(counted[:, None] & ~same_class, -torch.inf)
+    return (scores.logsumexp(1) - positive.logsumexp(1)).sum() / counted.sum().clamp(min=1)
 
 
 def relaxed_contrast(z: Tensor, y: Tensor, tau: float, threshold: float, beta: float) -> Tensor:
@@ -46,7 +44,7 @@ def relaxed_contrast(z: Tensor, y: Tensor, tau: float, threshold: float, beta: f
     positive = s.masked_fill(~same, torch.inf).min(1).values
     negatives = s.masked_fill(same, -torch.inf).topk(min(2, len(y)), dim=1).values
     contrast = torch.cat([positive[:, None], negatives], 1).div(tau).logsumexp(1) - positive / tau
-    others = same & ~torch.eye(len(y), dtype=torch.bool)
+    others = same.clone().fill_diagonal_(False)
     hard = s.masked_fill(~others, torch.inf).min(1).values
     close = (hard >= threshold) & others.any(1)
     penalty = torch.where(close, F.softplus((hard.clamp(max=1) - 1) / tau), 0.0)

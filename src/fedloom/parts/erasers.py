@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core.tree import Tree
 from ..models.base import layers
 from .levels import leaves
 
@@ -150,3 +153,20 @@ def channel_gap(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
     batch_var = values.var(1, correction=0) + eps
     var = var + eps
     return 0.5 * ((batch_var / var).log() + (var + (mean - batch_mean) ** 2) / batch_var - 1).mean()
+
+
+def mixed_by_similarity(erasers: Mapping[int, Tree], tau: float) -> dict[int, Tree]:
+    """For each client a mean of all erasers, tensor by tensor, in which similar ones count more."""
+    mixed: dict[int, dict[str, Tensor]] = {k: {} for k in erasers}
+    for name in next(iter(erasers.values())):
+        rows = mixtures(torch.stack([eraser[name] for eraser in erasers.values()]), tau)
+        for k, row in zip(erasers, rows, strict=True):
+            mixed[k][name] = row
+    return {k: Tree(tensors) for k, tensors in mixed.items()}
+
+
+def mixtures(rows: Tensor, tau: float) -> Tensor:
+    """For each client's tensor the mean of all, weighted by softmax of cosines over tau."""
+    flat = F.normalize(rows.flatten(1), dim=1)
+    weights = torch.softmax(flat @ flat.T / tau, 1)
+    return (weights @ rows.flatten(1)).view_as(rows)

@@ -84,7 +84,7 @@ class AdapterHead(TextHead):
         width = text.shape[1]
         self.layers = nn.Sequential(
             nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1)
-        )
+        ).to(text.device)
 
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)

@@ -23,15 +23,20 @@ def levels(body: nn.Module) -> list[nn.Module]:
 
 def _stages(module: nn.Module) -> list[nn.Module]:
     stages = [m for m in module.children() if not isinstance(m, Added)]
-    with_parameters = [m for m in stages if next(m.parameters(), None) is not None]
-    if len(with_parameters) == 1:
-        return _stages(with_parameters[0]) or stages
+    trained = [m for m in stages if next(m.parameters(), None) is not None]
+    if len(trained) == 1:
+        return _stages(trained[0]) or stages
     return stages
 
 
 def leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that have no modules inside them, with their names, in order."""
     return [(name, m) for name, m in module.named_modules() if not list(m.children())]
+
+
+def with_parameters(module: nn.Module) -> list[nn.Module]:
+    """The modules that have parameters of their own, in order."""
+    return [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
 
 
 def vectors(features: Tensor) -> Tensor:

@@ -18,9 +18,10 @@ def group_means(local: Local, size: int) -> tuple[Tensor, Tensor]:
     if local.size < 2:
         return torch.zeros(0, *shape), torch.zeros(0, local.classes)
     groups = max(1, local.size // size)
-    means = torch.zeros(groups, *shape)
-    labels = torch.zeros(groups, local.classes)
     group_of = torch.randperm(local.size, generator=local.rng("groups")) % groups
+    group_of = group_of.to(local.counts.device)
+    means = torch.zeros(groups, *shape, device=group_of.device)
+    labels = torch.zeros(groups, local.classes, device=group_of.device)
     share = 1 / torch.bincount(group_of, minlength=groups)
     start = 0
     for x, y in local.chunks():

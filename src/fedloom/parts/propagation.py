@@ -56,6 +56,9 @@ def propagate(
     images; then labels flow `steps` times over the normalised graph. An image that came before
     starts from a fifth of its best score.
     """
+    home = tests.device
+    # Thousands of small steps, one image after another: an accelerator would wait for most of them.
+    tests, text, shots, y = tests.cpu(), text.cpu(), shots.cpu(), y.cpu()
     n, classes = len(tests), len(text)
     to_text = similarity(tests, text, nearest_texts, gamma)
     by_dimension = None
@@ -93,7 +96,7 @@ def propagate(
         scores[i] = now[i]
         best = int(now[i].argmax())
         start[i, best] = now[i, best] / 5
-    return scores
+    return scores.to(home)
 
 
 def similarity_earlier(tests: Tensor, weights: Tensor, most: int, gamma: float) -> Tensor:

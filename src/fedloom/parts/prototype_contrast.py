@@ -44,8 +44,6 @@ def prototype_loss(
     logits = (torch.einsum("bd,mcd->bmc", z, sets) / tau).masked_fill(~known, -torch.inf)
     own = F.one_hot(y, len(known)).bool()[:, None, :]
     usable = known[y] & (known.sum() > 1)
-    if not usable.any():
-        return z.sum() * 0
     positive = logits.masked_fill(~own, -torch.inf).logsumexp(2)
     compared = logits
     if not include:
@@ -62,7 +60,7 @@ def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
     both, labels = torch.cat([z, z]), torch.cat([y, y])
     same = (labels[:, None] == labels).fill_diagonal_(False)
     logits = torch.einsum("mbd,rd->mbr", sets[:, labels], both) / tau
-    logits = logits.masked_fill(torch.eye(len(both), dtype=torch.bool), -torch.inf)
+    logits = logits.masked_fill(_itself(both), -torch.inf)
     logged = (logits - logits.logsumexp(2, keepdim=True)).masked_fill(~same, 0.0)
     return -(logged.sum(2) / same.sum(1)).mean(1).sum()
 
@@ -72,10 +70,15 @@ def supcon(z: Tensor, y: Tensor, tau: float) -> Tensor:
 
     A sample that is alone in its class does not count.
     """
-    same = (y[:, None] == y).fill_diagonal_(False)
-    there = same.any(1)
-    if not there.any():
+    if len(z) < 2:
         return z.sum() * 0
-    logits = (z @ z.T / tau).masked_fill(torch.eye(len(z), dtype=torch.bool), -torch.inf)
+    same = (y[:, None] == y).fill_diagonal_(False)
+    logits = (z @ z.T / tau).masked_fill(_itself(z), -torch.inf)
     logged = (logits - logits.logsumexp(1, keepdim=True)).masked_fill(~same, 0.0)
-    return -(logged.sum(1)[there] / same.sum(1)[there]).mean()
+    means = logged.sum(1) / same.sum(1).clamp(min=1)
+    return -means.sum() / same.any(1).sum().clamp(min=1)
+
+
+def _itself(rows: Tensor) -> Tensor:
+    """Which pairs of rows are a row with itself."""
+    return torch.eye(len(rows), dtype=torch.bool, device=rows.device)

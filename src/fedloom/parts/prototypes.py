@@ -28,12 +28,12 @@ def table(prototypes: Mapping[str, Tensor], classes: int) -> tuple[Tensor, Tenso
     known = torch.zeros(classes, dtype=torch.bool)
     if not prototypes:
         return torch.zeros(classes, 0), known
-    width = len(next(iter(prototypes.values())))
-    rows = torch.zeros(classes, width)
+    some = next(iter(prototypes.values()))
+    rows = some.new_zeros(classes, len(some))
     for number, prototype in prototypes.items():
         rows[int(number)] = prototype
         known[int(number)] = True
-    return rows, known
+    return rows, known.to(some.device)
 
 
 def distance_to_own(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
@@ -51,9 +51,8 @@ def squared_gap(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) 
     classes that are not `known` do not count.
     """
     there = known[y]
-    if not there.any():
-        return features.sum() * 0
-    return F.mse_loss(features[there], prototypes[y[there]])
+    squares = (features - prototypes[y]).square() * there[:, None]
+    return squares.sum() / (there.sum() * features.shape[1]).clamp(min=1)
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
@@ -66,7 +65,8 @@ def nearest_other(points: Tensor) -> Tensor:
     if len(points) < 2:
         return points.new_zeros(0)
     between = distances(points, points)
-    return between.masked_fill(torch.eye(len(points), dtype=torch.bool), torch.inf).min(1).values
+    itself = torch.eye(len(points), dtype=torch.bool, device=points.device)
+    return between.masked_fill(itself, torch.inf).min(1).values
 
 
 def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) -> Tensor:

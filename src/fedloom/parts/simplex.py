@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,3 +32,20 @@ def least_norm(gram: Tensor) -> Tensor:
     n = len(gram)
     solution, _ = nnls(np.vstack([root, np.ones(n)]), np.append(np.zeros(n), 1.0), maxiter=30 * n)
     return torch.from_numpy(solution / solution.sum())
+
+
+def consensus(deltas: Sequence[Tensor]) -> Tensor:
+    """The step along the shortest convex combination of directions, as long as the mean update.
+
+    An update of 0 has no direction: it shortens the step, and has no say in where it goes.
+    """
+    norms = torch.stack([delta.norm() for delta in deltas])
+    if not norms.any():
+        return torch.zeros_like(deltas[0])
+    directions = []
+    for delta, norm in zip(deltas, norms, strict=True):
+        if norm > 0:
+            directions.append(delta.flatten() / norm)
+    rows = torch.stack(directions)
+    weights = least_norm(rows @ rows.T).to(rows)
+    return (norms.mean() * (weights @ rows)).view_as(deltas[0])

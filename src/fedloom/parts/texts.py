@@ -92,6 +92,11 @@ def similarities(features: Tensor, anchors: Tensor) -> Tensor:
     )
 
 
+def text_loss(features: Tensor, y: Tensor, anchors: Tensor, scale: float) -> Tensor:
+    """The cross-entropy of `scale` times the cosines with the anchors."""
+    return F.cross_entropy(scale * similarities(features, anchors), y)
+
+
 def prior(anchors: Tensor, counts: Tensor) -> Tensor:
     """The mean of the anchors, weighted by how often a client meets their classes."""
     return (counts / counts.sum()).to(anchors.dtype) @ anchors

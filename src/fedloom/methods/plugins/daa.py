@@ -54,15 +54,17 @@ class DAA(Reweighting):
         return super().init(worker).replace(held=counts, q=q)
 
     def hello(self, local: Local) -> Payload:
-        said = super().hello(local)
-        return said.replace(class_counts=local.counts) if self.by_class else said
+        hello = super().hello(local)
+        if not self.by_class:
+            return hello
+        return hello.replace(class_counts=local.counts)
 
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
         counts = server.tensor("held").clone()
         for k, hello in hellos.items():
             if self.by_class:
                 counts[k] = hello.tensor("class_counts")
-            else:  # samples are taken to be spread evenly over classes: B_k = n_k / N for each
+            else:  # as if samples were spread evenly over classes: B_k = n_k / N for each
                 counts[k] = int(hello.number("size"))
         return super().join(server, hellos).replace(held=counts)
 

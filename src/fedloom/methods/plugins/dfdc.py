@@ -35,6 +35,7 @@ from ...core.payload import Payload
 from ...core.roles import Roles
 from ...core.settings import Count, Names, NotNegative, Positive, setting
 from ...parts.decoupling import (
+    Correction,
     Noise,
     Use,
     corrections,
@@ -48,9 +49,7 @@ from ...parts.decoupling import (
 class DFDC(Plugin):
     """The modules, and their losses in every local training."""
 
-    traits = Traits(
-        alone=None,  # the losses shape the features of a single client too
-    )
+    traits = Traits(alone=None)  # the losses shape the features of a single client too
     sigma: Positive = setting(
         0.1, "Temperature of the mask: the larger, the smoother it is.", symbol="sigma"
     )
@@ -85,48 +84,55 @@ class DFDC(Plugin):
     use: Use = setting("whole", "Which part of the feature is used in evaluation.")
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
-        options = {
-            "hidden": self.bottleneck,
-            "depth": self.module_depth,
-            "sigma": self.sigma,
-            "noise": self.mask_noise,
-        }
-        whole = super().extend(model, classes)
         return with_corrections(
-            whole, self.points, len(classes), random=self.random_mask, use=self.use, **options
+            super().extend(model, classes),
+            self.points,
+            len(classes),
+            hidden=self.bottleneck,
+            depth=self.module_depth,
+            sigma=self.sigma,
+            noise=self.mask_noise,
+            random=self.random_mask,
+            use=self.use,
         )
 
     def roles(self, model: nn.Module) -> Roles:
         roles = super().roles(model)
-        return roles.also(model, private=corrections(model)) if self.modules == "own" else roles
+        if self.modules != "own":
+            return roles
+        return roles.also(model, private=corrections(model))
 
     def watched(self, model: Any) -> Sequence[nn.Module]:
-        return [*super().watched(model), *(m for c in corrections(model) for m in (c, c.corrector))]
+        watched = list(super().watched(model))
+        for point in corrections(model):
+            watched += [point, point.corrector]
+        return watched
 
     def terms(self, batch: Batch, model: Any) -> dict[str, Tensor]:
-        points = corrections(model)
-        first = len(batch.seen) - 2 * len(points)
         if batch.y.ndim > 1:
             raise FedloomError("dfdc classifies whole images; these have maps as targets.")
+        points = corrections(model)
+        first = len(batch.seen) - 2 * len(points)  # what came before belongs to others
         wrong = most_confident_wrong(batch.logits, batch.y)
-        pairs = zip(points, batch.seen[first::2], batch.seen[first + 1 :: 2], strict=True)
-        found = [
-            losses(c, whole, inner.input, batch.y, wrong, self.cos_tau) for c, whole, inner in pairs
-        ]
-        decouple, correct = (torch.stack(part).mean() for part in zip(*found, strict=True))
+        decouple, correct = [], []
+        for i, point in enumerate(points):
+            whole, corrector = batch.seen[first + 2 * i : first + 2 * i + 2]
+            of_point = losses(point, whole, corrector.input, batch.y, wrong, self.cos_tau)
+            decouple.append(of_point[0])
+            correct.append(of_point[1])
         others = super().terms(replace(batch, seen=batch.seen[:first]), model)
-        return others | {"decouple": self.lam1 * decouple, "correct": self.lam2 * correct}
+        return others | {
+            "decouple": self.lam1 * torch.stack(decouple).mean(),
+            "correct": self.lam2 * torch.stack(correct).mean(),
+        }
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         ours = module_names(local.model)
+        w = down.tree("model")
         if self.modules == "mean":
-            update = super().client(
-                down.replace(model=down.tree("model") | state.tree("modules")), state, local
-            )
-            mine = [n for n in down.tree("model") if n in ours]
-            return replace(
-                update, state=update.state.replace(modules=local.tree("shared").only(mine))
-            )
+            update = super().client(down.replace(model=w | state.tree("modules")), state, local)
+            trained = local.tree("shared").only(ours & w.keys())
+            return replace(update, state=update.state.replace(modules=trained))
         update = super().client(down, state, local)
         if self.modules == "own" and not ours <= set(update.state.tree("model")):
             raise FedloomError(
@@ -136,21 +142,18 @@ class DFDC(Plugin):
 
     def common(self, server: Payload, worker: Worker) -> Predictor | None:
         whole = super().common(server, worker)
-        if (
-            whole is None
-            and self.use == "plain"
-            and set(worker.roles.names("private")) <= module_names(worker.model)
-        ):
-            worker.load(server.tree("model"))  # nothing that stays with clients is used
-            return worker.predictor()
-        return whole
+        if whole is not None or self.use != "plain":
+            return whole
+        if not set(worker.roles.names("private")) <= module_names(worker.model):
+            return None
+        worker.load(server.tree("model"))  # nothing that stays with clients is used
+        return worker.predictor()
 
 
 def module_names(model: nn.Module) -> set[str]:
     """The names of all tensors of the modules."""
-    return {
-        f"{prefix}.{n}"
-        for prefix, m in model.named_modules()
-        if m in corrections(model)
-        for n in m.state_dict()
-    }
+    names: set[str] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, Correction):
+            names.update(f"{name}.{inner}" for inner in module.state_dict())
+    return names

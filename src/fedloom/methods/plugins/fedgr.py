@@ -88,25 +88,22 @@ class FedGR(Reweighting):
     )
 
     def init(self, worker: Worker) -> Payload:
-        k, wanted = worker.clients, self.types or len(worker.data.domains)
-        blank = {
-            "type_points": torch.zeros(k, worker.width),
-            "type_losses": torch.zeros(k, dtype=torch.float64),
-        }
-        return (
-            super()
-            .init(worker)
-            .replace(**blank, type_labels=torch.full((k,), -1), type_count=wanted)
+        server = super().init(worker)
+        return server.replace(
+            type_points=torch.zeros(worker.clients, worker.width),
+            type_losses=torch.zeros(worker.clients, dtype=torch.float64),
+            type_labels=torch.full((worker.clients,), -1),
+            type_count=self.types or len(worker.data.domains),
         )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"), state.tree("model"))
-        loss, point = (
-            local.evaluate()["ce"],
-            self.point(local) if self.described == "received" else None,
-        )
-        update = super().client(down, state, local)
-        if point is None:
+        loss = local.evaluate()["ce"]
+        if self.described == "received":
+            point = self.point(local)
+            update = super().client(down, state, local)
+        else:
+            update = super().client(down, state, local)
             local.load(update.trained.tree("model"), update.state.tree("model"))
             point = self.point(local)
         return replace(update, upload=update.upload.replace(loss=loss, type_point=point))
@@ -120,33 +117,39 @@ class FedGR(Reweighting):
         if not uploads:
             return server
         round, seed = int(server.number("round")), int(server.number("seed"))
-        points, losses, labels = (
-            server.tensor(f"type_{n}").clone() for n in ("points", "losses", "labels")
-        )
+        points, losses = server.tensor("type_points").clone(), server.tensor("type_losses").clone()
+        labels = server.tensor("type_labels").clone()
         for k, up in uploads.items():
-            points[k], losses[k] = up.tensor("type_point"), self.noted(up.number("loss"), round)
+            points[k] = up.tensor("type_point")
+            losses[k] = self.noted(up.number("loss"), round)
             labels[k] = 0  # whoever was heard of takes part in the clusters
-        who, count = (labels >= 0).nonzero().flatten(), int(server.number("type_count"))
-        found = cluster(
-            points[who], count, self.clusterer, key(seed, round, "types"), self.covariance
-        )
-        sizes, beta = (
-            server.tensor("sizes")[who],
-            schedule(round, self.group_delta, self.group_gamma, self.group_lag),
-        )
-        group = group_losses(losses[who], found, sizes if self.group_mean == "size" else None)
+        who = (labels >= 0).nonzero().flatten()
+        sizes, count = server.tensor("sizes")[who], int(server.number("type_count"))
+        seed = key(seed, round, "types")
+        labels[who] = cluster(points[who], count, self.clusterer, seed, self.covariance)
+        if self.group_mean == "size":
+            group = group_losses(losses[who], labels[who], sizes)
+        else:
+            group = group_losses(losses[who], labels[who])
+        beta = schedule(round, self.group_delta, self.group_gamma, self.group_lag)
         shares = torch.zeros_like(losses)
         shares[who] = fair_weights(sizes, losses[who], group, beta, self.group_q)
-        labels[who] = found
-        known = {"type_points": points, "type_losses": losses, "type_labels": labels}
-        return server.replace(**known, type_centres=centres(points[who], found), shares=shares)
+        return server.replace(
+            type_points=points,
+            type_losses=losses,
+            type_labels=labels,
+            type_centres=centres(points[who], labels[who]),
+            shares=shares,
+        )
 
     def noted(self, loss: float, round: int) -> float:
         """A loss as it enters the weights."""
         if not self.coarse_losses:
             return loss
-        return 1.0 if round == 1 else 100 / max(1, int(100 / max(loss, 1e-12)))
+        if round == 1:
+            return 1.0
+        return 100 / max(1, int(100 / max(loss, 1e-12)))
 
     def groups(self, server: Payload) -> Sequence[int]:
-        found: list[int] = server.tensor("type_labels").tolist()
-        return found
+        labels: list[int] = server.tensor("type_labels").tolist()
+        return labels
