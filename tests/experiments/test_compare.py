@@ -361,7 +361,7 @@ def made_up(method: str, seed: int, curve: list[float]) -> Cell:
         "seed": seed,
         "better_than_local": None,
     }
-    federation = {"clients": [{}, {}]}
+    federation = {"clients": [{}, {}], "classes": ["a", "b"]}
     return Cell(
         config, Path(f"{method}-s{seed}"), Run(config, None, federation, metrics, timing, summary)
     )
@@ -481,17 +481,15 @@ def test_a_method_that_trains_in_another_way_is_told_of() -> None:
     They are its step size, momentum and batches.
     """
     from fedloom.engine.config import build
-    from fedloom.experiments.leaderboard import _own_training
+    from fedloom.experiments.leaderboard import _special_training
 
-    def training(name: str, **changes: object):
-        return build({"method": name}, changes).training
+    def cells(*methods: str, **changes: object) -> list[Cell]:
+        return [Cell(build({"method": name}, changes), Path(name)) for name in methods]
 
-    notes = _own_training(
-        {name: training(name) for name in ("local", "fedavg", "fedavg+dfdc", "f2dc")}
-    )
+    notes = _special_training(cells("local", "fedavg", "fedavg+dfdc", "f2dc"))
     assert (
         list(notes) == ["f2dc"]
         and "lr = 0.01 (others: 0.05), batch = 64 (others: 32)" in notes["f2dc"]
     )
     alike = {"lr": 0.1, "momentum": 0.5, "batch": 8, "weight_decay": 0.0}
-    assert _own_training({name: training(name, **alike) for name in ("fedavg", "f2dc")}) == {}
+    assert _special_training(cells("fedavg", "f2dc", **alike)) == {}

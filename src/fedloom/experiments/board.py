@@ -14,8 +14,10 @@ def text(figure: Mapping[str, float | None], plain: bool = False) -> str:
     std = figure["std"]
     if mean is None:
         return "-"
+    if plain and (mean >= 1000 or mean == int(mean)):
+        return f"{mean:.0f}"
     if plain:
-        return f"{mean:.0f}" if mean >= 1000 or mean == int(mean) else f"{mean:.2f}"
+        return f"{mean:.2f}"
     if std is None:
         return f"{100 * mean:.2f}"
     return f"{100 * mean:.2f}({100 * std:.2f})"
@@ -25,7 +27,7 @@ def texts(block: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     """Our figures of a row; a dash for each if there are none."""
     if not row["ours"]:
         return ["-"] * len(block["columns"])
-    return [text(figure, plain) for figure, plain in zip(row["ours"], block["plain"], strict=True)]
+    return list(map(text, row["ours"], block["plain"]))
 
 
 def markdown(board: Mapping[str, Any]) -> str:
@@ -40,7 +42,8 @@ def markdown(board: Mapping[str, Any]) -> str:
             lines += ["", f"Ours: {block['data']}."]
         if block["differs"]:
             lines += ["", "Differs from the paper:"]
-            lines += [f"- {difference}" for difference in block["differs"]]
+            for difference in block["differs"]:
+                lines.append(f"- {difference}")
     for name in board.get("pictures", ()):
         lines += ["", f"![{name.removesuffix('.svg')}](<{name}>)"]
     return "\n".join(lines) + "\n"
@@ -48,7 +51,10 @@ def markdown(board: Mapping[str, Any]) -> str:
 
 def _markdown_table(block: Mapping[str, Any]) -> list[str]:
     """The figures of a block: after each of our columns the paper's, if the paper has any."""
-    in_paper = any(set(row["paper"]) != {"-"} for row in block["rows"])
+    printed: set[str] = set()
+    for row in block["rows"]:
+        printed.update(row["paper"])
+    in_paper = bool(printed - {"-"})
     headings = []
     for column in block["columns"]:
         headings.append(f"{column}, ours")
@@ -69,7 +75,8 @@ def asked_for(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The blocks of a table that the user did not leave out."""
     blocks = []
     for block in side_by_side(board):
-        if any(row["remark"] != LEFT_OUT for row in block["rows"]):
+        remarks = {row["remark"] for row in block["rows"]}
+        if remarks - {LEFT_OUT}:
             blocks.append(block)
     return blocks
 
@@ -81,12 +88,14 @@ def side_by_side(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for block in board["settings"]:
-        rows = [row["row"] for row in block["rows"]]
-        groups.setdefault((block["name"], *rows), []).append(block)
-    joined = [_joined(blocks) for blocks in groups.values()]
+        key = [block["name"]]
+        for row in block["rows"]:
+            key.append(row["row"])
+        groups.setdefault(tuple(key), []).append(block)
+    joined = list(map(_joined, groups.values()))
     if board.get("means"):
         for number, block in enumerate(joined):
-            _add_means(block, {row: line[number] for row, line in board["means"].items()})
+            _add_means(block, board["means"], number)
     return joined
 
 
@@ -94,17 +103,19 @@ def _joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Blocks with the same name and rows as one block."""
     columns: list[str] = []
     plain: list[bool] = []
+    data: list[str | None] = []
     differs: list[str] = []
     for block in blocks:
         columns += block["columns"]
         plain += block["plain"]
+        data.append(block["data"])
         differs += block["differs"]
     return {
         "name": blocks[0]["name"],
         "columns": columns,
         "plain": plain,
         "rows": [_joined_row(blocks, number) for number in range(len(blocks[0]["rows"]))],
-        "data": _joined_texts([block["data"] for block in blocks]),
+        "data": _joined_texts(data),
         "differs": list(dict.fromkeys(differs)),
     }
 
@@ -112,38 +123,52 @@ def _joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _joined_row(blocks: Sequence[Mapping[str, Any]], number: int) -> dict[str, Any]:
     ours: list[Mapping[str, Any]] = []
     paper: list[str] = []
+    remarks: list[str | None] = []
     not_run: list[str] = []
     for block in blocks:
         row = block["rows"][number]
         paper += row["paper"]
+        remarks.append(row["remark"])
         if row["ours"]:
             ours += row["ours"]
         else:
             ours += [{"mean": None, "std": None}] * len(block["columns"])
             not_run += block["columns"]
-    remark = _joined_texts([block["rows"][number]["remark"] for block in blocks])
-    any_run = len(not_run) < len(ours)
-    if any_run and not_run:  # the file has each column's reason
-        remark = f"not run: {', '.join(not_run)}"
-    first = blocks[0]["rows"][number]
-    return {**first, "ours": ours if any_run else None, "paper": paper, "remark": remark}
+    joined = {**blocks[0]["rows"][number], "paper": paper, "remark": _joined_texts(remarks)}
+    if len(not_run) == len(ours):
+        return {**joined, "ours": None}
+    if not_run:  # the file has each column's reason
+        joined["remark"] = f"not run: {', '.join(not_run)}"
+    return {**joined, "ours": ours}
 
 
 def _joined_texts(parts: Sequence[str | None]) -> str | None:
     """The different texts among the parts, with semicolons between them."""
-    return "; ".join(dict.fromkeys(part for part in parts if part)) or None
+    return "; ".join(dict.fromkeys(filter(None, parts))) or None
 
 
-def _add_means(block: dict[str, Any], printed: Mapping[str, str]) -> None:
-    """Add a column: the mean over the columns measured here, beside the paper's over all of its."""
+def _mean(figures: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean over the columns that were measured."""
+    measured = [figure["mean"] for figure in figures if figure["mean"] is not None]
+    if not measured:
+        return None
+    return float(sum(measured) / len(measured))
+
+
+def _add_means(block: dict[str, Any], printed: Mapping[str, Sequence[str]], number: int) -> None:
+    """Add a column: the mean over the columns measured here, beside the paper's over all of its.
+
+    `printed` has the paper's means by row, and `number` says which of them are this block's.
+    """
     block["columns"].append("Mean")
     block["plain"].append(False)
     for row in block["rows"]:
-        row["paper"].append(printed.get(row["row"], "-"))
+        in_paper = "-"
+        if row["row"] in printed:
+            in_paper = printed[row["row"]][number]
+        row["paper"].append(in_paper)
         if row["ours"]:
-            measured = [figure["mean"] for figure in row["ours"] if figure["mean"] is not None]
-            mean = sum(measured) / len(measured) if measured else None
-            row["ours"].append({"mean": mean, "std": None})
+            row["ours"].append({"mean": _mean(row["ours"]), "std": None})
     block["differs"].append(
         "Mean: ours is over the columns measured here, the paper's over all its own"
     )

@@ -19,7 +19,7 @@ from ..report import render_comparison
 from .flops import flops_per_round
 from .leaderboard import leaderboard
 from .leaderboard_text import markdown
-from .plan import Cell, Dealer, Display, Logs, carry_out, plan
+from .plan import Cell, Dealer, Display, Logs, carry_out, finished_runs, plan
 
 ALWAYS = ("local", "fedavg")  # what every method has to be measured against
 
@@ -49,17 +49,17 @@ def compare(
     board = leaderboard(cells, title, target, _flops(cells, out, dealer))
     write_atomic(out / "leaderboard.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "leaderboard.md", markdown(board).encode())
-    write_atomic(
-        out / "report.html",
-        render_comparison([c.run for c in cells if c.run], board, title).encode(),
-    )
+    page = render_comparison(finished_runs(cells), board, title)
+    write_atomic(out / "report.html", page.encode())
     return board
 
 
 def _flops(cells: Sequence[Cell], out: Path, dealer: Dealer) -> dict[str, float | None]:
     """Each method's operations per round, measured once and kept in `flops.json`, by run folder."""
     path = out / "flops.json"
-    kept: dict[str, float | None] = json.loads(path.read_bytes()) if path.exists() else {}
+    kept: dict[str, float | None] = {}
+    if path.exists():
+        kept = json.loads(path.read_bytes())
     by_method: dict[str, float | None] = {}
     for cell in cells:
         if cell.run and cell.name not in by_method:

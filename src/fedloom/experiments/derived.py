@@ -61,19 +61,29 @@ def count_costs(cells: Cells, reference: str, dealer: Dealer) -> None:
         floats = (summary["floats"] or {}).get("up", 0) * len(cell.run.federation["clients"])
         flops = flops_per_round(cell.run, dealer(cell.config))
         time = seconds[row, cell.config.seed]
-        base = seconds.get((reference, cell.config.seed))
-        summary["cost"] = {
+        cost = {
             "upload": floats / 1e7,
             "megabytes": summary["bytes"]["up"]["per_round"] / 1e6,
-            "flops": None if flops is None else flops / 1e10,
+            "flops": None,
             "seconds": time,
-            "ratio": time / base if time and base else None,
+            "ratio": None,
         }
+        if flops is not None:
+            cost["flops"] = flops / 1e10
+        base = seconds.get((reference, cell.config.seed))
+        if time and base:
+            cost["ratio"] = time / base
+        summary["cost"] = cost
 
 
 def _seconds(cell: Cell) -> float | None:
     """The median time of the rounds without evaluation."""
     assert cell.run is not None
     evaluated = {record["round"] for record in cell.run.metrics}
-    times = [t["seconds"] for t in cell.run.timing if t["round"] not in evaluated]
-    return median(times) if times else None
+    times = []
+    for line in cell.run.timing:
+        if line["round"] not in evaluated:
+            times.append(line["seconds"])
+    if not times:
+        return None
+    return median(times)

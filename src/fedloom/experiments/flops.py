@@ -33,7 +33,7 @@ def flops_per_round(run: Run, federation: Federation) -> float | None:
     # With a fixed number of steps a client's work does not grow with its data.
     batches = sum(sizes) / batch
     if config.training.steps:
-        batches = sum(size > 0 for size in sizes)
+        batches = len(sizes) - sizes.count(0)
     schedule = config.schedule
     share = (schedule.ratio + (schedule.ratio_max or schedule.ratio)) / 2
     return flops * batches * share

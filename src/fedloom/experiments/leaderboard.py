@@ -18,12 +18,11 @@ from ..engine.folder import Run
 from ..metrics.fairness import compared, worst_share
 from ..metrics.registry import DEFAULT, METRICS, Metric, headline
 from ..metrics.summary import summarise_run
+from ..report.entries import TUNED
 from .plan import Cell
 from .statistics import ALPHA, paired_tests
 from .values import mean_and_std, value_at
 
-# Not `fedavg-ft`, a method of its own, which tunes the newest average and not the one before.
-TUNED = "fedavg-tuned"
 # Figures that another computer, or a resumed run, changes.
 MACHINE = ("seconds", "seconds_to_target", "peak_rss_mb")
 Runs = dict[str, dict[int, Run]]  # by method and seed
@@ -89,10 +88,12 @@ def leaderboard(
     flops = dict(flops or {})
     notes: dict[str, str] = {}
     if runs.get("fedavg") and "fedavg-ft" not in runs:  # the method itself says more
-        runs[TUNED] = {seed: finetuned(run) for seed, run in runs["fedavg"].items()}
+        runs[TUNED] = {}
+        for seed, run in runs["fedavg"].items():
+            runs[TUNED][seed] = finetuned(run)
         flops[TUNED] = flops.get("fedavg")
         notes[TUNED] = _how_tuned(runs["fedavg"])
-    notes |= _special_training({cell.name: cell.config.training for cell in cells})
+    notes |= _special_training(cells)
     _compare_with_alone(runs)
     target, target_is = _target(runs.get("local", {}), target)
     rows = []
@@ -110,7 +111,7 @@ def leaderboard(
         "rows": rows,
         "references": _references(runs),
         "tests": paired_tests(_accuracies(runs)),
-        "runs": [_described_run(cell) for cell in cells],
+        "runs": list(map(_described_run, cells)),
     }
 
 
@@ -254,11 +255,14 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
     return f"{text}."
 
 
-def _special_training(given: Mapping[str, Training]) -> dict[str, str]:
+def _special_training(cells: Sequence[Cell]) -> dict[str, str]:
     """By method, what it trains with instead of FedAvg's (or the first's) settings."""
-    usual = given.get("fedavg", next(iter(given.values()))).model_dump()
+    settings: dict[str, Training] = {}
+    for cell in cells:
+        settings[cell.name] = cell.config.training
+    usual = settings.get("fedavg", cells[0].config.training).model_dump()
     notes = {}
-    for name, training in given.items():
+    for name, training in settings.items():
         parts = []
         for key, value in training.model_dump().items():
             if value != usual[key]:
@@ -271,7 +275,9 @@ def _special_training(given: Mapping[str, Training]) -> dict[str, str]:
 
 def figures(run: Run, target: float | None) -> dict[str, Any]:
     """One run's columns."""
-    values: dict[str, Any] = {name: value_at(run.summary, path) for name, path in COLUMNS.items()}
+    values: dict[str, Any] = {}
+    for name, path in COLUMNS.items():
+        values[name] = value_at(run.summary, path)
     for metric in metric_columns():
         values[metric.name] = value_at(run.summary, f"personal.{metric.key}.last")
     values["worst_decile"] = worst_share(run.clients)
@@ -309,13 +315,19 @@ def _cost_of_target(run: Run, target: float | None) -> dict[str, Any]:
 def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean over seeds, and std (ddof 1) where there are several, of every column and domain."""
     row: dict[str, Any] = {}
-    for name in (*COLUMNS, *EXTRA, *(metric.name for metric in metric_columns())):
+    names = [*COLUMNS, *EXTRA]
+    for metric in metric_columns():
+        names.append(metric.name)
+    for name in names:
         row[name], row[f"{name}_std"] = mean_and_std([run[name] for run in runs])
     domains: dict[str, None] = {}
     remarks: dict[str, None] = {}
+    reached = 0
     for run in runs:
         domains |= dict.fromkeys(run["domains"])
         remarks |= dict.fromkeys(run["remarks"])
+        if run["rounds_to_target"] is not None:
+            reached += 1
     row["domains"] = {}
     row["domains_std"] = {}
     for domain in domains:
@@ -323,8 +335,7 @@ def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         row["domains"][domain] = value
         row["domains_std"][domain] = std
     row["classes"], row["classes_std"] = _averaged_classes(runs)
-    reached = [run for run in runs if run["rounds_to_target"] is not None]
-    row["target_reached"] = len(reached)
+    row["target_reached"] = reached
     row["remarks"] = list(remarks)
     return row
 
@@ -337,7 +348,10 @@ def _averaged_classes(runs: Sequence[Mapping[str, Any]]) -> tuple[PerClass, PerC
     means: PerClass = {}
     stds: PerClass = {}
     for metric in class_metrics():
-        by_seed = [run["classes"][metric.name] for run in runs if metric.name in run["classes"]]
+        by_seed = []
+        for run in runs:
+            if metric.name in run["classes"]:
+                by_seed.append(run["classes"][metric.name])
         for values in zip(*by_seed, strict=True):  # of one class
             mean, std = mean_and_std(values)
             means.setdefault(metric.name, []).append(mean)

@@ -68,7 +68,8 @@ def markdown(board: Mapping[str, Any]) -> str:
     if facts["metric"] != DEFAULT:
         sections.reverse()  # the headline comes first
         tests = "Tests of accuracy"
-    sections += [_class_section(board, metric) for metric in class_metrics()]
+    for metric in class_metrics():
+        sections.append(_class_section(board, metric))
     sections += [_domain_section(board["rows"]), _cost_section(board)]
     for section in sections:
         if section:
@@ -81,7 +82,9 @@ def markdown(board: Mapping[str, Any]) -> str:
     }
     for title, texts in lists.items():
         if texts:
-            lines += ["", f"## {title}", "", *(f"- {text}" for text in texts)]
+            lines += ["", f"## {title}", ""]
+        for text in texts:
+            lines.append(f"- {text}")
     return "\n".join(lines) + "\n"
 
 
@@ -182,8 +185,8 @@ def _domain_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         names |= dict.fromkeys(row["domains"])
     widened = []
     for row in rows:
-        means = [row["domains"].get(name) for name in names]
-        stds = [row["domains_std"].get(name) for name in names]
+        means = list(map(row["domains"].get, names))
+        stds = list(map(row["domains_std"].get, names))
         widened.append(_widened(row, names, means, stds))
     columns = [(name, f"column {name}", 100.0, 1) for name in names]
     return [
@@ -231,7 +234,9 @@ def uncapped(sentence: str) -> str:
 def sentences(board: Mapping[str, Any]) -> list[str]:
     """The tests in words: the first method against every other, then every method against local."""
     order = [row["method"] for row in board["rows"] if row["personal"] is not None]
-    by_pair = {frozenset((test["a"], test["b"])): test["sentence"] for test in board["tests"]}
+    by_pair = {}
+    for test in board["tests"]:
+        by_pair[frozenset((test["a"], test["b"]))] = test["sentence"]
     texts = []
     for first in (*order[:1], "local"):
         for method in order[1:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -66,7 +66,14 @@ class Cell:
     @property
     def status(self) -> str:
         """`finished` or `failed`."""
-        return "failed" if self.run is None else "finished"
+        if self.run is None:
+            return "failed"
+        return "finished"
+
+
+def finished_runs(cells: Iterable[Cell]) -> list[Run]:
+    """The runs of the cells that did not fail."""
+    return [cell.run for cell in cells if cell.run]
 
 
 def name_of(method: str) -> str:
@@ -88,11 +95,13 @@ def plan(
     All methods of a seed come before the next seed, so an interrupted comparison has whole seeds.
     """
     methods = list(dict.fromkeys(methods))
-    names = [name_of(method) for method in methods]
-    for i, name in enumerate(names):
-        if name in names[:i]:
+    names = list(map(name_of, methods))
+    for name in names:
+        if names.count(name) > 1:
             raise FedloomError(f"two of the methods are called {name!r}: rename one of the files.")
-    changes_of = {method: _changes_of(method, methods, changes) for method in methods}
+    changes_of = {}
+    for method in methods:
+        changes_of[method] = _changes_of(method, methods, changes)
     configs = []
     for seed in dict.fromkeys(seeds):
         for method in methods:
@@ -104,15 +113,17 @@ def _changes_of(method: str, methods: Sequence[str], changes: Mapping[str, Any])
     """The changes for one method, without its name in front; those for no method are refused."""
     general: dict[str, Any] = {}
     special: dict[str, Any] = {}
-    names = [name_of(m) for m in methods]
+    names = list(map(name_of, methods))
     for key, value in changes.items():
         front, dot, rest = key.partition(".")
         if not dot or (front in SECTIONS and front not in names):
             _refuse_private(key, value, methods)
             general[key] = value
         elif front == name_of(method):
-            # The method's setting is meant, even if a partition or model has one of that name.
-            special[f"hyper.{rest}" if rest in _hyper(method) else rest] = value
+            if rest in _hyper(method):
+                # The method's setting is meant, even if a partition or model has one of that name.
+                rest = f"hyper.{rest}"
+            special[rest] = value
         elif front in names:
             continue
         elif front in method_names():
@@ -131,14 +142,20 @@ def _hyper(method: str) -> set[str]:
 def _refuse_private(key: str, value: Any, methods: Sequence[str]) -> None:
     """A setting that only some of the methods have must name the method it is for."""
     section, _, bare = key.rpartition(".")
-    owners = [name_of(method) for method in methods if bare in _hyper(method)]
+    owners = []
+    for method in methods:
+        if bare in _hyper(method):
+            owners.append(name_of(method))
     if not owners or len(owners) == len(methods):
         return
-    if section != "hyper" and any(bare in part.model_fields for part in COMMON_SETTINGS):
-        return
+    for part in COMMON_SETTINGS:
+        if section != "hyper" and bare in part.model_fields:
+            return
     ways = " or ".join(f"{owner}.{bare}={value}" for owner in owners)
-    whose = f"{owners[0]} only" if len(owners) == 1 else "some methods only"
-    raise FedloomError(f"{bare!r} is a setting of {whose}: say --set {ways}.")
+    whose = "some methods"
+    if len(owners) == 1:
+        whose = owners[0]
+    raise FedloomError(f"{bare!r} is a setting of {whose} only: say --set {ways}.")
 
 
 def folder_of(out: Path, config: Config) -> Path:
@@ -190,16 +207,20 @@ def carry_out(
     run gets a page of its own.
     """
     dealer = dealer or Dealer()
-    reports: list[Callback] = [Report()] if report else []
+    callbacks: list[Callback] = [watch]
+    if report:
+        callbacks.append(Report())
     cells = [Cell(config, folder_of(out, config)) for config in configs]
     _check(cells, watch)
     rounds_before = 0
     for i, cell in enumerate(cells):
-        label = labels[i] if labels else cell.name
+        label = cell.name
+        if labels:
+            label = labels[i]
         label = f"[{i + 1}/{len(cells)}] {label} seed {cell.config.seed}"
         watch.begin(label, before=rounds_before)
         rounds_before += cell.config.schedule.rounds
-        _carry_out(cell, [watch, *reports], dealer, logs)
+        _carry_out(cell, callbacks, dealer, logs)
     return cells
 
 
@@ -219,11 +240,12 @@ def _check(cells: Sequence[Cell], watch: Display) -> None:
 def _carry_out(
     cell: Cell, callbacks: Sequence[Callback], dealer: Dealer, logs: Logs | None
 ) -> None:
-    finished = (cell.folder / "summary.json").exists()
-    federation = None if finished else dealer(cell.config)
+    federation: Federation | None = None
     logging: AbstractContextManager[Sequence[Callback]] = nullcontext(())
-    if logs and not finished:
-        logging = logs(cell.config, cell.folder)
+    if not (cell.folder / "summary.json").exists():
+        federation = dealer(cell.config)
+        if logs:
+            logging = logs(cell.config, cell.folder)
     forget_peak()
     try:
         with logging as loggers:

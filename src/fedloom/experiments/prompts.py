@@ -63,8 +63,10 @@ def first_pass(
     data = load(name, Source(limit_train=20, limit_test=1), root=root)
     shares = federate(data, "iid", clients=4, validation=0.0)
     none = np.arange(0)
-    clients = tuple(Client(client.train[:32], none, none) for client in shares.clients)
-    world = Federation(data, clients).encode(image(encoder), pixels=True, progress=progress)
+    clients = []
+    for client in shares.clients:
+        clients.append(Client(client.train[:32], none, none))
+    world = Federation(data, tuple(clients)).encode(image(encoder), pixels=True, progress=progress)
     read, read_model = _second_round(_worker(world, computed=False))
     computed, computed_model = _second_round(_worker(world, computed=True))
     difference = float((read_model - computed_model).norm() / read_model.norm())

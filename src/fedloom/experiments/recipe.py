@@ -74,29 +74,33 @@ class Recipe:
         width = len(setting.columns)
         if row not in self.figures:
             return ["-"] * width
-        before = self.settings[: self.settings.index(setting)]
-        start = sum(len(other.columns) for other in before)
+        start = 0
+        for other in self.settings[: self.settings.index(setting)]:
+            start += len(other.columns)
         return self.figures[row][start : start + width]
 
     def config(
         self, setting: Setting, scale: Scale, row: str, seed: int, execution: Mapping[str, Any]
     ) -> Config:
         """The config of one run of the table."""
-        own = {k: v for k, v in self.rows[row].items() if k not in ("who", "mini")}
-        layers = [setting.given[scale], setting.of.get(self.method(row), {}), own]
+        row_settings = dict(self.rows[row])
+        row_settings.pop("who", None)
+        only_mini = row_settings.pop("mini", {})
+        layers = [setting.given[scale], setting.of.get(self.method(row), {}), row_settings]
         if scale == "mini":
-            layers.append(self.rows[row].get("mini", {}))
+            layers.append(only_mini)
         return build({**_merged(*layers), "seed": seed, "execution": dict(execution)})
 
     def has(self, methods: Sequence[str], settings: Sequence[str]) -> None:
         """Refuse methods, and parts of names of settings, that are not in the table."""
-        available = {self.method(row) for row in self.rows}
+        available = set(map(self.method, self.rows))
         for method in methods:
             if method not in available:
                 raise unknown(f"method in table {self.name}", method, available)
         names = [setting.name for setting in self.settings]
         for part in settings:
-            if not any(is_part([part], name) for name in names):
+            matching = [name for name in names if is_part([part], name)]
+            if not matching:
                 raise unknown(f"setting of table {self.name}", part, names)
 
     def method(self, row: str) -> str:
@@ -112,8 +116,11 @@ def is_part(parts: Sequence[str], name: str) -> bool:
 def tables() -> list[str]:
     """The names of all tables."""
     folder = files("fedloom.experiments") / "tables"
-    names = [file.name for file in folder.iterdir()]
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    names = []
+    for file in folder.iterdir():
+        if file.name.endswith(".toml"):
+            names.append(file.name.removesuffix(".toml"))
+    return sorted(names)
 
 
 def full_name(name: str) -> str:
@@ -130,7 +137,9 @@ def recipe(name: str) -> Recipe:
     body = tomllib.loads(file.read_text(encoding="utf-8"))
     rows = {}
     for row, given in body["methods"].items():
-        rows[row] = {"method": given} if isinstance(given, str) else given
+        if isinstance(given, str):
+            given = {"method": given}
+        rows[row] = given
     for method in body["extra"]:  # methods that are not in the paper come last
         rows[method] = {"method": method}
     table = Recipe(
@@ -159,7 +168,9 @@ def _setting(body: Mapping[str, Any], part: Mapping[str, Any], rows: list[str]) 
     paper = _merged(body.get("all", {}), part.get("all", {}))
     columns = {}
     for heading, paths in part["columns"].items():
-        columns[heading] = [paths] if isinstance(paths, str) else paths
+        if isinstance(paths, str):
+            paths = [paths]
+        columns[heading] = paths
     return Setting(
         name=part["name"],
         columns=columns,
@@ -181,7 +192,9 @@ def _split(lines: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _check(table: Recipe) -> None:
     """Refuse a recipe whose rows do not fit together."""
-    width = sum(len(setting.columns) for setting in table.settings)
+    width = 0
+    for setting in table.settings:
+        width += len(setting.columns)
     for row, line in table.figures.items():
         if len(line) != width or row not in table.rows:
             raise FedloomError(
@@ -241,8 +254,12 @@ def at_hand(table: Recipe, scale: Scale, root: str | None) -> list[str]:
 
 def titled(table: Recipe, scale: Scale) -> str:
     """The table's title, with the encoder that was used."""
-    used = {str(setting.given[scale].get("encoder") or "") for setting in table.settings}
-    return table.title.replace("{encoder}", ", ".join(sorted(used - {""})) or "none at hand")
+    encoders = set()
+    for setting in table.settings:
+        encoder = setting.given[scale].get("encoder")
+        if encoder:
+            encoders.add(str(encoder))
+    return table.title.replace("{encoder}", ", ".join(sorted(encoders)) or "none at hand")
 
 
 def overview(root: str | None = None) -> list[dict[str, Any]]:
@@ -250,7 +267,7 @@ def overview(root: str | None = None) -> list[dict[str, Any]]:
     rows = []
     for name in tables():
         table = recipe(name)
-        able = sum(available(table.method(row)) for row in table.rows)
+        able = sum(map(available, map(table.method, table.rows)))
         settings = at_hand(table, "mini", root)
         rows.append(
             {

@@ -13,10 +13,11 @@ from typing import Any
 
 from ..core.files import write_atomic
 from ..engine.config import Config
+from ..engine.folder import Run
 from ..report.table_figures import curves, heat_map, lines
 from .board import LEFT_OUT, markdown
 from .derived import compare_prototypes, count_costs
-from .plan import Cell, Dealer, Display, carry_out
+from .plan import Cell, Dealer, Display, carry_out, finished_runs
 from .recipe import Recipe, Scale, Setting, available, is_part, locate_data, recipe, titled
 from .values import mean_and_std, value_at
 
@@ -32,6 +33,15 @@ class Block:
     why_not: str | None  # why nothing of it is run
     plan: list[tuple[str, Config]]  # each run with its row
     cells: list[tuple[str, Cell]] = field(default_factory=list)
+
+    def of_row(self, row: str) -> list[Cell]:
+        """The runs of a row."""
+        return [cell for its_row, cell in self.cells if its_row == row]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that did not fail."""
+        return finished_runs(cell for _, cell in self.cells)
 
 
 def reproduce(
@@ -53,7 +63,9 @@ def reproduce(
     table = recipe(name)
     table.has(only, settings)
     _override(table, scale, encoder, precision)
-    reasons = {row: _why_not_row(table.method(row), only) for row in table.rows}
+    reasons = {}
+    for row in table.rows:
+        reasons[row] = _why_not_row(table.method(row), only)
     blocks = _planned(table, scale, settings, reasons, dict(execution or {}))
     dealer = Dealer()
     _run(blocks, out, watch, dealer)
@@ -117,14 +129,17 @@ def _run(blocks: Sequence[Block], out: Path, watch: Display, dealer: Dealer) -> 
     """Carry out the runs of all blocks."""
     configs: list[Config] = []
     labels: list[str] = []
+    rounds = 0
     for block in blocks:
         for row, config in block.plan:
             configs.append(config)
             labels.append(f"{block.setting.name}: {row}")
-    watch.total(sum(config.schedule.rounds for config in configs))
+            rounds += config.schedule.rounds
+    watch.total(rounds)
     cells = iter(carry_out(configs, out, watch, dealer, labels=labels))
     for block in blocks:
-        block.cells = [(row, next(cells)) for row, _ in block.plan]
+        for row, _ in block.plan:
+            block.cells.append((row, next(cells)))
 
 
 def _board(
@@ -133,9 +148,8 @@ def _board(
     """The whole table as plain values."""
     seconds = 0.0
     for block in blocks:
-        for _, cell in block.cells:
-            if cell.run:
-                seconds += cell.run.summary["seconds"]
+        for run in block.runs:
+            seconds += run.summary["seconds"]
     return {
         "table": table.name,
         "title": titled(table, scale),
@@ -157,13 +171,19 @@ def _described_block(
     setting = block.setting
     rows = []
     for row in setting.rows:
-        cells = [cell for of, cell in block.cells if of == row]
-        failed = [f"failed for seed {c.config.seed}: {c.error}" for c in cells if c.error]
+        ours = None
+        failed = []
+        cells = block.of_row(row)
+        if cells:
+            ours = _figures(table, setting, row, cells)
+        for cell in cells:
+            if cell.error:
+                failed.append(f"failed for seed {cell.config.seed}: {cell.error}")
         rows.append(
             {
                 "row": row,
                 "method": table.method(row),
-                "ours": _figures(table, setting, row, cells) if cells else None,
+                "ours": ours,
                 "paper": table.printed(row, setting),
                 "remark": block.why_not or reasons[row] or "; ".join(failed) or None,
             }
@@ -188,17 +208,17 @@ def _figures(
     who = table.rows[row].get("who", setting.who)
     figures = []
     for paths in setting.columns.values():
-        mean, std = mean_and_std([_figure(cell, who, paths) for cell in cells if cell.run])
+        values = [_figure(run, who, paths) for run in finished_runs(cells)]
+        mean, std = mean_and_std(values)
         figures.append({"mean": mean, "std": std})
     return figures
 
 
-def _figure(cell: Cell, who: str, paths: Sequence[str]) -> float | None:
+def _figure(run: Run, who: str, paths: Sequence[str]) -> float | None:
     """One number of a run's summary: the common model's, where it is wanted and has one."""
-    assert cell.run is not None
-    parts = [cell.run.summary]
-    if who == "common" and cell.run.summary.get("common"):
-        parts.insert(0, cell.run.summary["common"])
+    parts = [run.summary]
+    if who == "common" and run.summary.get("common"):
+        parts.insert(0, run.summary["common"])
     for path in paths:
         for part in parts:
             value = value_at(part, path)
@@ -209,12 +229,13 @@ def _figure(cell: Cell, who: str, paths: Sequence[str]) -> float | None:
 
 def _data(block: Block) -> str | None:
     """How many clients and samples the runs of a block have."""
-    for _, cell in block.cells:
-        if cell.run:
-            clients = cell.run.federation["clients"]
-            samples = sum(client["train"] + client["validation"] for client in clients)
-            return f"{len(clients)} clients with {samples} training samples"
-    return None
+    if not block.runs:
+        return None
+    clients = block.runs[0].federation["clients"]
+    samples = 0
+    for client in clients:
+        samples += client["train"] + client["validation"]
+    return f"{len(clients)} clients with {samples} training samples"
 
 
 def _fewer_seeds(table: Recipe) -> list[str]:
@@ -223,7 +244,9 @@ def _fewer_seeds(table: Recipe) -> list[str]:
     theirs = len(table.seeds["full"])
     if ours >= theirs:
         return []
-    return [f"{ours} seed{'s' * (ours > 1)}, not {theirs}"]
+    if ours == 1:
+        return [f"1 seed, not {theirs}"]
+    return [f"{ours} seeds, not {theirs}"]
 
 
 def _changed(table: Recipe, setting: Setting) -> list[str]:
@@ -254,7 +277,8 @@ def _flat(config: Config) -> dict[str, Any]:
         if name in NOT_DIFFERENCES:
             continue
         if isinstance(value, dict):
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+            for key, inner in value.items():
+                flat[f"{name}.{key}"] = inner
         else:
             flat[name] = value
     return flat
@@ -266,7 +290,7 @@ def _write_pictures(
     """Draw the figures that the recipe asks for; the names of the files."""
     pictures: dict[str, str] = {}
     for block in blocks:
-        if table.curves and any(cell.run for _, cell in block.cells):
+        if table.curves and block.runs:
             file = f"{block.setting.name.replace(' ', '-')}-by-round.svg"
             pictures[file] = _curves(block, table.curves)
     for chart, settings in table.charts.items():
@@ -283,5 +307,5 @@ def _curves(block: Block, measure: str) -> str:
     setting = block.setting
     runs = {}
     for row in setting.rows:
-        runs[row] = [cell.run for of, cell in block.cells if of == row and cell.run]
+        runs[row] = finished_runs(block.of_row(row))
     return curves(f"{setting.name} by round", setting.who, measure, runs)

@@ -12,7 +12,9 @@ from typing import Any
 from ..core.errors import FedloomError
 from ..core.files import write_atomic
 from ..engine.config import Config, build, parse_set
-from ..metrics.registry import headline
+from ..engine.folder import Run
+from ..metrics.registry import Metric, headline
+from ..report.entries import present
 from ..report.figures import Heat
 from ..report.static import save
 from .plan import Cell, Display, Logs, carry_out
@@ -36,8 +38,13 @@ def parse_grid(items: Iterable[str]) -> Grid:
         try:
             values = tomllib.loads(f"values = [{text}]")["values"]
         except tomllib.TOMLDecodeError:  # bare words
-            values = [parse_set([f"{key}={word}"])[key] for word in text.split(",")]
-        grid[key] = [v for i, v in enumerate(values) if v not in values[:i]]
+            values = []
+            for word in text.split(","):
+                values.append(parse_set([f"{key}={word}"])[key])
+        grid[key] = []
+        for value in values:
+            if value not in grid[key]:
+                grid[key].append(value)
     if not grid:
         raise FedloomError("sweep needs at least one --grid key=value,value,...")
     return grid
@@ -116,7 +123,7 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
         },
         "grid": grid,
         "rows": rows,
-        "chosen": _chosen(rows, headline(config.schedule.metric).higher),
+        "chosen": _chosen(rows, headline(config.schedule.metric)),
         "runs": runs,
     }
 
@@ -132,9 +139,7 @@ def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
         if cell.run is None:
             continue
         metric = headline(cell.config.schedule.metric)
-        scores = [record["validation"]["personal"] for record in cell.run.metrics]
-        best = max if metric.higher else min
-        validation.append(best((v for v in scores if v is not None), default=None))
+        validation.append(_best_on_validation(cell.run, metric))
         test.append(value_at(cell.run.summary, f"personal.{metric.key}.best_by_validation"))
     row: dict[str, Any] = {}
     row["validation"], row["validation_std"] = mean_and_std(validation)
@@ -143,13 +148,30 @@ def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
     return row
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]], higher: bool) -> dict[str, Any] | None:
-    # A point that fails for some seed is out: its mean is over kinder seeds than the others'.
-    able = [row for row in rows if row["validation"] is not None and not row["failed"]]
-    if not able:
+def _best_on_validation(run: Run, metric: Metric) -> float | None:
+    """The headline metric on validation data in the best round of a run."""
+    best: float | None = None
+    for record in run.metrics:
+        value = record["validation"]["personal"]
+        if value is not None and (best is None or metric.better(value, best)):
+            best = value
+    return best
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any] | None:
+    """The values of the point that is best on validation data.
+
+    A point that fails for some seed is out: its mean is over kinder seeds than the others'.
+    """
+    best: Mapping[str, Any] | None = None
+    for row in rows:
+        if row["validation"] is None or row["failed"]:
+            continue
+        if best is None or metric.better(row["validation"], best["validation"]):
+            best = row
+    if best is None:
         return None
-    best = max if higher else min
-    values: dict[str, Any] = best(able, key=lambda row: row["validation"])["values"]
+    values: dict[str, Any] = best["values"]
     return values
 
 
@@ -197,7 +219,9 @@ def shown(board: Mapping[str, Any], row: Mapping[str, Any], name: str) -> str:
 def remark(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """Whether a point failed or was chosen."""
     if row["failed"]:
-        failures = [f"seed {failed['seed']}: {failed['error']}" for failed in row["failed"]]
+        failures = []
+        for failed in row["failed"]:
+            failures.append(f"seed {failed['seed']}: {failed['error']}")
         return "failed for " + "; ".join(failures)
     if row["values"] == board["chosen"]:
         return "chosen"
@@ -221,12 +245,14 @@ def heat_map(board: Mapping[str, Any], x: str, y: str) -> str:
             cells[i][j] = value
     values: list[float] = []
     for line in cells:
-        values += [value for value in line if value is not None]
-    unit = ", %" if metric.unit == "percent" else ""
+        values += present(line)
+    title = f"{metric.label} on validation data by {x} and {y}"
+    if metric.unit == "percent":
+        title += ", %"
     heat = Heat(
-        title=f"{metric.label} on validation data by {x} and {y}{unit}",
+        title=title,
         rows=[f"{y} = {value}" for value in rows],
-        columns=[str(value) for value in columns],
+        columns=list(map(str, columns)),
         bands=[x] * len(columns),
         cells=cells,
         ends=(min(values, default=0.0), max(values, default=1.0)),

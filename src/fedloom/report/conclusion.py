@@ -38,9 +38,9 @@ def facts(page: Page) -> dict[str, str]:
     values: dict[str, list[str]] = {}
 
     def add(key: str, value: object) -> None:
-        listed = values.setdefault(key, [])
-        if value not in (None, "", 0) and str(value) not in listed:
-            listed.append(str(value))
+        texts = values.setdefault(key, [])
+        if value and str(value) not in texts:
+            texts.append(str(value))
 
     for run in page.runs:
         for key in ("data", "partition", "model"):
@@ -49,7 +49,10 @@ def facts(page: Page) -> dict[str, str]:
         add("rounds", run.planned or run.summary.get("rounds"))
         if run.seed is not None:
             add("seeds", str(run.seed))
-    listed = {key: ", ".join(texts) for key, texts in values.items() if texts}
+    listed = {}
+    for key, texts in values.items():
+        if texts:
+            listed[key] = ", ".join(texts)
     if page.ranking.metric.name != DEFAULT:
         listed["headline"] = page.ranking.metric.label
     settings = page.board.get("settings") or {}
@@ -63,8 +66,9 @@ def facts(page: Page) -> dict[str, str]:
 
 def cards(page: Page) -> list[Card]:
     """Who leads, who helps most clients, who is best for the worst-off, who sends least."""
-    keys = dict.fromkeys([page.ranking.headline, "personal"])  # accuracy has a card in any case
-    drawn = [_leader(page, key) for key in keys]
+    drawn = [_leader(page, page.ranking.headline)]
+    if page.ranking.headline != "personal":  # accuracy has a card in any case
+        drawn.append(_leader(page, "personal"))
     drawn += [_helper(page), _kindest(page), _cheapest(page)]
     return [card for card in drawn if card]
 
@@ -74,7 +78,7 @@ def _leader(page: Page, key: str) -> Card | None:
     ranked = page.ranking.ranked(key)
     if not ranked:
         return None
-    column = page.ranking.known_columns[key]
+    column = page.ranking.columns_by_key[key]
     mean, std = page.ranking.values(key)[ranked[0].number]
     level = page.ranking.leaders(key)[1:]
     unit, points = "", ""
@@ -144,45 +148,49 @@ def _kindest(page: Page) -> Card | None:
 
 def _cheapest(page: Page) -> Card | None:
     sent = page.ranking.means("bytes_up_per_round")
-    federated = [entry for entry in page.entries if sent.get(entry.number, 0) > 0]
+    by_cost: dict[float, list[Entry]] = {}
+    federated = 0
+    for entry in page.entries:
+        cost = sent.get(entry.number, 0.0)
+        if cost > 0:
+            by_cost.setdefault(cost, []).append(entry)
+            federated += 1
     if not federated:
         return None
-    least = min(sent[entry.number] for entry in federated)
-    cheapest = [entry for entry in federated if sent[entry.number] == least]
+    least = min(by_cost)
+    cheapest = by_cost[least]
     rest = f"{_equals(cheapest)}, all clients together"
     about = "Sent"
-    if len(federated) > 1:
+    if federated > 1:
         about = "Least sent by a federated method"
     return Card(about, megabytes(least), "MB up per round", cheapest[0], rest)
 
 
 def evidence(page: Page) -> Evidence | None:
     """Whether the leader is really ahead; None if there is nothing to compare."""
-    shown = [entry for entry in page.entries if entry.shown]
-    if len(shown) < 2:
+    if len(page.shown) < 2:
         return None
     if len(page.ranking.seed_sets()) > 1:
         return Evidence(
             "The methods have not been run with the same seeds, so their means are not over the "
             "same data: nothing is marked as best."
         )
-    leaders = page.ranking.ranked("personal")[:1]
-    names = [leader.method for leader in leaders]
+    leader = page.ranking.ranked("personal")[0]
     about_leader: list[str] = []
     others: list[str] = []
     for test in page.ranking.tests:
         if not test.get("sentence"):
             continue
-        if test.get("a") in names or test.get("b") in names:
+        if leader.method in (test.get("a"), test.get("b")):
             about_leader.append(str(test["sentence"]))
         else:
             others.append(str(test["sentence"]))
     if about_leader:
-        question = f"Is {leaders[0].name} really ahead?"
+        question = f"Is {leader.name} really ahead?"
         if page.ranking.metric.name != DEFAULT:
-            question = f"Is {leaders[0].name} really ahead in accuracy?"
+            question = f"Is {leader.name} really ahead in accuracy?"
         return Evidence("", question, tuple(about_leader), tuple(others))
-    if min(len(entry.seeds) for entry in shown) < 2:
+    if min(len(entry.seeds) for entry in page.shown) < 2:
         return Evidence(
             "One seed only, which proves nothing: another may reverse small differences. Nothing "
             "is marked as best."

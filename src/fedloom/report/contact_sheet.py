@@ -78,8 +78,11 @@ class ContactSheet:
 
     def _mosaics(self) -> list[np.ndarray]:
         """One image for each domain, in lines of about the same length."""
-        chosen = [turns(self.data, d, self.per_domain) for d in range(len(self.data.domains))]
-        longest = max([1, *map(len, chosen)])
+        chosen = []
+        longest = 1
+        for domain in range(len(self.data.domains)):
+            chosen.append(turns(self.data, domain, self.per_domain))
+            longest = max(longest, len(chosen[-1]))
         wide = self.factor * self.data.x.shape[3] + GAP
         fitting = max(1, int((WIDTH - self.left) // wide))
         across = math.ceil(longest / math.ceil(longest / fitting))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from . import conclusion
-from .entries import RunData, shown_runs
+from .entries import RunData
 from .page import Page
 from .palette import COLOURS
 from .sections import SECTIONS
@@ -57,7 +57,7 @@ def main(page: Page) -> Markup:
         if body:
             shown.append({"name": name, "title": section.title, "body": Markup(body)})
     cards = None
-    if shown_runs(page.entries):
+    if page.shown:
         cards = conclusion.cards(page)
     figures = ""
     if page.figures:

@@ -16,7 +16,9 @@ from ..engine.folder import Run
 from ..metrics.registry import DEFAULT, Metric, headline
 from .figures import Value
 
-TUNED = "fedavg-tuned"  # a row that comparisons derive from the runs of fedavg
+# A row that comparisons derive from the runs of fedavg. It is not the method `fedavg-ft`, which
+# tunes the newest average and not the one before.
+TUNED = "fedavg-tuned"
 # Where or how a run was computed does not make it another method.
 ASIDE = {"seed", "toml"} | affecting("nothing")
 Row = Mapping[str, Any]  # a row of a comparison's leaderboard.json
@@ -234,18 +236,19 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
     entries = []
     for place, group in enumerate(groups.values()):
         entries.append(_entry(place, group, list(groups.values()), rows))
-    listed = [entry.method for entry in entries]
-    for method, row in rows.items():
-        if method not in listed:
-            entries.append(Entry(len(entries), method, method, [], row, _failures(row)))
+    without_runs = dict(rows)
+    for entry in entries:
+        without_runs.pop(entry.method, None)
+    for method, row in without_runs.items():
+        entries.append(Entry(len(entries), method, method, [], row, _failures(row)))
     return entries
 
 
 def common_metric(runs: Sequence[RunData]) -> Metric:
     """The headline metric of runs that have the same one; otherwise accuracy, which all have."""
-    names = dict.fromkeys(run.metric for run in runs)
+    names = {run.metric for run in runs}
     if len(names) == 1:
-        return headline(*names)
+        return headline(names.pop())
     return headline(DEFAULT)
 
 

@@ -269,7 +269,7 @@ def _heat_layout(heat: Heat) -> Json:
         "margin": {"l": left, "r": 4, "t": head + 2, "b": 6},
         "height": head + tall * len(heat.rows) + 8,
         "annotations": [_band_name(span, cell) for span in heat.spans()],
-        "shapes": [_band_edge(start) for start, *_ in heat.spans()[1:]],
+        "shapes": list(map(_band_edge, heat.spans()[1:])),
     }
 
 
@@ -287,7 +287,9 @@ def _band_name(span: tuple[int, int, str], cell: float) -> Json:
     }
 
 
-def _band_edge(start: int) -> Json:
+def _band_edge(span: tuple[int, int, str]) -> Json:
+    """A gap before a band."""
+    start, _, _ = span
     ends = {"x0": start - 0.5, "x1": start - 0.5, "y0": 0, "y1": 1}
     return {"type": "line", "yref": "paper", "line": {"color": "@card", "width": 4}, **ends}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,8 +24,8 @@ class Page:
     """A page under way.
 
     `interactive` draws figures with Plotly, if it is installed; `views` are panels about features,
-    by heading; `live` is for a page that is asked for again while runs go on. `panels` collects
-    every figure that the sections show.
+    by heading; `live` is for a page that is asked for again while runs go on. `shown` are the
+    entries with an evaluated round. `panels` collects every figure that the sections show.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Page:
         self.title = title
         self.board = board or {}
         self.entries = gather(runs, self.board)
+        self.shown = [entry for entry in self.entries if entry.shown]
         self.runs: list[RunData] = []
         for entry in self.entries:
             self.runs += entry.runs
@@ -79,15 +80,18 @@ class Page:
             return None
         return self.render("grid.html.j2", parts=list(map(self.figure, panels)), kind=kind)
 
-    def tabs(self, panels: Sequence[Panel]) -> Markup:
-        """Panels in one place, behind tabs."""
-        parts = list(map(self.figure, panels))
-        if len(parts) < 2:
-            return Markup("").join(parts)
+    def tabs(self, panels: Iterable[Panel | None]) -> Markup:
+        """Panels in one place, behind tabs; None stands for a panel with nothing to show."""
+        tabs = []
+        for panel in panels:
+            if panel is not None:
+                tabs.append((panel, self.figure(panel)))
+        if not tabs:
+            return Markup("")
+        if len(tabs) == 1:
+            return tabs[0][1]
         self._tabs += 1
-        return self.render(
-            "tabs.html.j2", group=f"tab{self._tabs}", tabs=list(zip(panels, parts, strict=True))
-        )
+        return self.render("tabs.html.j2", group=f"tab{self._tabs}", tabs=tabs)
 
 
 @cache

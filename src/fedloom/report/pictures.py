@@ -79,8 +79,10 @@ def _description(federation: Federation) -> str:
     """What the partition is, and how many samples each split has; each counts once."""
     sizes = []
     for split in SPLITS:
-        rows = [getattr(client, split) for client in federation.clients]
-        sizes.append(f"{len(np.unique(np.concatenate([*rows, []])))} {split}")
+        rows = [np.arange(0)]
+        for client in federation.clients:
+            rows.append(getattr(client, split))
+        sizes.append(f"{len(np.unique(np.concatenate(rows)))} {split}")
     return f"{federation.description} Samples: {', '.join(sizes)}.".strip()
 
 

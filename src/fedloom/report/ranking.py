@@ -21,7 +21,7 @@ class Ranking:
         self.entries = entries
         self.metric = common_metric(runs)
         self.headline = headline_key(self.metric)
-        self.known_columns = {column.key: column for column in columns_for(self.metric)}
+        self.columns_by_key = {column.key: column for column in columns_for(self.metric)}
         self._runs = runs
         self.tests: list[Mapping[str, Any]] = []
         for test in board.get("tests") or []:
@@ -32,7 +32,7 @@ class Ranking:
     def values(self, key: str) -> dict[int, tuple[Value, Value]]:
         """Mean and std over seeds of a column, by the number of the method."""
         if key not in self._cells:
-            column = self.known_columns[key]
+            column = self.columns_by_key[key]
             cells = {}
             for entry in self.entries:
                 cells[entry.number] = cell(entry, column, self._runs)
@@ -51,7 +51,7 @@ class Ranking:
         """The columns that at least one method fills; averages over domains need two of them."""
         one_domain = len(domain_names(self.entries)) < 2
         filled = []
-        for column in self.known_columns.values():
+        for column in self.columns_by_key.values():
             by_domain = column.key.startswith(("domain", "sigma_type"))
             if self.means(column.key) and not (one_domain and by_domain):
                 filled.append(column)
@@ -59,22 +59,25 @@ class Ranking:
 
     def order(self) -> list[Entry]:
         """The methods by the headline metric, the best first, those without a value last."""
+        order = self.ranked(self.headline)
         measured = self.means(self.headline)
-        unmeasured = [entry for entry in self.entries if entry.number not in measured]
-        return [*self.ranked(self.headline), *unmeasured]
+        for entry in self.entries:
+            if entry.number not in measured:
+                order.append(entry)
+        return order
 
     def ranked(self, key: str) -> list[Entry]:
         """The methods with a value in a column, the best first."""
         means = self.means(key)
         measured = [entry for entry in self.entries if entry.number in means]
-        higher = self.known_columns[key].higher is not False
+        higher = self.columns_by_key[key].higher is not False
         return sorted(measured, key=lambda entry: means[entry.number], reverse=higher)
 
     def leaders(self, key: str) -> list[Entry]:
         """The methods whose mean in a column is the best as it is printed; the best comes first."""
         ranked = self.ranked(key)
         means = self.means(key)
-        show = self.known_columns[key].show
+        show = self.columns_by_key[key].show
         leaders = []
         for entry in ranked:
             if show(means[entry.number]) == show(means[ranked[0].number]):

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .figures import Axis, Chart, Figure, Heat, Mark
 from .palette import CHARACTER, dashes, light, shorten
 from .svg import Tag, inline, standalone
@@ -314,7 +316,7 @@ def _handle(mark: Mark) -> Any:
     from matplotlib.lines import Line2D
 
     marker = MARKERS[mark.symbol]
-    pattern = "none"
+    pattern: Any = "none"
     if mark.kind == "bars":
         marker = "s"
     elif mark.kind == "line":
@@ -394,8 +396,8 @@ def _cells(sheet: Sheet, heat: Heat) -> None:
                 at = (left + (j + 0.5) * cell, head + (i + 0.5) * tall)
                 axes.text(*at, heat.label(i, j), ha="center", va="center", color=ink, fontsize=size)
         painted.append(line)
-    across = [left + j * cell for j in range(len(heat.columns) + 1)]
-    down = [head + i * tall for i in range(len(heat.rows) + 1)]
+    across = left + cell * np.arange(len(heat.columns) + 1)
+    down = head + tall * np.arange(len(heat.rows) + 1)
     mesh = axes.pcolormesh(across, down, painted, edgecolors=light("bg"), linewidth=0.8)
     sheet.tag(mesh, tips=tips)
     for start, *_ in heat.spans()[1:]:

@@ -46,8 +46,8 @@ def curves(title: str, who: str, measure: str, runs: Mapping[str, Sequence[Run]]
                 value = (record.get(who) or record["personal"]).get(measure)
                 if value is not None:
                     by_round.setdefault(record["round"], []).append(100 * value)
-        if by_round:
-            rounds = sorted(by_round)
+        rounds = sorted(by_round)
+        if rounds:
             means = [fmean(by_round[turn]) for turn in rounds]
             marks.append(Mark("line", rounds, means, series, row))
     label = measure

@@ -117,9 +117,10 @@ def part_maps(model: nn.Module, x: Tensor, classes: Tensor) -> dict[str, Tensor]
     heats = {}
     with torch.no_grad():
         parts = seen.module.parts(seen.input)
+        tops = []
         for part, symbol in PARTS.items():
             heats[symbol] = (seen.weights * parts[part]).sum(1, keepdim=True).clamp_min(0)
-        tops = [heat.amax((2, 3), keepdim=True) for heat in heats.values()]
+            tops.append(heats[symbol].amax((2, 3), keepdim=True))
         top = torch.stack(tops).amax(0).clamp_min(1e-12)
     return {symbol: _enlarged(heat / top, x) for symbol, heat in heats.items()}
 

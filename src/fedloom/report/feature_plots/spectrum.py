@@ -86,11 +86,13 @@ def similarity(one: Opened, samples: Samples) -> Panel:
         for c in sorted(set(labels.tolist())):
             means[k][c] = features[labels == c].mean(0) - everything
     everyone, _, domains = domain_order(one.federation.describe(), len(one.federation))
-    order = []
-    bands = []
+    order: list[int] = []
+    names: list[str] = []
+    bands: list[str | None] = []
     for k, domain in zip(everyone, domains, strict=True):
         if k in samples:
             order.append(k)
+            names.append(f"client {k}")
             bands.append(domain)
     cells = []
     for k in order:
@@ -98,7 +100,7 @@ def similarity(one: Opened, samples: Samples) -> Panel:
     heading = f"{one.entry.name}: do clients see a class alike?"
     chart = Heat(
         heading,
-        [f"client {k}" for k in order],
+        names,
         list(map(str, order)),
         bands,
         cells,

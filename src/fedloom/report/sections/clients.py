@@ -36,17 +36,14 @@ def clients(page: Page) -> str | None:
     layouts = _layouts(page.entries)
     maps = []
     for draw in (accuracy_map, gain_map):
-        panels = []
-        for layout in layouts:
-            panel = draw(page.entries, layout)
-            if panel:
-                panels.append(panel)
-        if panels:
-            maps.append(page.tabs(panels))
+        tabs = page.tabs(draw(page.entries, layout) for layout in layouts)
+        if tabs:
+            maps.append(tabs)
     if maps:
-        kind = ""
-        if max(len(run.clients) for run in page.runs) <= SMALL:
-            kind = "two"
+        kind = "two"
+        for run in page.runs:
+            if len(run.clients) > SMALL:
+                kind = ""
         parts.append(page.render("grid.html.j2", parts=maps, kind=kind))
     if not parts:
         return None
@@ -164,7 +161,9 @@ def _map(
     ends: tuple[float, float],
     show: Any,
 ) -> Heat:
-    size = max(len(row) for _, row in rows)
+    size = 0
+    for _, row in rows:
+        size = max(size, len(row))
     order, labels, bands = domain_order(federation, size)
     names = []
     cells = []
@@ -187,12 +186,14 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
     better: list[str] = []
     for entry in entries:
         gained: Gained = []
+        winners = 0
         means = []
         for run in entry.shown:
             row = gains(run, everyone)
             for client, value in enumerate(row):
                 if value is not None:
                     gained.append((value, client, run))
+                    winners += value > 0
             means.append(mean_std(row)[0])
         if not gained:
             continue
@@ -201,8 +202,7 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
         mean, std = mean_std(means)
         assert mean is not None
         marks += [_client_dots(entry, y, gained), _mean_diamond(entry, y, mean, std)]
-        winners = [value for value, _, _ in gained if value > 0]
-        better.append(f"{entry.name} {len(winners)} of {len(gained)} (mean {signed(mean)})")
+        better.append(f"{entry.name} {winners} of {len(gained)} (mean {signed(mean)})")
     if not marks:
         return None
     heading = "Gain over training alone"

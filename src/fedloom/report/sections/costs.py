@@ -19,7 +19,8 @@ def costs(page: Page) -> str | None:
     entries = filled(page.entries, cells)
     sent = 0.0
     for row in cells.values():
-        sent += sum(value or 0.0 for value, _ in row)
+        for value, _ in row:
+            sent += value or 0.0
     if not sent:
         return None
     heading = "Traffic per round"

@@ -62,15 +62,10 @@ def curves(page: Page) -> str | None:
     others = [
         curve(page.entries, metric, model, "round") for model in ("common", "before", "after")
     ]
-    personal_panels = [panel for panel in personal if panel]
-    other_panels = [panel for panel in others if panel]
-    if not personal_panels and not other_panels:
+    parts = [page.tabs(personal), page.tabs(others)]
+    if not any(parts):
         return None
-    return page.render(
-        "curves.html.j2",
-        listed=[entry for entry in page.entries if entry.shown],
-        parts=[page.tabs(personal_panels), page.tabs(other_panels)],
-    )
+    return page.render("curves.html.j2", listed=page.shown, parts=parts)
 
 
 def _accuracy(page: Page) -> Panel | None:
@@ -161,8 +156,9 @@ def _points(entry: Entry, metric: Metric, model: str, by: str) -> list[Point]:
         rounds &= set(table)
     points = []
     for turn in sorted(rounds):
-        x, _ = mean_std(table[turn][0] for table in tables)
-        y, spread = mean_std(table[turn][1] for table in tables)
+        places, values = zip(*(table[turn] for table in tables), strict=True)
+        x, _ = mean_std(places)
+        y, spread = mean_std(values)
         assert x is not None and y is not None
         points.append((x, y, spread))
     return points

@@ -48,7 +48,7 @@ WORST = Against(
 def fairness(page: Page) -> str | None:
     """The two scatter plots behind tabs, and the ranked clients beside them."""
     scatters = [scatter(page.entries, against) for against in (SPREAD, WORST)]
-    parts = [page.tabs([panel for panel in scatters if panel])]
+    parts = [page.tabs(scatters)]
     ranked = profile(page.entries)
     if ranked:
         parts.append(page.figure(ranked))
@@ -139,7 +139,7 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
     lines: list[Mark] = []
     for entry in entries:
         rows = [sorted(present(run.clients)) for run in entry.shown]
-        sizes = {len(row) for row in rows}
+        sizes = set(map(len, rows))
         if len(sizes) != 1 or min(sizes) < 2:
             continue
         x: list[float] = []

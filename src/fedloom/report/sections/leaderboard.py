@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..columns import Column, notes_for
-from ..entries import Entry
+from ..entries import Entry, RunData, listed_seeds
 from ..figures import ABSENT
 from ..page import Page
 from . import section
@@ -18,7 +18,7 @@ def leaderboard(page: Page) -> str:
     """The table with its notes."""
     columns = page.ranking.columns()
     if not columns:  # nothing is evaluated yet
-        columns = [page.ranking.known_columns[page.ranking.headline]]
+        columns = [page.ranking.columns_by_key[page.ranking.headline]]
     marks = {column.key: page.ranking.marks(column) for column in columns}
     edges = _edges(columns)
     rows = []
@@ -81,10 +81,12 @@ def _about(entry: Entry) -> str:
         notes.append(EMPTY)
     if entry.row.get("note"):
         notes.append(str(entry.row["note"]))
-    under_way = [run for run in entry.runs if not run.finished]
+    under_way = []
+    for run in entry.runs:
+        if not run.finished:
+            under_way.append(f"round {run.round} of {run.planned or '?'}")
     if under_way and len(under_way) == len(entry.runs):
-        rounds = [f"round {run.round} of {run.planned or '?'}" for run in under_way]
-        notes.append("unfinished, " + ", ".join(rounds))
+        notes.append("unfinished, " + ", ".join(under_way))
     elif under_way:
         notes.append(f"{len(under_way)} more under way")
     return "; ".join(notes)
@@ -92,13 +94,16 @@ def _about(entry: Entry) -> str:
 
 def _remarks(entry: Entry) -> list[str]:
     """What must not be missed, such as a model that predicts one class, with the seeds."""
-    seeds: dict[str, list[str]] = {}
+    runs: dict[str, list[RunData]] = {}
     for run in entry.shown:
         for remark in run.remarks:
-            seeds.setdefault(remark, []).append(str(run.seed))
+            runs.setdefault(remark, []).append(run)
     if len(entry.seeds) < 2:
-        return list(seeds)
-    return [f"{remark} (seed {', '.join(which)})" for remark, which in seeds.items()]
+        return list(runs)
+    texts = []
+    for remark, concerned in runs.items():
+        texts.append(f"{remark} ({listed_seeds(concerned)})")
+    return texts
 
 
 def _notes(columns: list[Column], notes: dict[str, str]) -> dict[str, str]:

@@ -15,9 +15,7 @@ from . import section
 @section("runs", "Runs", order=100)
 def runs(page: Page) -> str | None:
     """The state of every run; of a finished comparison there is nothing to say."""
-    failed = [entry for entry in page.entries if entry.failed]
-    unfinished = [run for run in page.runs if not run.finished]
-    if not (page.live or failed or unfinished):
+    if not page.live and _all_well(page):
         return None
     metric = page.ranking.metric
     rows = []
@@ -26,6 +24,14 @@ def runs(page: Page) -> str | None:
         rows.append({"entry": entry, "states": states})
     heading = f"{metric.label}, {unit_of(metric)}"
     return page.render("runs.html.j2", rows=rows, headline=heading)
+
+
+def _all_well(page: Page) -> bool:
+    """Whether every run is finished."""
+    for entry in page.entries:
+        if entry.failed:
+            return False
+    return all(run.finished for run in page.runs)
 
 
 def _state(run: RunData, metric: Metric) -> dict[str, Any]:
