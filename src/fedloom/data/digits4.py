@@ -43,6 +43,14 @@ _PER_CLASS = {"train": 120, "test": 30}
 # Per class. The rarest class has 174 sources, so 139 remain for its 120 training images.
 _TEST_SOURCES = 35
 _SIDE = 32
+_BLOCK = 100  # masks warped at once: so many stay in the processor's cache, which is twice as fast
+# How far the poses of printed digits and of house numbers go either way.
+_PRINTED_SPREAD = {
+    "aspect": 0.15, "turn": 0.15, "slant": 0.35, "x": 0.2, "y": 0.2, "tilt_x": 0.3, "tilt_y": 0.3,
+}  # fmt: skip
+_STREET_SPREAD = {
+    "aspect": 0.15, "turn": 0.15, "slant": 0.2, "x": 0.15, "y": 0.12, "tilt_x": 0.2, "tilt_y": 0.1,
+}  # fmt: skip
 # Digits are drawn at twice the size and averaged down, which keeps thin strokes whole.
 _FINE = 2 * _SIDE
 
@@ -58,59 +66,64 @@ def _uniform(rng: Rng, low: float, high: float, *shape: int) -> Floats:
 def split_sources(labels: npt.NDArray[Any]) -> dict[str, list[Ints]]:
     """Split the handwritten sources, once for all domains: indices per part and class."""
     rng = _rng(4, 0)
-    shuffled = [
-        rng.permutation(np.flatnonzero(labels == digit)).astype(np.int64) for digit in range(10)
-    ]
-    return {
-        "train": [s[_TEST_SOURCES:] for s in shuffled],
-        "test": [s[:_TEST_SOURCES] for s in shuffled],
-    }
+    parts: dict[str, list[Ints]] = {"train": [], "test": []}
+    for digit in range(10):
+        shuffled = rng.permutation(np.flatnonzero(labels == digit)).astype(np.int64)
+        parts["train"].append(shuffled[_TEST_SOURCES:])
+        parts["test"].append(shuffled[:_TEST_SOURCES])
+    return parts
 
 
 def _handwriting() -> tuple[Floats, Ints]:
-    """Return the enlarged handwritten masks and their labels, in the order of `load_digits`."""
+    """The enlarged handwritten masks and their labels, in the order of `load_digits`."""
     from sklearn.datasets import load_digits  # not at the top: the import takes a second
 
     digits = load_digits()
-    # The ink touches the 8x8 frame; without a margin the enlargement would end in a hard edge
-    # there.
+    # Ink touches the 8x8 frame; without a margin, the enlargement would end in a hard edge there.
     small = np.pad(digits.images / 16, ((0, 0), (1, 1), (1, 1))).astype(np.float32)
-    large = [
-        np.asarray(Image.fromarray(mask).resize((_FINE, _FINE), Image.Resampling.BICUBIC))
-        for mask in small
-    ]
+    large = []
+    for mask in small:
+        enlarged = Image.fromarray(mask).resize((_FINE, _FINE), Image.Resampling.BICUBIC)
+        large.append(np.asarray(enlarged))
     # Bicubic ink is grey throughout; a steeper ramp brings back the white core of a pen stroke.
     return np.clip((np.stack(large) - 0.2) / 0.6, 0, 1), digits.target.astype(np.int64)
 
 
 def _glyphs() -> Floats:
     """Printed masks indexed [style, digit]: four weights from light to bold, then outlines."""
-    font = ImageFont.load_default(66)
-
-    def draw(digit: int, stroke: int) -> Floats:
-        canvas = Image.new("L", (_FINE, _FINE))
-        left, top, right, bottom = font.getbbox(str(digit))
-        # Centred on its ink, so that a pose moves every digit alike whatever the font's own
-        # margins.
-        place = ((_FINE - left - right) / 2 - stroke, (_FINE - top - bottom) / 2 - stroke)
-        ImageDraw.Draw(canvas).text(place, str(digit), fill=255, font=font, stroke_width=stroke)
-        return np.asarray(canvas, dtype=np.float32) / np.float32(255)
-
-    weights = np.stack([[draw(digit, stroke) for digit in range(10)] for stroke in range(5)])
+    weights = np.empty((5, 10, _FINE, _FINE), np.float32)
+    for stroke in range(5):
+        for digit in range(10):
+            weights[stroke, digit] = _glyph(str(digit), stroke)
     weights[4] -= weights[0]
     return weights
 
 
-def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
-    """Draw each mask in its pose on 32x32 pixels.
+def _glyph(digit: str, stroke: int) -> Floats:
+    """One printed digit, its outline widened by `stroke`."""
+    font = ImageFont.load_default(66)
+    canvas = Image.new("L", (_FINE, _FINE))
+    left, top, right, bottom = font.getbbox(digit)
+    # Centred on its ink, so that a pose moves every digit alike whatever margins the font has.
+    place = ((_FINE - left - right) / 2 - stroke, (_FINE - top - bottom) / 2 - stroke)
+    ImageDraw.Draw(canvas).text(place, digit, fill=255, font=font, stroke_width=stroke)
+    return np.asarray(canvas, dtype=np.float32) / np.float32(255)
 
-    Coordinates run from -1 to 1, and zeros surround the mask.
-    """
-    if len(masks) > 100:  # small blocks stay in the processor's cache: twice as fast
-        blocks = [slice(i, i + 100) for i in range(0, len(masks), 100)]
-        return np.concatenate([_warp(masks[b], {k: v[b] for k, v in pose.items()}) for b in blocks])
+
+def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
+    """Draw each mask in its pose on 32x32 pixels."""
+    blocks = []
+    for start in range(0, len(masks), _BLOCK):
+        here = slice(start, start + _BLOCK)
+        poses = {name: values[here] for name, values in pose.items()}
+        blocks.append(_warp_block(masks[here], poses))
+    return np.concatenate(blocks)
+
+
+def _warp_block(masks: Floats, pose: dict[str, Floats]) -> Floats:
+    """Draw a few masks. Coordinates run from -1 to 1, and zeros surround a mask."""
     axis = (np.arange(_FINE, dtype=np.float32) + 0.5) * (2 / _FINE) - 1
-    p = {name: value[:, None, None] for name, value in pose.items()}
+    p = {name: values[:, None, None] for name, values in pose.items()}
     x, y = axis[None, None, :] - p["x"], axis[None, :, None] - p["y"]
     depth = 1 + p["tilt_x"] * x + p["tilt_y"] * y
     cos, sin = np.cos(p["turn"]), np.sin(p["turn"])
@@ -118,13 +131,16 @@ def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
     x = x + p["slant"] * y - p["shift"]
     # One zero pixel around each mask stands for everything outside it, hence the width of two more.
     wide = _FINE + 2
-    u, v = ((c / p["size"] + 1) * (_FINE / 2) + 0.5 for c in (x / p["aspect"], y))
+    u = (x / p["aspect"] / p["size"] + 1) * (_FINE / 2) + 0.5
+    v = (y / p["size"] + 1) * (_FINE / 2) + 0.5
     u, v = np.clip(u, 0, wide - 1.001), np.clip(v, 0, wide - 1.001)
     column, line = u.astype(np.int32), v.astype(np.int32)
     u, v = u - column.astype(np.float32), v - line.astype(np.float32)
     ink = np.pad(masks, ((0, 0), (1, 1), (1, 1))).reshape(-1)
     at = np.arange(0, ink.size, wide * wide, dtype=np.int32)[:, None, None] + line * wide + column
-    upper, lower = (ink[a] * (1 - u) + ink[a + 1] * u for a in (at, at + wide))
+    below = at + wide
+    upper = ink[at] * (1 - u) + ink[at + 1] * u
+    lower = ink[below] * (1 - u) + ink[below + 1] * u
     fine = upper * (1 - v) + lower * v
     mean = (fine[:, ::2, ::2] + fine[:, 1::2, ::2] + fine[:, ::2, 1::2] + fine[:, 1::2, 1::2]) / 4
     return np.asarray(mean, dtype=np.float32)
@@ -133,43 +149,58 @@ def _warp(masks: Floats, pose: dict[str, Floats]) -> Floats:
 def _pose(rng: Rng, n: int, size: tuple[float, float], **spread: float) -> dict[str, Floats]:
     """Draw `n` poses: `size` is uniform in its range, all else within plus or minus its spread."""
     spread = {"tilt_x": 0.0, "tilt_y": 0.0, "shift": 0.0} | spread
-    pose = {name: _uniform(rng, -most, most, n) for name, most in spread.items()}
+    pose = {}
+    for name, most in spread.items():
+        pose[name] = _uniform(rng, -most, most, n)
     return pose | {"size": _uniform(rng, *size, n), "aspect": 1 + pose["aspect"]}
 
 
 def _patches(rng: Rng, n: int, split: str) -> Floats:
-    """Cut photograph patches (n,3,32,32) from tiles, of which four in fifteen are for testing."""
+    """Cut photograph patches (n,3,32,32) from the regions of a split."""
+    regions = _regions(split)
+    patches = []
+    for _ in range(n):
+        candidates = [_cut(rng, regions) for _ in range(3)]
+        patches.append(max(candidates, key=_liveliness))
+    return np.stack(patches).transpose(0, 3, 1, 2)
+
+
+def _regions(split: str) -> list[Floats]:
+    """Tiles of the photographs at three sizes; four tiles in fifteen are for testing."""
     from sklearn.datasets import load_sample_images
 
     regions: list[Floats] = []
-
     for photograph in load_sample_images().images:
         for k in range(15):
             top, left = k // 5 * 142, k % 5 * 128
             if (k % 4 == 1) == (split == "test"):
                 tile = Image.fromarray(photograph[top : top + 142, left : left + 128])
                 # Reduced after the cut, not before, so that no pixel mixes two tiles.
-                regions += [
-                    np.asarray(tile.reduce(by), dtype=np.float32) / np.float32(255)
-                    for by in (1, 2, 3)
-                ]
+                for factor in (1, 2, 3):
+                    pixels = np.asarray(tile.reduce(factor), dtype=np.float32)
+                    regions.append(pixels / np.float32(255))
+    return regions
 
-    def cut() -> Floats:
-        region = regions[rng.integers(len(regions))]
-        top, left = (rng.integers(length - _SIDE + 1) for length in region.shape[:2])
-        return region[top : top + _SIDE, left : left + _SIDE][:, :: rng.choice((-1, 1))]
 
-    # Much of the two photographs is smooth shadow, on which a digit looks like plain handwriting:
-    # prefer the rest.
-    best = [
-        max((cut() for _ in range(3)), key=lambda patch: float(patch.mean() + 2 * patch.std()))
-        for _ in range(n)
-    ]
-    return np.stack(best).transpose(0, 3, 1, 2)
+def _cut(rng: Rng, regions: list[Floats]) -> Floats:
+    """A patch somewhere in one of the regions, mirrored half of the time."""
+    region = regions[rng.integers(len(regions))]
+    height, width = region.shape[:2]
+    top = rng.integers(height - _SIDE + 1)
+    left = rng.integers(width - _SIDE + 1)
+    return region[top : top + _SIDE, left : left + _SIDE][:, :: rng.choice((-1, 1))]
+
+
+def _liveliness(patch: Floats) -> float:
+    """How well a patch serves as background.
+
+    Much of the two photographs is smooth shadow, on which a digit looks like plain handwriting.
+    """
+    return float(patch.mean() + 2 * patch.std())
 
 
 def _shade(rng: Rng, n: int, strength: float) -> Floats:
-    """Return linear shades (n,1,32,32) of random direction, at most `strength` away from zero."""
+    """Linear shades (n,1,32,32) of random direction, at most `strength` away from zero."""
     axis = np.linspace(-0.5, 0.5, _SIDE, dtype=np.float32)
     across, down = _uniform(rng, -strength, strength, 2, n, 1, 1, 1)
     return np.asarray(across * axis + down * axis[:, None], dtype=np.float32)
@@ -181,9 +212,8 @@ def _blur(images: Floats, sigma: Floats) -> Floats:
     taps = (taps / taps.sum(axis=0))[..., None, None, None]
     for _ in range(2):
         wide = np.pad(images, ((0, 0), (0, 0), (0, 0), (2, 2)), mode="edge")
-        images = np.sum(
-            [tap * wide[..., k : k + _SIDE] for k, tap in enumerate(taps)], axis=0
-        ).swapaxes(2, 3)
+        weighted = [tap * wide[..., k : k + _SIDE] for k, tap in enumerate(taps)]
+        images = np.sum(weighted, axis=0).swapaxes(2, 3)
     return images
 
 
@@ -194,18 +224,7 @@ def _handwritten(rng: Rng, masks: Floats) -> Floats:
 
 def _printed(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
     n = len(labels)
-    pose = _pose(
-        rng,
-        n,
-        (0.5, 0.95),
-        aspect=0.15,
-        turn=0.15,
-        slant=0.35,
-        x=0.2,
-        y=0.2,
-        tilt_x=0.3,
-        tilt_y=0.3,
-    )
+    pose = _pose(rng, n, (0.5, 0.95), **_PRINTED_SPREAD)
     ink = _warp(glyphs[rng.integers(3, size=n), labels], pose)[:, None]
     paper = (
         _uniform(rng, 0.8, 1.0, n, 1, 1, 1)
@@ -218,40 +237,25 @@ def _printed(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
 
 def _street(rng: Rng, labels: Ints, glyphs: Floats) -> Floats:
     n = len(labels)
-    pose = _pose(
-        rng,
-        n,
-        (0.85, 1.25),
-        aspect=0.15,
-        turn=0.15,
-        slant=0.2,
-        x=0.15,
-        y=0.12,
-        tilt_x=0.2,
-        tilt_y=0.1,
-    )
+    pose = _pose(rng, n, (0.85, 1.25), **_STREET_SPREAD)
     style = rng.integers(2, len(glyphs), size=n)
     mask = _warp(glyphs[style, labels], pose)
     for side in (-1, 1):
-        # A house number has one typeface, so neighbours share style and pose; one place in five is
-        # empty.
+        # A house number has one typeface, so neighbours share style and pose. One place in five
+        # is empty.
         there = rng.random((n, 1, 1), dtype=np.float32) < 0.8
         beside = pose | {"shift": side * pose["size"] * _uniform(rng, 1.0, 1.25, n)}
         mask = np.maximum(mask, there * _warp(glyphs[style, rng.integers(10, size=n)], beside))
     wall = _uniform(rng, 0.2, 0.8, n, 1, 1, 1) + _uniform(rng, -0.2, 0.2, n, 3, 1, 1)
-    # Lighter than a dark wall, darker than a light one; between them either, for there is room both
-    # ways.
+    # Paint is lighter than a dark wall and darker than a light one; between the two it is either.
     lighter = wall.mean(axis=1, keepdims=True) < _uniform(rng, 0.35, 0.65, n, 1, 1, 1)
-    contrast = _uniform(rng, 0.2, 0.65, n, 1, 1, 1) * np.where(
-        lighter, np.float32(1), np.float32(-1)
-    )
+    direction = np.where(lighter, np.float32(1), np.float32(-1))
+    contrast = _uniform(rng, 0.2, 0.65, n, 1, 1, 1) * direction
     paint = np.clip(wall + contrast + _uniform(rng, -0.2, 0.2, n, 3, 1, 1), 0, 1)
-    image = _blur(
-        wall + mask[:, None] * (paint - wall) + _shade(rng, n, 0.5), _uniform(rng, 0.5, 1.3, n)
-    )
-    return image + _uniform(rng, 0.01, 0.07, n, 1, 1, 1) * rng.standard_normal(
-        image.shape, dtype=np.float32
-    )
+    painted = wall + mask[:, None] * (paint - wall) + _shade(rng, n, 0.5)
+    image = _blur(painted, _uniform(rng, 0.5, 1.3, n))
+    strength = _uniform(rng, 0.01, 0.07, n, 1, 1, 1)
+    return image + strength * rng.standard_normal(image.shape, dtype=np.float32)
 
 
 def generate() -> dict[str, npt.NDArray[Any]]:
@@ -268,16 +272,16 @@ def generate() -> dict[str, npt.NDArray[Any]]:
             rng = _rng(4, 1, d, s)
             labels = rng.permutation(np.repeat(np.arange(10, dtype=np.int64), per_class))
             source = np.full(len(labels), -1, dtype=np.int64)
-            if domain in ("handwritten", "photo"):
-                for digit in range(10):
-                    source[labels == digit] = rng.choice(
-                        sources[split][digit], per_class, replace=False
-                    )
-                image = _handwritten(rng, masks[source])
-                if domain == "photo":
-                    image = np.abs(_patches(rng, len(labels), split) - image)
+            if domain == "printed":
+                image = _printed(rng, labels, glyphs)
+            elif domain == "street":
+                image = _street(rng, labels, glyphs)
             else:
-                image = (_printed if domain == "printed" else _street)(rng, labels, glyphs)
+                for digit, choice in enumerate(sources[split]):
+                    source[labels == digit] = rng.choice(choice, per_class, replace=False)
+                image = _handwritten(rng, masks[source])
+            if domain == "photo":
+                image = np.abs(_patches(rng, len(labels), split) - image)
             data[f"{domain}_x_{split}"] = np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
             data[f"{domain}_y_{split}"] = labels
             data[f"{domain}_source_{split}"] = source
@@ -338,6 +342,6 @@ def dataset(cache: Path) -> Dataset:
         y=torch.cat(ys),
         domain=torch.cat(domains),
         test=torch.cat(tests),
-        classes=tuple(str(c) for c in range(10)),
+        classes=tuple(map(str, range(10))),
         domains=DOMAINS,
     )

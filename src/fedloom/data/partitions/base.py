@@ -127,7 +127,11 @@ def register(
 
 def options(name: str) -> dict[str, Any]:
     """The options of a partition with their defaults."""
-    return {key: option.default for key, option in PARTITIONS.find(name).options.items()}
+    return _defaults(PARTITIONS.find(name))
+
+
+def _defaults(entry: Partition) -> dict[str, Any]:
+    return {key: option.default for key, option in entry.options.items()}
 
 
 def doc(name: str) -> str:
@@ -158,7 +162,7 @@ def partition(
 
 
 def _checked_options(name: str, entry: Partition, given: dict[str, Any]) -> dict[str, Any]:
-    chosen = {key: option.default for key, option in entry.options.items()}
+    chosen = _defaults(entry)
     for key, value in given.items():
         if key not in chosen:
             hint = "it takes none."
@@ -189,7 +193,10 @@ def _checked_clients(clients: Any, samples: int) -> int:
 
 def _refuse_empty(name: str, shares: Sequence[Share], chosen: dict[str, Any]) -> None:
     """Stop if a client has no training sample."""
-    empty = [k for k, share in enumerate(shares) if not len(share.train)]
+    empty = []
+    for client, share in enumerate(shares):
+        if not len(share.train):
+            empty.append(client)
     if not empty:
         return
     change = ""
@@ -203,10 +210,12 @@ def _refuse_empty(name: str, shares: Sequence[Share], chosen: dict[str, Any]) ->
 
 def _description(name: str, pool: Pool, shares: Sequence[Share], chosen: dict[str, Any]) -> str:
     """One sentence about what a partition did."""
-    sizes = np.array([len(share.train) for share in shares])
-    tested = np.unique(np.concatenate([share.test for share in shares]))
-    lent = sum(int(pool.test[share.train].sum()) for share in shares)
-    borrowed = sum(int((~pool.test[share.test]).sum()) for share in shares)
+    trains = [share.train for share in shares]
+    tests = [share.test for share in shares]
+    sizes = np.array(list(map(len, trains)))
+    tested = np.unique(np.concatenate(tests))
+    lent = np.count_nonzero(pool.test[np.concatenate(trains)])
+    borrowed = np.count_nonzero(~pool.test[np.concatenate(tests)])
     crossed = ""
     if lent:
         crossed += f", with {lent} official test samples trained on"
@@ -223,8 +232,11 @@ def _description(name: str, pool: Pool, shares: Sequence[Share], chosen: dict[st
 
 def _call(function: Callable[..., Any], chosen: dict[str, Any], *arguments: Any) -> Any:
     """Call `function` with these arguments and with the options that it names."""
-    wanted = inspect.signature(function).parameters
-    return function(*arguments, **{key: chosen[key] for key in wanted if key in chosen})
+    named = {}
+    for key in inspect.signature(function).parameters:
+        if key in chosen:
+            named[key] = chosen[key]
+    return function(*arguments, **named)
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

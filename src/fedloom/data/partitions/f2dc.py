@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from .base import PartitionError, Pool, Share, register
-from .tools import check_proportion, domain_index, whole_part
+from .tools import by_domain, check_proportion, domain_index, whole_part
 
 _SETS: dict[str, dict[str, int]] = {  # clients per domain
     "digits": {"mnist": 3, "usps": 6, "svhn": 6, "syn": 5},
@@ -36,7 +36,7 @@ def _plain(name: str) -> str:
 
 def paper_set(pool: Pool) -> str | None:
     """Which of the paper's sets (digits, office, pacs) the pool's domains belong to."""
-    present = {_plain(name) for name in pool.domains}
+    present = set(map(_plain, pool.domains))
     for name, table in _SETS.items():
         if present <= table.keys():
             return name
@@ -75,7 +75,9 @@ def _default_counts(pool: Pool, clients: int, random: bool) -> dict[str, int] | 
     fixed = _fixed_counts(pool, None)
     if fixed is None:
         each, rest = divmod(clients, len(pool.domains))
-        fixed = [each + (d < rest) for d in range(len(pool.domains))]
+        fixed = [each] * len(pool.domains)
+        for d in range(rest):
+            fixed[d] += 1
     return dict(zip(pool.domains, fixed, strict=True))
 
 
@@ -124,8 +126,8 @@ def f2dc(
     check_proportion(share=share)
     if random and counts is not None:
         raise PartitionError("counts and random exclude each other; give only one of them.")
-    total = len(pool.domains)
-    groups = [np.flatnonzero(~pool.test & (pool.domain == d)) for d in range(total)]
+    groups = by_domain(pool, ~pool.test)
+    tests = by_domain(pool, pool.test)
     sizes = [whole_part(share, len(group)) for group in groups]
     if random:
         room = []
@@ -140,12 +142,14 @@ def f2dc(
         size = sizes[d]
         _check_draw(pool, d, len(members), groups[d], size, share, repair)
         order = rng.permutation(groups[d])
-        parts = [order[j * size : (j + 1) * size] for j in range(len(members))]
+        *parts, free = np.split(order, np.arange(1, len(members) + 1) * size)
         if repair:
-            _repair(pool, parts, order[len(members) * size :], rng)
+            _repair(pool, parts, free, rng)
         train |= dict(zip(members, parts, strict=True))
-    tests = [np.flatnonzero(pool.test & (pool.domain == d)) for d in range(total)]
-    return [Share(np.sort(train[k]), tests[d], d) for k, d in enumerate(where.tolist())]
+    shares = []
+    for client, d in enumerate(where.tolist()):
+        shares.append(Share(np.sort(train[client]), tests[d], d))
+    return shares
 
 
 def _fixed_domains(
@@ -242,8 +246,10 @@ def _repair(
     """Give every part every class, in place; `free` are the samples in no part."""
     free = free.copy()
     classes = np.unique(pool.y[np.concatenate([*parts, free])]).tolist()
-    parts[:] = [part.copy() for part in parts]
-    tally = np.array([np.bincount(pool.y[part], minlength=pool.classes) for part in parts])
+    tally = np.zeros((len(parts), pool.classes), np.int64)
+    for i, part in enumerate(parts):
+        parts[i] = part.copy()
+        tally[i] = np.bincount(pool.y[part], minlength=pool.classes)
     for i, part in enumerate(parts):
         for c in classes:
             if tally[i, c]:

@@ -69,7 +69,8 @@ def client_sizes(sizes: Sequence[int], dif: float, share: float, pacs: bool) -> 
             ratio = float(dif) ** (1 / max(1, clients - 1))
         weights = ratio ** -np.arange(clients - 1.0, -1, -1)
         used = min(volume, whole_part(share, size))
-        result.append([int(x) for x in used * weights / weights.sum() + 1e-9])
+        # Rounded down, where a product such as 0.29 * 100 counts as 29.
+        result.append((used * weights / weights.sum() + 1e-9).astype(np.int64).tolist())
         if dif != 1:
             volume = int(volume / rho)
     return result
@@ -141,7 +142,8 @@ def _refuse_empty(
 
     def works(factor: float, percent: float) -> bool:
         dealt = client_sizes(available, factor, percent * train_share, pacs)
-        return min(min(sizes) for sizes in dealt) > 0
+        smallest = [min(sizes) for sizes in dealt]
+        return min(smallest) > 0
 
     if works(dif, percent):
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from .base import PartitionError, Pool, Share, register
-from .tools import by_class, by_client, check_concentration, check_positive, cut, join, share_of
+from .tools import by_class, by_client, check_concentration, check_positive, cut, join, shares_of
 
 
 @register("fewshot", clients=10)
@@ -35,9 +35,14 @@ def fewshot(
     check_concentration(rho=rho)
     if scheme not in ("mixture", "per_class"):
         raise PartitionError(f'scheme must be "mixture" or "per_class", not {scheme!r}.')
-    train = {c: rng.permutation(group[:shots]) for c, group in by_class(pool, ~pool.test).items()}
+    train = {}
+    for c, group in by_class(pool, ~pool.test).items():
+        train[c] = rng.permutation(group[:shots])
+    none = pool.train[:0]
     all_tests = by_class(pool, pool.test)
-    test = {c: rng.permutation(all_tests.get(c, pool.train[:0])) for c in train}
+    test = {}
+    for c in train:
+        test[c] = rng.permutation(all_tests.get(c, none))
     stock = sum(map(len, train.values()))
     if clients > stock:
         raise PartitionError(
@@ -54,7 +59,7 @@ def fewshot(
         trains = _cut_classes(train, weights, clients)
         tests = _cut_classes(test, weights, clients)
         _fill_empty(trains)
-    return [share_of(pool, *parts) for parts in zip(trains, tests, strict=True)]
+    return shares_of(pool, trains, tests)
 
 
 def _cut_classes(
@@ -80,7 +85,7 @@ def deal_mixtures(
     groups: Sequence[np.ndarray], mixtures: np.ndarray, rng: np.random.Generator
 ) -> list[np.ndarray]:
     """Equally many samples for each row of `mixtures`, of classes drawn from it while they last."""
-    stock = np.array([len(group) for group in groups])
+    stock = np.array(list(map(len, groups)))
     used = np.zeros_like(stock)
     budget = int(stock.sum()) // len(mixtures)
     result = []

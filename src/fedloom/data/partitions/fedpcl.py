@@ -51,7 +51,8 @@ def feature_shift(
     shares = []
     for client in range(clients):
         turn, d = divmod(client, total)
-        train = join([group[turn * each : (turn + 1) * each] for group in groups[d]])
+        mine = slice(turn * each, (turn + 1) * each)
+        train = join([group[mine] for group in groups[d]])
         if not len(train):
             raise too_few(pool, client, d)
         shares.append(share_of(pool, train, tests[d]))
@@ -107,7 +108,7 @@ def label_shift(
     if domain is not None:
         d = domain_index(pool, domain)
     groups = _kept(pool, d, part, int(per_class), clients)
-    counts = draw([len(group) for group in groups], clients, alpha, rng)
+    counts = draw(list(map(len, groups)), clients, alpha, rng)
     shares = []
     for samples in deal(groups, counts, rng):
         shuffled = rng.permutation(samples)
@@ -163,25 +164,30 @@ def feature_label_shift(
     late = np.flatnonzero(sizes[every % total] <= every // total)
     if len(late):
         raise too_few(pool, int(late[0]), int(late[0] % total))
-    wanted = np.array(
-        [np.floor(rng.dirichlet(np.full(clients, alpha)) * budget) for _ in range(pool.classes)]
-    )
+    proportions = rng.dirichlet(np.full(clients, alpha), pool.classes)
+    wanted = np.floor(proportions * budget)
     parts: dict[int, list[int]] = {}
+    tests = []
     for d in range(min(total, clients)):
         parts |= _domain_parts(pool, d, range(d, clients, total), wanted)
-    tests = [first_tests(pool, d, test_per_class) for d in range(min(total, clients))]
-    return [share_of(pool, np.array(parts[k], np.int64), tests[k % total]) for k in range(clients)]
+        tests.append(first_tests(pool, d, test_per_class))
+    shares = []
+    for client in range(clients):
+        train = np.array(parts[client], np.int64)
+        shares.append(share_of(pool, train, tests[client % total]))
+    return shares
 
 
 def _domain_parts(pool: Pool, d: int, members: range, wanted: np.ndarray) -> dict[int, list[int]]:
     """The training samples of a domain's clients; `wanted` says how many of a class, by client."""
     groups = by_class(pool, ~pool.test & (pool.domain == d))
     parts: dict[int, list[int]] = {client: [] for client in members}
+    taken: list[int] = []
     for c, group in groups.items():
         ends = np.minimum(np.cumsum(wanted[c][members]), len(group)).astype(np.int64)
         for client, piece in zip(members, np.split(group, ends)[:-1], strict=True):
             parts[client] += piece.tolist()
-    taken = join([np.array(part, np.int64) for part in parts.values()])
+            taken += piece.tolist()
     spare = np.setdiff1d(join(list(groups.values())), taken).tolist()
     for client in members:
         if parts[client]:

@@ -18,7 +18,7 @@ from .tools import (
     deal,
     default_least,
     draw,
-    share_of,
+    shares_of,
     shares_with_tests,
 )
 
@@ -53,7 +53,7 @@ def dirichlet(
     check_positive(least=least, tries=tries)
     _refuse_too_many(clients, least, len(pool.train))
     groups = list(by_key(pool.train, pool.y[pool.train]).values())
-    sizes = [len(group) for group in groups]
+    sizes = list(map(len, groups))
     allowed = max(1, min(tries, _WORK // (len(groups) * (clients + _OVERHEAD))))
     best = 0
     for _ in range(allowed):
@@ -140,7 +140,9 @@ def _refuse_unowned(clients: int, each: int, classes: int) -> None:
 
     if owned(each) >= classes:
         return
-    works = next(n for n in range(1, classes + 1) if owned(n) >= classes)
+    works = 1
+    while owned(works) < classes:
+        works += 1
     raise PartitionError(
         f"{clients} clients with classes_per_client={each} own only {owned(each)} of {classes} "
         f"classes; the smallest that works is classes_per_client={works}."
@@ -221,4 +223,4 @@ def natural(pool: Pool, clients: int, rng: np.random.Generator) -> list[Share]:
     test = index[pool.test[index]]
     trains = by_client(train, owner[train], clients)
     tests = by_client(test, owner[test], clients)
-    return [share_of(pool, *parts) for parts in zip(trains, tests, strict=True)]
+    return shares_of(pool, trains, tests)

@@ -45,7 +45,7 @@ def exdir(
             f"{clients} clients with classes_per_client={classes_per_client} cannot own {classes} "
             f"classes; the smallest that works is classes_per_client={-(-classes // clients)}."
         )
-    sizes = [len(group) for group in groups]
+    sizes = list(map(len, groups))
     for _ in range(_TRIES):
         owns = _deal_classes(classes, clients, int(classes_per_client), rng)
         counts = draw(sizes, clients, alpha, rng, owns.T)

@@ -29,6 +29,12 @@ def by_class(pool: Pool, wanted: np.ndarray) -> dict[int, np.ndarray]:
     return by_key(index, pool.y[index])
 
 
+def by_domain(pool: Pool, wanted: np.ndarray) -> list[np.ndarray]:
+    """The samples marked in `wanted`, in pool order, of each domain."""
+    index = np.flatnonzero(wanted)
+    return by_client(index, pool.domain[index], len(pool.domains))
+
+
 def by_client(index: np.ndarray, client: np.ndarray, clients: int) -> list[np.ndarray]:
     """Sorted `index` per client; clients that get nothing have an empty part."""
     order = np.lexsort((index, client))
@@ -109,12 +115,16 @@ def share_of(pool: Pool, train: np.ndarray, test: np.ndarray) -> Share:
     return Share(np.sort(train), np.sort(test), domain)
 
 
+def shares_of(pool: Pool, trains: Sequence[np.ndarray], tests: Sequence[np.ndarray]) -> list[Share]:
+    """A share for each client's training and test samples."""
+    return [share_of(pool, train, test) for train, test in zip(trains, tests, strict=True)]
+
+
 def shares_with_tests(
     pool: Pool, train: Sequence[np.ndarray], rng: np.random.Generator
 ) -> list[Share]:
     """Shares for these training indices, tested on samples of the same skew."""
-    tests = matching_test(pool, train, rng)
-    return [share_of(pool, part, test) for part, test in zip(train, tests, strict=True)]
+    return shares_of(pool, train, matching_test(pool, train, rng))
 
 
 def matching_test(
@@ -127,7 +137,7 @@ def matching_test(
     out.
     """
     cell = pool.domain * pool.classes + pool.y
-    owner = np.repeat(np.arange(len(train_shares)), [len(share) for share in train_shares])
+    owner = np.repeat(np.arange(len(train_shares)), list(map(len, train_shares)))
     owners = by_key(owner, cell[np.concatenate(train_shares)])
     test = np.flatnonzero(pool.test)
     index = [test[:0]]

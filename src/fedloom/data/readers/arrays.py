@@ -20,6 +20,7 @@ from torch import Tensor
 from ...core.errors import FedloomError, unknown
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
+from .naming import plain_names
 from .splits import mod10
 
 DIGITS5 = ("mnist", "usps", "mnist_m", "svhn", "chars74k_font")
@@ -69,9 +70,10 @@ def npz_kind(path: Path) -> Kind:
         return "sparse"
     if "mask_train" in keys:
         return "segmentation"
-    first = next((k for k in keys if k == "x_train" or k.endswith("_x")), None)
-    if first is None:
+    samples = [key for key in keys if key == "x_train" or key.endswith("_x")]
+    if not samples:
         return "vector"
+    first = samples[0]
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{first}.npy") as stored:
             read = np.lib.format.read_array_header_2_0
@@ -114,7 +116,7 @@ def read_npz(path: Path, *, name: str, size: int | None = None) -> Dataset:
     domains: tuple[str, ...] = (name,)
     if arrays.keys() & {*LABELLED, *MASKED}:
         parts = _two_parts(path, arrays)
-        if any(key.startswith("mask_") for key in arrays):
+        if _has_masks(arrays):
             classes = classes or SEGMENTATION
     elif is_sparse(arrays):
         raise FedloomError(f"{path}: holds sparse rows (..._indptr), not plain arrays.")
@@ -127,8 +129,11 @@ def _one_part_each(
     path: Path, arrays: dict[str, np.ndarray]
 ) -> tuple[tuple[str, ...], list[_Part]]:
     """The domains of a file with `<domain>_x` and `<domain>_y`, and their samples."""
-    ends = [key for key in arrays if key.endswith(("_x", "_y")) and len(key) > 2]
-    domains = tuple(dict.fromkeys(key[:-2] for key in ends))
+    found = []
+    for key in arrays:
+        if key.endswith(("_x", "_y")) and len(key) > 2:
+            found.append(key[:-2])
+    domains = tuple(dict.fromkeys(found))
     if not domains:
         raise FedloomError(
             f"{path}: expected the arrays {', '.join(LABELLED)}, or <domain>_x and <domain>_y for "
@@ -153,7 +158,10 @@ def read_npz_folder(
     """
     if not path.is_dir():
         raise FedloomError(f"{path}: no such folder.")
-    files = {f.stem: f for f in sorted(path.glob("*.npz")) if not f.name.startswith(".")}
+    files = {}
+    for file in sorted(path.glob("*.npz")):
+        if not file.name.startswith("."):
+            files[file.stem] = file
     if not files:
         raise FedloomError(f"{path}: holds no .npz files.")
     order = tuple(files)
@@ -175,11 +183,21 @@ def read_npz_folder(
         for part in ("train", "test"):
             keys = f"x_{part}", f"y_{part}"
             parts.append(_part(files[domain], arrays, *keys, i, part == "test"))
-    if size is None and all(part.x.ndim == 4 for part in parts):
-        sizes = {tuple(part.x.shape[2:]) for part in parts}
-        if len(sizes) > 1:
-            size = max(map(max, sizes))
+    if size is None:
+        size = _common_size(parts)
     return _assemble(name, path, parts, classes, order, size)
+
+
+def _common_size(parts: Sequence[_Part]) -> int | None:
+    """The longest side of any image, to which all are scaled; None if nothing need be scaled."""
+    sizes = set()
+    for part in parts:
+        if part.x.ndim != 4:
+            return None
+        sizes.add(tuple(part.x.shape[2:]))
+    if len(sizes) < 2:
+        return None
+    return max(map(max, sizes))
 
 
 def resize(x: Tensor, size: int) -> Tensor:
@@ -243,13 +261,22 @@ def _classes(path: Path, arrays: dict[str, np.ndarray]) -> tuple[str, ...] | Non
     names = arrays["classes"]
     if names.ndim != 1 or not len(names):
         raise FedloomError(f"{path}: classes must be a list of names, has shape {names.shape}.")
-    return tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names.tolist())
+    texts = []
+    for name in names.tolist():
+        if isinstance(name, bytes):
+            name = name.decode()
+        texts.append(str(name))
+    return tuple(texts)
+
+
+def _has_masks(arrays: Iterable[str]) -> bool:
+    return any(key.startswith("mask_") for key in arrays)
 
 
 def _two_parts(path: Path, arrays: dict[str, np.ndarray]) -> list[_Part]:
     """The training and the test part of a file with one domain."""
     wanted = LABELLED
-    if any(key.startswith("mask_") for key in arrays):
+    if _has_masks(arrays):
         wanted = MASKED
     _require(path, arrays, wanted)
     x_train, y_train, x_test, y_test = wanted
@@ -329,7 +356,7 @@ def _assemble(
     if not len(y):
         raise FedloomError(f"{path}: holds no samples.")
     if classes is None:
-        classes = tuple(str(c) for c in range(count_classes(path, y)))
+        classes = plain_names(count_classes(path, y))
     elif int(y.max()) >= len(classes):
         raise FedloomError(
             f"{path}: a label is {int(y.max())}, but there are only {len(classes)} classes."

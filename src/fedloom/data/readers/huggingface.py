@@ -19,8 +19,8 @@ from ...core.errors import FedloomError
 from ..cache import cache_folder
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
+from .naming import in_order_of_appearance, number_labels
 from .splits import every_fifth
-from .tables import number_labels
 from .text import encode_texts
 
 INPUTS = ("image", "text", "features")
@@ -58,9 +58,7 @@ def read_hf(
         names = [name] * len(y)
         if "domain" in columns:
             names = _strings(library, path_or_name, parts, "domain")
-        domains = tuple(dict.fromkeys(names))
-        index = {domain: d for d, domain in enumerate(domains)}
-        domain = torch.tensor([index[value] for value in names])
+        domain, domains = in_order_of_appearance(names)
         test = every_fifth(domain)
         if has_test:
             test = torch.arange(len(y)) >= len(parts[0])
@@ -235,40 +233,49 @@ def _strings(library: Any, source: str, parts: list[Any], column: str) -> list[s
     values = _values(source, parts, column)
     if isinstance(feature, library.ClassLabel):
         return [feature.names[value] for value in values]
-    return [str(value) for value in values]
+    return list(map(str, values))
 
 
 def _labels(library: Any, source: str, parts: list[Any]) -> tuple[Tensor, tuple[str, ...]]:
-    features = [part.features["label"] for part in parts]
-    values = _values(source, parts, "label")
-    where = [f"{source}, sample {row}" for row in range(len(values))]
-    if not all(isinstance(feature, library.ClassLabel) for feature in features):
-        labels = []
-        for value in values:
-            if not isinstance(value, (int, str)):
-                raise FedloomError(
-                    f"{source}: labels must be whole numbers or class names, found {features[0]}."
-                )
-            if isinstance(value, bool):
-                value = int(value)
-            labels.append(str(value))
-        return number_labels(labels, where)
-    classes = tuple(features[0].names)
-    if any(tuple(feature.names) != classes for feature in features):
+    """The class of each sample; a sample without a label has the number -1, which is refused."""
+    labels = []
+    where = []
+    for row, value in enumerate(_values(source, parts, "label")):
+        if not isinstance(value, (int, str)):
+            found = parts[0].features["label"]
+            raise FedloomError(
+                f"{source}: labels must be whole numbers or class names, found {found}."
+            )
+        if isinstance(value, bool):
+            value = int(value)
+        labels.append(str(value))
+        where.append(f"{source}, sample {row}")
+    return number_labels(labels, where, _class_names(library, source, parts))
+
+
+def _class_names(library: Any, source: str, parts: list[Any]) -> tuple[str, ...] | None:
+    """The names of the classes, if every part states them; they must then be the same."""
+    named = []
+    for part in parts:
+        feature = part.features["label"]
+        if not isinstance(feature, library.ClassLabel):
+            return None
+        named.append(tuple(feature.names))
+    if len(set(named)) > 1:
         raise FedloomError(f"{source}: the train and test parts have different classes.")
-    # A sample without a label has the number -1, which is refused there.
-    return number_labels([str(value) for value in values], where, classes)
+    return named[0]
 
 
 def _owners(source: str, parts: list[Any]) -> Tensor | None:
     """Client numbers, if a column has them; names or numbers with gaps are numbered in order."""
-    columns = [column for column in OWNERS if column in parts[0].column_names]
-    if not columns:
+    present = [column for column in OWNERS if column in parts[0].column_names]
+    if not present:
         return None
-    column = columns[0]
+    column = present[0]
     values = _values(source, parts, column)
-    if any(not isinstance(value, (int, str)) for value in values):
-        raise FedloomError(f"{source}: {column} must hold whole numbers or names.")
+    for value in values:
+        if not isinstance(value, (int, str)):
+            raise FedloomError(f"{source}: {column} must hold whole numbers or names.")
     return torch.from_numpy(np.unique(np.array(values), return_inverse=True)[1].astype(np.int64))
 
 
@@ -298,18 +305,23 @@ def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Te
                 raise FedloomError(
                     f"{source}: the image of sample {len(images)} is not readable ({error})."
                 ) from error
-    shapes = {image.shape[:2] for image in images}
-    if len(shapes) > 1:
-        some = ", ".join(f"{w}x{h}" for h, w in sorted(shapes)[:3])
+    return _stacked(source, images)
+
+
+def _stacked(source: str, images: list[np.ndarray]) -> Tensor:
+    """Images of one size as one tensor; if one of them is in colour, all are."""
+    sizes = {image.shape[:2] for image in images}
+    if len(sizes) > 1:
+        some = ", ".join(f"{width}x{height}" for height, width in sorted(sizes)[:3])
         raise FedloomError(
             f"{source}: images have different sizes ({some}); give size to scale them."
         )
-    if any(image.ndim == 3 for image in images):  # one in colour, all in colour
-        for i, image in enumerate(images):
-            if image.ndim == 2:
-                images[i] = np.repeat(image[..., None], 3, axis=2)
-        return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
-    return torch.from_numpy(np.stack(images)[:, None])
+    if max(image.ndim for image in images) == 2:
+        return torch.from_numpy(np.stack(images)[:, None])
+    for i, image in enumerate(images):
+        if image.ndim == 2:
+            images[i] = np.repeat(image[..., None], 3, axis=2)
+    return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
 
 
 def _pixels(value: dict[str, Any], size: int | None) -> np.ndarray:

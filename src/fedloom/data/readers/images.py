@@ -17,6 +17,7 @@ from ..cache import cache_folder
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
 from .decoding import SUFFIXES, ImageFile, decoded
+from .naming import numbered
 from .splits import mod10
 
 PARTS = ("train", "val", "test")
@@ -27,6 +28,7 @@ CALLED = {  # in any case
     "validation": "val",
     "test": "test",
 }
+Place = tuple[str, str | None, Path]  # domain, part if it has one, and a folder of class folders
 LAYOUTS = "<domain>/<class>/*, {train,test}/<class>/* or <class>/*"
 
 
@@ -66,20 +68,20 @@ def read_folder(
         raise FedloomError(f"size must be at least 1, got {size}.")
     files = _scan(path, official=split == "official")
     official = split == "official" and files[0].part is not None
-    domains = tuple(sorted({file.domain for file in files}))
-    classes = tuple(sorted({file.cls for file in files}))
+    domains_of_files = [file.domain for file in files]
+    classes_of_files = [file.cls for file in files]
+    domains = tuple(sorted(set(domains_of_files)))
+    classes = tuple(sorted(set(classes_of_files)))
     _warn_of_gaps(name, files, classes, official)
     x, bad = decoded(path, files, size, on_bad_file == "refuse", name, cache, progress)
     if bad:
         _warn_of_bad_files(name, bad, len(files))
     kept = torch.tensor([file.path not in bad for file in files])
-    domain_number = {domain: i for i, domain in enumerate(domains)}
-    label = {cls: i for i, cls in enumerate(classes)}
     return Dataset(
         name=name,
         x=x,
-        y=torch.tensor([label[file.cls] for file in files])[kept],
-        domain=torch.tensor([domain_number[file.domain] for file in files])[kept],
+        y=numbered(classes_of_files, classes)[kept],
+        domain=numbered(domains_of_files, domains)[kept],
         test=_test_part(files, official)[kept],
         classes=classes,
         domains=domains,
@@ -109,7 +111,11 @@ def _folders(path: Path) -> list[str]:
     """Names of the folders in a folder, sorted, hidden ones left out."""
     try:
         with os.scandir(path) as entries:
-            return sorted(e.name for e in entries if e.is_dir() and e.name[0] != ".")
+            names = []
+            for entry in entries:
+                if entry.is_dir() and not entry.name.startswith("."):
+                    names.append(entry.name)
+            return sorted(names)
     except FileNotFoundError:
         raise FedloomError(f"{path}: no such folder.") from None
     except OSError as error:
@@ -118,7 +124,10 @@ def _folders(path: Path) -> list[str]:
 
 def _parts(path: Path, names: Sequence[str]) -> dict[str, str]:
     """Which part each of these folders is, if they are parts at all."""
-    parts = {name: CALLED[name.lower()] for name in names if name.lower() in CALLED}
+    parts = {}
+    for name in names:
+        if name.lower() in CALLED:
+            parts[name] = CALLED[name.lower()]
     if len(parts) < len(names) or len(names) < 2:  # a class may be called train
         return {}
     if not {"train", "test"} <= set(parts.values()):
@@ -134,13 +143,8 @@ def _scan(path: Path, official: bool) -> list[ImageFile]:
     if not tops:
         raise FedloomError(f"{path}: holds no folders; expected {LAYOUTS}.")
     places = _places(path, tops)
-    with_parts = {domain for domain, part, _ in places if part}
-    without = [domain for domain, part, _ in places if not part]
-    if official and with_parts and without:
-        raise FedloomError(
-            f"{path}: {min(with_parts)} has train and test folders but {without[0]} has not; give "
-            "all domains both, or none: without, two of ten images are for testing."
-        )
+    if official:
+        _refuse_some_without_parts(path, places)
     files: list[ImageFile] = []
     for domain, part, place in places:
         files += _scan_place(path, place, domain, part)
@@ -149,26 +153,49 @@ def _scan(path: Path, official: bool) -> list[ImageFile]:
     return sorted(files, key=_order)
 
 
+def _refuse_some_without_parts(path: Path, places: Sequence[Place]) -> None:
+    """Stop if some domains have train and test folders and others have not."""
+    with_parts = []
+    without = []
+    for domain, part, _ in places:
+        if part:
+            with_parts.append(domain)
+        else:
+            without.append(domain)
+    if with_parts and without:
+        raise FedloomError(
+            f"{path}: {min(with_parts)} has train and test folders but {without[0]} has not; give "
+            "all domains both, or none: without, two of ten images are for testing."
+        )
+
+
 def _order(file: ImageFile) -> tuple[str, str, str, int]:
     """By domain, class, file name and part."""
     return file.domain, file.cls, file.path.rpartition("/")[2], PARTS.index(file.part or "train")
 
 
-def _places(path: Path, tops: list[str]) -> list[tuple[str, str | None, Path]]:
-    """Where class folders are, with the domain and the part of each place."""
-    parts = _parts(path, tops)
-    if parts:
-        return [(path.resolve().name, part, path / folder) for folder, part in parts.items()]
+def _places(path: Path, tops: list[str]) -> list[Place]:
+    """Where class folders are."""
+    own_name = path.resolve().name
+    if _parts(path, tops):
+        return _places_in(path, own_name, tops)
     inner = {top: _folders(path / top) for top in tops}
     if not any(inner.values()):  # one level only: these are the classes
-        return [(path.resolve().name, None, path)]
-    places: list[tuple[str, str | None, Path]] = []
+        return [(own_name, None, path)]
+    places: list[Place] = []
     for domain in tops:
-        parts = _parts(path / domain, inner[domain])
-        if not parts:
-            places.append((domain, None, path / domain))
-        for folder, part in parts.items():
-            places.append((domain, part, path / domain / folder))
+        places += _places_in(path / domain, domain, inner[domain])
+    return places
+
+
+def _places_in(path: Path, domain: str, folders: list[str]) -> list[Place]:
+    """Where the class folders of one domain are."""
+    parts = _parts(path, folders)
+    if not parts:
+        return [(domain, None, path)]
+    places: list[Place] = []
+    for folder, part in parts.items():
+        places.append((domain, part, path / folder))
     return places
 
 

@@ -23,6 +23,7 @@ from numpy.lib import format as npy
 from ...core.errors import FedloomError
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
+from .naming import plain_names
 
 PARTS = ("train", "test")
 
@@ -72,7 +73,7 @@ def read_pfllib(path: Path, *, name: str) -> Dataset:
         y=torch.from_numpy(np.concatenate(ys)),
         domain=torch.zeros(len(x), dtype=torch.int64),
         test=torch.from_numpy(np.concatenate(tests)),
-        classes=tuple(str(c) for c in range(classes)),
+        classes=plain_names(classes),
         domains=(name,),
         vocabulary=tokens,
         owner=torch.from_numpy(np.concatenate(owners)),

@@ -15,6 +15,7 @@ from ...core.errors import FedloomError
 from ..dataset import Dataset
 from .arrays import count_classes, is_sparse, npz_keys
 from .base import READERS, Kind, Progress, Reader, Source
+from .naming import plain_names
 
 _KEY = re.compile(r"(?P<domain>.+)_(?P<part>train|test)_(?P<array>data|indices|indptr|y)")
 _PARTS = ("train", "test")
@@ -154,7 +155,7 @@ def _classes(path: Path, y: Tensor) -> tuple[str, ...]:
         classes = count_classes(path, y)
     if classes == 2:
         return "negative", "positive"
-    return tuple(str(c) for c in range(classes))
+    return plain_names(classes)
 
 
 def _arrays(path: Path) -> dict[tuple[str, str, str], np.ndarray]:

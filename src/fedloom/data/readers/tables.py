@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ...core.errors import FedloomError
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
+from .naming import in_order_of_appearance, number_labels
 from .splits import every_fifth
 from .text import encode_texts
 
@@ -25,7 +24,6 @@ from .text import encode_texts
 CLASSES = {"ag_news": ("World", "Sports", "Business", "Sci/Tech")}
 ENDINGS = (".csv", ".csv.gz")
 
-_NUMBER = re.compile(r"-?[0-9]+")
 _WANTED = "label,text or domain,label,text"
 
 
@@ -60,18 +58,19 @@ def read_csv(
         rows = _rows_of(path)
     else:
         raise FedloomError(f"{path}: there is no such file or folder.")
-    domains = tuple(dict.fromkeys(row.domain or name for row in rows))
-    numbers = {domain: d for d, domain in enumerate(domains)}
-    domain = torch.tensor([numbers[row.domain or name] for row in rows])
+    domain, domains = in_order_of_appearance(row.domain or name for row in rows)
     test = every_fifth(domain)
     if training is not None:
         test = torch.arange(len(rows)) >= training
-    labels = [row.label for row in rows]
-    places = [row.where for row in rows]
+    labels = []
+    places = []
+    texts = []
+    for row in rows:
+        labels.append(row.label)
+        places.append(row.where)
+        texts.append(row.text)
     y, classes = number_labels(labels, places, CLASSES.get(name))
-    x, tokens = encode_texts(
-        [row.text for row in rows], test, length=length, vocabulary=vocabulary, hashed=hashed
-    )
+    x, tokens = encode_texts(texts, test, length=length, vocabulary=vocabulary, hashed=hashed)
     return Dataset(
         name=name,
         x=x,
@@ -82,38 +81,6 @@ def read_csv(
         domains=domains,
         vocabulary=tokens,
     )
-
-
-def number_labels(
-    labels: list[str], where: list[str], classes: tuple[str, ...] | None = None
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as class numbers, and the names of the classes.
-
-    Numbers stay as they are and must cover 0..C-1, unless `classes` names the classes; names are
-    sorted, or ordered as in `classes`. `where` says for each label where it stands.
-    """
-    if all(map(_NUMBER.fullmatch, labels)):
-        numbers = [int(label) for label in labels]
-        if classes is None:
-            gaps = set(range(len(set(numbers)))) - set(numbers)
-            classes = tuple(str(c) for c in range(len(set(numbers))))
-        else:
-            gaps = set()
-        for number, place in zip(numbers, where, strict=True):
-            if not 0 <= number < len(classes):
-                why = ""
-                if gaps and number >= 0:
-                    why = f", as no sample has the label {min(gaps)}"
-                raise FedloomError(
-                    f"{place}: label {number} is not one of 0..{len(classes) - 1}{why}."
-                )
-        return torch.tensor(numbers), classes
-    names = classes or tuple(sorted(set(labels)))
-    index = {label: c for c, label in enumerate(names)}
-    for label, place in zip(labels, where, strict=True):
-        if label not in index:
-            raise FedloomError(f"{place}: label {label!r} is not one of {', '.join(names)}.")
-    return torch.tensor([index[label] for label in labels]), names
 
 
 def _part(folder: Path, part: str) -> Path:
@@ -208,11 +175,16 @@ class Csv(Reader):
     def recognises(self, path: Path) -> bool:
         if not path.is_dir():
             return path.name.endswith(ENDINGS)
-        tables = [file.name for file in path.iterdir() if file.name.endswith(ENDINGS)]
-        if any(name.startswith(("train.", "test.")) for name in tables):
-            return True
+        has_tables = False
+        has_folders = False
+        for file in path.iterdir():
+            has_folders |= file.is_dir()
+            if file.name.endswith(ENDINGS):
+                has_tables = True
+                if file.name.startswith(("train.", "test.")):
+                    return True
         # A table that lies beside folders (of images, say) does not count.
-        return bool(tables) and not any(file.is_dir() for file in path.iterdir())
+        return has_tables and not has_folders
 
     def kind(self, path: str) -> Kind:
         return "text"
