@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ..core.errors import FedloomError
 from .duals import DUAL, Context, Dual, Normalised, dual
 from .encoder import IMAGE, Encoder
-from .huggingface import load_model, load_tokenizer, preprocess, read_config, weight_files
+from .huggingface import ModelFolder, preprocess, read_config, weight_files
 from .texts import TEXT, TextEncoder
 
 
@@ -27,11 +26,11 @@ class _ImageTower(nn.Module):
         return features
 
 
-class Clip:
-    """A CLIP or SigLIP in a Hugging Face folder; model and tokeniser are loaded when needed."""
+class Clip(ModelFolder):
+    """A CLIP or SigLIP in a Hugging Face folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.config = read_config(folder)
         self.kind = self.config["model_type"]
         if self.kind not in ("clip", "siglip"):
@@ -39,16 +38,6 @@ class Clip:
                 f"{folder} holds a {self.kind} model; a dual encoder needs a clip or siglip one."
             )
         self.text_config = self.config.get("text_config", {})
-
-    @cached_property
-    def model(self) -> Any:
-        """The whole model, with both towers."""
-        return load_model(self.folder)
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The tokeniser of the text tower."""
-        return load_tokenizer(self.folder)
 
     @property
     def dim(self) -> int:

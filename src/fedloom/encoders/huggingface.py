@@ -305,22 +305,29 @@ def load_tokenizer(folder: Path) -> Any:
             ) from error
 
 
-class TextModel:
-    """A text model in a Hugging Face folder, loaded when it is first used."""
+class ModelFolder:
+    """A model that reads texts, in a Hugging Face folder; it is loaded when it is first used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.pooling = _pooling(folder)
 
     @cached_property
     def model(self) -> Any:
-        """The network."""
+        """The whole network."""
         return load_model(self.folder)
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Its tokeniser."""
+        """What turns texts into the network's tokens."""
         return load_tokenizer(self.folder)
+
+
+class TextModel(ModelFolder):
+    """A text model that gives one vector per text."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pooling = _pooling(folder)
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:

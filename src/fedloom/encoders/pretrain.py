@@ -66,12 +66,12 @@ class Student(BaseModel):
 def settings(changes: Mapping[str, Any]) -> Student:
     """Settings that are checked; anything wrong is named."""
     try:
-        made = Student.model_validate(dict(changes))
+        student = Student.model_validate(dict(changes))
     except ValidationError as error:
         raise FedloomError(f"pretrain: {explain(error)}") from None
-    if made.size % made.patch or made.width % made.heads:
+    if student.size % student.patch or student.width % student.heads:
         raise FedloomError("pretrain: size must be a multiple of patch, and width one of heads.")
-    return made
+    return student
 
 
 def pretrain(
@@ -94,8 +94,7 @@ def pretrain(
     labels, the accuracy.
     """
     student = student or Student()
-    # Twice the student's size: the teacher sees more than the student, as it would of original
-    # images.
+    # Twice the student's size: the teacher sees more detail, as it would in the original images.
     data = read(images, 2 * student.size, root, reading)
     assert isinstance(data.x, Tensor)
     wanted = {
@@ -104,9 +103,9 @@ def pretrain(
         **student.model_dump(mode="json", exclude={"save_every"}),
     }
     if (out / "pretraining.json").exists():
-        there = json.loads((out / "pretraining.json").read_bytes())
-        if there["settings"] == wanted:
-            return {**there["figures"], "steps": there["steps"], "reused": True}
+        finished = json.loads((out / "pretraining.json").read_bytes())
+        if finished["settings"] == wanted:
+            return {**finished["figures"], "steps": finished["steps"], "reused": True}
         raise FedloomError(f"{out} holds another network; choose another folder.")
     taught = features(data.x, teacher, cache=cache, data=data.name, progress=reading)
     work = Work(data, taught, student)
@@ -128,16 +127,12 @@ def pretrain(
 def read(images: str, size: int, root: str | None, progress: Progress | None) -> Dataset:
     """A data set by name or path, or the images that lie in a folder as one class."""
     folder = Path(images)
-    files = (
-        sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
-        if folder.is_dir()
-        else []
-    )
+    files = _image_files(folder)
     if not files:
-        found = load(images, Source(size=size), root=root, progress=progress)
-        if found.kind != "image" or not isinstance(found.x, Tensor):
-            raise FedloomError(f"pretrain needs images; {found.name} has none.")
-        return found
+        data = load(images, Source(size=size), root=root, progress=progress)
+        if data.kind != "image" or not isinstance(data.x, Tensor):
+            raise FedloomError(f"pretrain needs images; {data.name} has none.")
+        return data
     x = np.empty((len(files), 3, size, size), dtype=np.uint8)
     for i, file in enumerate(files):
         try:
@@ -148,22 +143,27 @@ def read(images: str, size: int, root: str | None, progress: Progress | None) ->
         x[i] = np.asarray(small).transpose(2, 0, 1)
         if progress:
             progress(i + 1, len(files))
-    none = torch.zeros(len(files), dtype=torch.int64)
+    zeros = torch.zeros(len(files), dtype=torch.int64)
     return Dataset(
-        folder.name, torch.from_numpy(x), none, none, mod10(len(files)), ("any",), (folder.name,)
+        folder.name, torch.from_numpy(x), zeros, zeros, mod10(len(files)), ("any",), (folder.name,)
     )
 
 
-class Work:
-    """A training in progress.
+def _image_files(folder: Path) -> list[Path]:
+    """The images that lie in a folder itself, not in folders below it."""
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
 
-    The student, its two maps, the optimiser, and how many steps were taken.
-    """
+
+class Work:
+    """A training in progress: student, its two maps, optimiser, and how many steps were taken."""
 
     def __init__(self, data: Dataset, taught: Tensor, student: Student) -> None:
         transformers = import_transformers()
         self.data, self.student, self.step = data, student, 0
-        self.rows, self.held = ((data.test == held).nonzero().flatten() for held in (False, True))
+        self.rows = (~data.test).nonzero().flatten()
+        self.held = data.test.nonzero().flatten()
         if not len(self.rows):
             raise FedloomError(f"pretrain needs training images; {data.name} has none.")
         mean, std = taught[self.rows].mean(0), taught[self.rows].std(0, correction=0)
@@ -197,14 +197,11 @@ class Work:
         return last[:, 0]
 
     def advance(self) -> None:
-        """One step.
-
-        What it draws depends on its number alone, so that a training may stop anywhere.
-        """
-        s, (epoch, place) = self.student, divmod(self.step, self.per_epoch)
-        order = torch.randperm(
-            len(self.rows), generator=torch_rng(s.seed, "pretrain", "order", epoch)
-        )
+        """Take one step; what it draws depends on its number alone, so one may stop anywhere."""
+        s = self.student
+        epoch, place = divmod(self.step, self.per_epoch)
+        shuffling = torch_rng(s.seed, "pretrain", "order", epoch)
+        order = torch.randperm(len(self.rows), generator=shuffling)
         rows = self.rows[order[place * s.batch : (place + 1) * s.batch]]
         shaken = augment(
             self.data.take(rows),
@@ -232,11 +229,8 @@ class Work:
         rising = math.ceil(self.student.warmup * self.steps)
         if self.step < rising:
             return self.student.lr * (self.step + 1) / rising
-        return (
-            self.student.lr
-            * 0.5
-            * (1 + math.cos(math.pi * (self.step - rising) / max(1, self.steps - rising)))
-        )
+        done = (self.step - rising) / max(1, self.steps - rising)
+        return self.student.lr * 0.5 * (1 + math.cos(math.pi * done))
 
     @torch.no_grad()
     def figures(self) -> dict[str, float | None]:
@@ -244,54 +238,57 @@ class Work:
 
         None where nothing is held out or there are no labels.
         """
+        figures: dict[str, float | None] = {"cosine": None, "accuracy": None}
+        held = len(self.held)
+        if not held:
+            return figures
         self.parts.eval()
         near, right = 0.0, 0
-        for rows in self.held.split(self.student.batch) if len(self.held) else ():
+        for rows in self.held.split(self.student.batch):
             token = self.token(self.data.take(rows))
-            near += float(
-                F.cosine_similarity(self.parts["project"](token), self.taught[rows]).sum()
-            )
+            guess = self.parts["project"](token)
+            near += float(F.cosine_similarity(guess, self.taught[rows]).sum())
             if "classify" in self.parts:
-                right += int((self.parts["classify"](token).argmax(1) == self.data.y[rows]).sum())
-        held = len(self.held)
-        labelled = held and "classify" in self.parts
-        return {
-            "cosine": near / held if held else None,
-            "accuracy": right / held if labelled else None,
-        }
+                classes = self.parts["classify"](token).argmax(1)
+                right += int((classes == self.data.y[rows]).sum())
+        figures["cosine"] = near / held
+        if "classify" in self.parts:
+            figures["accuracy"] = right / held
+        return figures
 
     def save(self, folder: Path, wanted: Mapping[str, Any]) -> None:
         """Note everything that the next step needs."""
-        tensors = {f"parts/{n}": t for n, t in self.parts.state_dict().items()}
+        tensors = {}
+        for name, tensor in self.parts.state_dict().items():
+            tensors[f"parts/{name}"] = tensor.contiguous()
         for i, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer/{i}/{n}": t for n, t in moments.items()}
+            for name, tensor in moments.items():
+                tensors[f"optimizer/{i}/{name}"] = tensor.contiguous()
         about = {"step": str(self.step), "settings": json.dumps(wanted)}
-        write_atomic(
-            folder / "state.safetensors",
-            save({n: t.contiguous() for n, t in tensors.items()}, about),
-        )
+        write_atomic(folder / "state.safetensors", save(tensors, about))
 
     def resume(self, folder: Path, wanted: Mapping[str, Any]) -> None:
-        """Go on from what was noted, if anything was."""
+        """Continue from what was noted, if anything was."""
         file = folder / "state.safetensors"
         if not file.exists():
             return
-        with safe_open(file, "pt") as found:
-            about = found.metadata()
+        weights: dict[str, Tensor] = {}
+        moments: dict[int, dict[str, Tensor]] = {}
+        with safe_open(file, "pt") as saved:
+            about = saved.metadata()
             if json.loads(about["settings"]) != dict(wanted):
                 raise FedloomError(
                     f"{folder.parent} holds a training with other settings; choose another folder."
                 )
-            tensors = {n: found.get_tensor(n) for n in found.keys()}  # noqa: SIM118 - no mapping
+            for name in saved.keys():  # noqa: SIM118 - no mapping
+                owner, _, rest = name.partition("/")
+                if owner == "parts":
+                    weights[rest] = saved.get_tensor(name)
+                else:
+                    i, _, what = rest.partition("/")
+                    moments.setdefault(int(i), {})[what] = saved.get_tensor(name)
         self.step = int(about["step"])
-        self.parts.load_state_dict(
-            {n.removeprefix("parts/"): t for n, t in tensors.items() if n.startswith("parts/")}
-        )
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("optimizer/"):
-                _, i, what = name.split("/")
-                moments.setdefault(int(i), {})[what] = tensor
+        self.parts.load_state_dict(weights)
         self.optimizer.load_state_dict(
             {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
         )
@@ -302,6 +299,6 @@ class Work:
         vit: Any = self.parts["vit"]
         vit.eval().save_pretrained(out)
         side = {"height": self.student.size, "width": self.student.size}
-        told = {"size": side, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
-        write_atomic(out / "preprocessor_config.json", json.dumps(told, indent=1).encode())
+        recipe = {"size": side, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
+        write_atomic(out / "preprocessor_config.json", json.dumps(recipe, indent=1).encode())
         write_atomic(out / "pretraining.json", json.dumps(about, indent=1).encode())
