@@ -5,6 +5,8 @@ The server reads the class names once; the text rows go to each client once and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -15,6 +17,7 @@ from ..core.payload import Payload
 from ..core.rng import key
 from ..core.settings import Positive, setting
 from ..core.tree import Mean, Tree
+from ..parts.pooling import no_means, own_means, pool_means
 from ..parts.prompts import text_head
 
 
@@ -51,6 +54,21 @@ class Textual(Method):
         for k, _ in uploads:
             told[k] = True
         return server.replace(told=told)
+
+
+@base
+class Pooling(Textual):
+    """A method whose clients send class means of their features when they first appear."""
+
+    def init(self, worker: Worker) -> Payload:
+        server = super().init(worker)
+        return Payload(server, **no_means(server.tensor("text")))
+
+    def hello(self, local: Local) -> Payload:
+        return own_means(local)
+
+    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
+        return pool_means(super().join(server, hellos), hellos)
 
 
 @base

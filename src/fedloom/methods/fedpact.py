@@ -33,18 +33,18 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.settings import Count, NotNegative, Positive, setting
-from ..parts.alignment import alignment_gradient, gains, samples
+from ..parts.alignment import batch_gradient, gains, samples
 from ..parts.heads import CacheHead, TextHead, scaled
-from ..parts.pooling import no_means, own_means, pool_means, prototypes
+from ..parts.pooling import prototypes
 from ..parts.serverside import adamw
-from ._textual import Textual
+from ._textual import Pooling
 
 
 @method("fedpact")
-class FedPACT(Textual):
+class FedPACT(Pooling):
     """Prototype-text contrastive alignment."""
 
-    traits = Textual.traits.but(
+    traits = Pooling.traits.but(
         by_client=("sizes", "told", "caches"),
         neutral=({"alpha": 0.0, "server_epochs": 0}, "zeroshot"),
         training={
@@ -92,13 +92,7 @@ class FedPACT(Textual):
         server = super().init(worker)
         text = server.tensor("text")
         caches = text.new_zeros(worker.clients, *text.shape)
-        return Payload(server, **no_means(text), residual=torch.zeros_like(text), caches=caches)
-
-    def hello(self, local: Local) -> Payload:
-        return own_means(local)
-
-    def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
-        return pool_means(super().join(server, hellos), hellos)
+        return server.replace(residual=torch.zeros_like(text), caches=caches)
 
     def download(self, server: Payload, k: int) -> Payload:
         down = Payload(head=self.head(server), scale=server.number("scale"))
@@ -143,16 +137,9 @@ class FedPACT(Textual):
         if self.orphans == "skip":
             classes = server.tensor("counts").nonzero()[:, 0]
         data = samples(server.tensor("caches")[told], server.tensor("sizes")[told], classes)
-
-        def gradient(residual: Tensor, points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            mean = weights / len(weights)
-            return alignment_gradient(
-                residual, text, points, targets, mean, self.tau, self.lam, self.unit
-            )
-
         residual = adamw(
             server.tensor("residual"),
-            gradient,
+            batch_gradient(text, self.tau, self.lam, self.unit),
             data,
             epochs=self.server_epochs,
             batch=self.server_batch,

@@ -19,30 +19,24 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.local import Local, Worker
+from ..core.local import Local
 from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Tree
-from ..parts.pooling import no_means, own_means, pool_means, prototypes
+from ..parts.pooling import prototypes
+from ._textual import Pooling
 from .cachefl import CacheFL
 
 
 @method("fedpga")
-class FedPGA(CacheFL):
+class FedPGA(Pooling, CacheFL):
     """A common cache guided by prototypes."""
 
     mu: NotNegative = setting(0.1, "Strength of the pull towards the received keys.", symbol="mu")
 
-    def init(self, worker: Worker) -> Payload:
-        server = super().init(worker)
-        return Payload(server, **no_means(server.tensor("text")))
-
-    def hello(self, local: Local) -> Payload:
-        return own_means(local)
-
     def join(self, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
-        server = pool_means(super().join(server, hellos), hellos)
+        server = super().join(server, hellos)
         if server.tensor("told").any():  # newcomers get the cache as it has become
             return server
         return server.replace(head=Tree({"keys": F.normalize(prototypes(server), dim=1)}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,6 +51,16 @@ def alignment_gradient(
         text, per[:, None], value=-pull
     )
     return gradient.addmm_(off.mul_(per).T, prototypes)
+
+
+def batch_gradient(text: Tensor, tau: float, lam: float, unit: bool) -> Callable[..., Tensor]:
+    """`alignment_gradient` as a function of the residual and a batch of what `samples` gives."""
+
+    def gradient(residual: Tensor, points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        mean = weights / len(weights)
+        return alignment_gradient(residual, text, points, targets, mean, tau, lam, unit)
+
+    return gradient
 
 
 def samples(caches: Tensor, sizes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -175,6 +175,15 @@ def corrections(model: nn.Module) -> list[Correction]:
     return [m for m in model.modules() if isinstance(m, Correction)]
 
 
+def module_names(model: nn.Module) -> set[str]:
+    """The names of all tensors of the modules."""
+    names: set[str] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, Correction):
+            names.update(f"{name}.{inner}" for inner in module.state_dict())
+    return names
+
+
 def last_map(body: nn.Module) -> str:
     """The largest module of a body that ends in its last feature map; "0" (all) without maps.
 

@@ -35,11 +35,11 @@ from ...core.payload import Payload
 from ...core.roles import Roles
 from ...core.settings import Count, Names, NotNegative, Positive, setting
 from ...parts.decoupling import (
-    Correction,
     Noise,
     Use,
     corrections,
     losses,
+    module_names,
     most_confident_wrong,
     with_corrections,
 )
@@ -148,12 +148,3 @@ class DFDC(Plugin):
             return None
         worker.load(server.tree("model"))  # nothing that stays with clients is used
         return worker.predictor()
-
-
-def module_names(model: nn.Module) -> set[str]:
-    """The names of all tensors of the modules."""
-    names: set[str] = set()
-    for name, module in model.named_modules():
-        if isinstance(module, Correction):
-            names.update(f"{name}.{inner}" for inner in module.state_dict())
-    return names
