@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -53,9 +54,11 @@ def check(
 
     results = []
     for result in run_checks(method):
-        outcome = "pass" if result.applies else "n/a"
+        outcome = "pass"
         if result.error:
             outcome = "fail"
+        elif not result.applies:
+            outcome = "n/a"
         why = result.error or result.about
         results.append({"check": result.name, "outcome": outcome, "why": why})
         if not as_json:
@@ -64,7 +67,10 @@ def check(
     if as_json:
         print_json(results)
     else:
-        passed, failed, skipped = (outcomes.count(kind) for kind in ("pass", "fail", "n/a"))
-        console.print(f"{passed} passed, {failed} failed, {skipped} not for this method.")
+        counts = Counter(outcomes)
+        console.print(
+            f"{counts['pass']} passed, {counts['fail']} failed, {counts['n/a']} not for this "
+            "method."
+        )
     if "fail" in outcomes:
         raise typer.Exit(1)

@@ -16,7 +16,16 @@ from rich.table import Column, Table
 
 from ..core.errors import FedloomError, unknown
 from .groups import grouped
-from .options import AsJson, benchmark, console, given, print_json, print_line, separated
+from .options import (
+    AsJson,
+    benchmark,
+    console,
+    given,
+    key_values,
+    print_json,
+    print_line,
+    separated,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -33,19 +42,11 @@ Root = Annotated[
 ]
 EncodeSettings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="How the data are read, and `views=4`, `augment=[...]`.",
-        metavar="KEY=VALUE",
-    ),
+    key_values("--set", "How the data are read, and `views=4`, `augment=[...]`."),
 ]
 PretrainSettings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="size, patch, width, layers, heads, epochs, batch, lr, seed ...",
-        metavar="KEY=VALUE",
-    ),
+    key_values("--set", "size, patch, width, layers, heads, epochs, batch, lr, seed ..."),
 ]
 
 

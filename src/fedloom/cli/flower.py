@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import FedloomError, explain, unknown
 from .groups import World, grouped
-from .options import Seed, Set, given, print_line
+from .options import Seed, Set, given, key_values, print_line
 from .run import configured
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ What = Annotated[
 ]
 FederationSettings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--federation",
-        help="A setting of the federation as `key=value`, such as `timeout=60`.",
-        metavar="KEY=VALUE",
-    ),
+    key_values("--federation", "A setting of the federation as `key=value`, such as `timeout=60`."),
 ]
 
 

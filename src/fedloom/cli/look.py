@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -13,6 +13,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from .options import AsJson, console, print_json
+
+if TYPE_CHECKING:
+    from ..core.method import Method
 
 
 def methods(
@@ -27,21 +30,27 @@ def methods(
     if name is not None and not as_json:
         _print_method(name)
         return
-    rows = []
-    for each in names() if name is None else [name]:
-        method = make(each)
-        rows.append(
-            {
-                "name": method.name,
-                "about": _about(type(method)).split("\n")[0],
-                "model": "personal" if method.traits.personalised else "common",
-                "settings": method.params(),
-            }
-        )
+    wanted = names()
+    if name is not None:
+        wanted = (name,)
+    rows = [_row(make(each)) for each in wanted]
     if as_json:
         print_json(rows)
     else:
         _print_methods(rows)
+
+
+def _row(method: Method) -> dict[str, Any]:
+    """What a list says about a method."""
+    model = "common"
+    if method.traits.personalised:
+        model = "personal"
+    return {
+        "name": method.name,
+        "about": _about(type(method)).split("\n")[0],
+        "model": model,
+        "settings": method.params(),
+    }
 
 
 def _about(cls: Any) -> str:

@@ -39,12 +39,16 @@ READERS = listed("readers", "fedloom.data.readers")
 METRICS = listed("metrics", "fedloom.metrics", "metric")
 SECTIONS = listed("sections", "fedloom.report.sections", "section")
 
+
+def key_values(name: str, help: str) -> Any:
+    """An option that takes `key=value` and may be repeated."""
+    return typer.Option(name, help=help, metavar="KEY=VALUE")
+
+
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="Any setting as `key=value`; repeat it for more: `--set mu=0.1 --set lr=0.01`.",
-        metavar="KEY=VALUE",
+    key_values(
+        "--set", "Any setting as `key=value`; repeat it for more: `--set mu=0.1 --set lr=0.01`."
     ),
 ]
 Data = Annotated[

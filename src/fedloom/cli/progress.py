@@ -79,7 +79,7 @@ class Watch:
         """Show how far a frozen encoder has got; in a log, at every tenth of the work."""
         text = f"encoding {done}/{total}"
         if self.live:
-            self._bar.update(self._task, accuracy=text if done < total else "")
+            self._bar.update(self._task, accuracy=_until(done, total, text))
         elif not self.quiet and done * 10 // total > self._encoded * 10 // total:
             self.console.print(text, highlight=False)
         self._encoded = done
@@ -88,7 +88,7 @@ class Watch:
         """Show how far a round has got; in a log, once a minute."""
         text = f"client {done}/{total}"
         if self.live:
-            self._bar.update(self._task, clients=text if done < total else "")
+            self._bar.update(self._task, clients=_until(done, total, text))
         elif not self.quiet and time.monotonic() - self._last_line > MINUTE:
             self._print_round(engine, text)
 
@@ -105,9 +105,17 @@ class Watch:
 
     def _print_round(self, engine: Engine, text: str) -> None:
         self._last_line = time.monotonic()
-        parts = [self.label] if self.label else []
-        parts += [f"round {engine.round}/{engine.schedule.rounds}", text]
+        parts = [f"round {engine.round}/{engine.schedule.rounds}", text]
+        if self.label:
+            parts.insert(0, self.label)
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+
+
+def _until(done: int, total: int, text: str) -> str:
+    """The text while there is something left to do, then nothing."""
+    if done < total:
+        return text
+    return ""
 
 
 def accuracy_line(record: dict[str, Any], metric: str = DEFAULT) -> str:

@@ -20,7 +20,7 @@ from ..cache import cache_folder
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import in_order_of_appearance, number_labels
-from .splits import every_fifth
+from .splits import test_part
 from .text import encode_texts
 
 INPUTS = ("image", "text", "features")
@@ -52,16 +52,17 @@ def read_hf(
     """
     library = _library()
     with _quiet(library):
-        parts, has_test = _parts(library, path_or_name, config, cache)
+        parts = _parts(library, path_or_name, config, cache)
         columns = parts[0].column_names
         y, classes = _labels(library, path_or_name, parts)
         names = [name] * len(y)
         if "domain" in columns:
             names = _strings(library, path_or_name, parts, "domain")
         domain, domains = in_order_of_appearance(names)
-        test = every_fifth(domain)
-        if has_test:
-            test = torch.arange(len(y)) >= len(parts[0])
+        training = None
+        if len(parts) > 1:
+            training = len(parts[0])
+        test = test_part(domain, training)
         tokens = None
         if "image" in columns:
             x = _images(library, path_or_name, parts, size)
@@ -86,8 +87,8 @@ def read_hf(
     )
 
 
-def _parts(library: Any, source: str, config: str | None, cache: Path) -> tuple[list[Any], bool]:
-    """The training split and, if there is one, the test split; and whether there is one."""
+def _parts(library: Any, source: str, config: str | None, cache: Path) -> list[Any]:
+    """The training split and, if there is one, the test split."""
     splits = _load(library, source, config, cache)
     if "train" not in splits:
         raise FedloomError(f"{source}: no split called train; found {', '.join(splits)}.")
@@ -99,7 +100,7 @@ def _parts(library: Any, source: str, config: str | None, cache: Path) -> tuple[
         _check(source, part)
     if set(parts[0].column_names) != set(parts[-1].column_names):
         raise FedloomError(f"{source}: the columns of the train and test parts differ.")
-    return parts, len(parts) > 1
+    return parts
 
 
 def hf_kind(path_or_name: str, cache: Path) -> Kind:

@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from ...core.errors import FedloomError
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import in_order_of_appearance, number_labels
-from .splits import every_fifth
+from .splits import test_part
 from .text import encode_texts
 
 # Names of classes that files give as numbers.
@@ -59,9 +57,7 @@ def read_csv(
     else:
         raise FedloomError(f"{path}: there is no such file or folder.")
     domain, domains = in_order_of_appearance(row.domain or name for row in rows)
-    test = every_fifth(domain)
-    if training is not None:
-        test = torch.arange(len(rows)) >= training
+    test = test_part(domain, training)
     labels = []
     places = []
     texts = []
