@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedloom.experiments.statistics import holm, paired_tests, wilcoxon_p
+from fedloom.experiments.statistics import holm, paired_tests, sentence, wilcoxon_p
 
 
 def results(**methods: float) -> dict[str, dict[int, list[float | None]]]:
@@ -104,6 +104,15 @@ def test_a_tie_with_one_seed_is_called_a_tie() -> None:
     assert test["sentence"] == (
         "fedprox and fedavg are level with one seed, fedprox better for 2 of 3 clients and worse "
         "for 1; one seed proves nothing."
+    )
+
+
+def test_rounding_does_not_make_a_negative_lead() -> None:
+    # The means are equal but for the last bit, and the mean of the gaps is below zero.
+    test = {"a": "a", "b": "b", "pairs": 4, "wins": 2, "ties": 0, "gap": -1e-17, "p": None}
+    assert sentence(test) == (
+        "a and b are level with one seed, a better for 2 of 4 clients and worse for 2; one seed "
+        "proves nothing."
     )
 
 

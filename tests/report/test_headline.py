@@ -88,6 +88,10 @@ def test_equal_methods_are_level(make: Make) -> None:
     _, name, rest = card(runs, "Highest personal accuracy")
     assert (name, rest) == ("fedavg", ", level with fedprox")
     assert card(runs, "Best for the worst-off client")[2] == " and 1 more"
+    # 70.04 and 70.06 print as 70.0 and 70.1, but a lead of 0.0 points is none.
+    runs = [make("fedavg", [0.6004, 0.8004]), make("moon", [0.6006, 0.8006])]
+    assert card(runs, "Highest personal accuracy")[2] == ", level with fedavg"
+    runs = [make(name, [0.6, 0.8]) for name in ("fedavg", "fedprox")]
     runs.append(make("moon", [0.6001, 0.8]))
     _, name, rest = card(runs, "Highest personal accuracy")
     assert (name, rest) == ("moon", ", level with fedavg and 1 more")
@@ -97,9 +101,13 @@ def test_a_mean_loss_is_not_shown_as_a_gain(make: Make) -> None:
     local = make("local", [0.6, 0.8])
     mixed = [local, make("fedavg", [0.61, 0.4])]
     value, _, rest = card(mixed, "Most clients better off than alone")
-    assert (value, rest) == ("50.0", ", but a mean loss of 19.5 points")
+    assert (value, rest) == ("50.0", ", with a mean loss of 19.5 points")
     worse = [local, make("fedavg", [0.5, 0.7]), make("fedprox", [0.55, 0.7])]
     value, name, rest = card(worse, "Better off than alone")
-    assert (value, name, rest) == ("no client", "fedprox", ", but a mean loss of 7.5 points")
+    assert (value, name, rest) == (
+        "no client",
+        "fedprox",
+        " comes closest, with a mean loss of 7.5 points",
+    )
     same = [local, make("fedavg", [0.6, 0.8])]
-    assert card(same, "Better off than alone")[2] == ", level on average"
+    assert card(same, "Better off than alone")[2] == " comes closest, level on average"

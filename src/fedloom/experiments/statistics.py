@@ -132,7 +132,7 @@ def _means(test: Mapping[str, Any]) -> str:
 
 def _level(test: Mapping[str, Any]) -> bool:
     """Whether the means are equal at the precision that is printed."""
-    return _points(test) == "0.0 points"
+    return f"{abs(100 * test['gap']):.1f}" == "0.0"
 
 
 def _pairs(a: Accuracies, b: Accuracies) -> dict[int, list[tuple[float, float]]]:

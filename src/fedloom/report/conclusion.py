@@ -86,7 +86,7 @@ def _leader(page: Page, key: str) -> Card | None:
         unit, points = "%", " points"
     rest = ""
     if level:
-        rest = f", level with {_and_more(level)}"
+        rest = f", level with {level[0].name}{_more(level)}"
     elif len(ranked) > 1:
         means = page.ranking.means(key)
         gap = abs(means[ranked[0].number] - means[ranked[1].number])
@@ -97,15 +97,8 @@ def _leader(page: Page, key: str) -> Card | None:
     return Card(about, text(mean, std, column.show), unit, ranked[0], rest)
 
 
-def _and_more(entries: list[Entry]) -> str:
-    """The first name, and how many follow."""
-    if len(entries) == 1:
-        return entries[0].name
-    return f"{entries[0].name} and {len(entries) - 1} more"
-
-
-def _equals(entries: list[Entry]) -> str:
-    """How many methods share a first place with the first of them."""
+def _more(entries: list[Entry]) -> str:
+    """How many methods there are beside the first, whose name stands before this."""
     if len(entries) == 1:
         return ""
     return f" and {len(entries) - 1} more"
@@ -120,8 +113,9 @@ def _helper(page: Page) -> Card | None:
     gains = page.ranking.values("gain_over_local")
     if not share:
         least = page.ranking.ranked("gain_over_local")[0]
-        return Card("Better off than alone", "no client", "", least, _change(*gains[least.number]))
-    rest = _equals(helpers) + _change(*gains[helpers[0].number])
+        rest = f" comes closest{_change(*gains[least.number])}"
+        return Card("Better off than alone", "no client", "", least, rest)
+    rest = _more(helpers) + _change(*gains[helpers[0].number])
     about = "Most clients better off than alone"
     return Card(about, text(share, std, percent), "%", helpers[0], rest)
 
@@ -133,7 +127,7 @@ def _change(gain: Value, std: Value) -> str:
     if percent(abs(gain)) == "0.0":
         return ", level on average"
     if gain < 0:
-        return f", but a mean loss of {text(-gain, std, percent)} points"
+        return f", with a mean loss of {text(-gain, std, percent)} points"
     return f", mean gain {text(gain, std, signed)} points"
 
 
@@ -143,7 +137,7 @@ def _kindest(page: Page) -> Card | None:
         return None
     mean, std = page.ranking.values("worst_client")[kindest[0].number]
     about = "Best for the worst-off client"
-    return Card(about, text(mean, std, percent), "%", kindest[0], _equals(kindest))
+    return Card(about, text(mean, std, percent), "%", kindest[0], _more(kindest))
 
 
 def _cheapest(page: Page) -> Card | None:
@@ -159,7 +153,7 @@ def _cheapest(page: Page) -> Card | None:
         return None
     least = min(by_cost)
     cheapest = by_cost[least]
-    rest = f"{_equals(cheapest)}, all clients together"
+    rest = f"{_more(cheapest)}, all clients together"
     about = "Sent"
     if federated > 1:
         about = "Least sent by a federated method"

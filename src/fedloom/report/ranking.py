@@ -74,13 +74,14 @@ class Ranking:
         return sorted(measured, key=lambda entry: means[entry.number], reverse=higher)
 
     def leaders(self, key: str) -> list[Entry]:
-        """The methods whose mean in a column is the best as it is printed; the best comes first."""
+        """The best method in a column, then those whose gap to it prints as zero."""
         ranked = self.ranked(key)
         means = self.means(key)
         show = self.columns_by_key[key].show
         leaders = []
         for entry in ranked:
-            if show(means[entry.number]) == show(means[ranked[0].number]):
+            gap = abs(means[entry.number] - means[ranked[0].number])
+            if show(gap) == show(0.0):
                 leaders.append(entry)
         return leaders
 
