@@ -1,15 +1,16 @@
-"""AFL (agnostic federated learning): minimise the worst mixture of the clients' losses.
+"""AFL (agnostic federated learning): minimise the loss of the worst mixture of clients.
 
 Mohri, Sivek, Suresh, "Agnostic federated learning", ICML 2019.
 
-Travels: as FedAvg, and one number up: the client's mean loss at the received model (with `average`,
-the mean of the models so far comes down too). Symbols: lambda -> `lam`, the step of its ascent
-gamma_lambda -> `gamma`. The server averages with lambda (normalised over those who answered), then
-moves it: lambda + gamma * losses, projected on the simplex of all clients. It is kept from round to
-round; an absent client's entry moves by the projection only.
+Travels: as FedAvg, and up one number, the client's mean loss at the received model; with `average`
+the mean of all models so far comes down too.
+Symbols: lambda -> `lam` on the server, gamma_lambda (the step size of its ascent) -> `gamma`.
+The server averages models with the weights lambda, normalised over those who answered. Then it
+moves lambda to lambda + gamma * losses, projected on the simplex of all clients. Lambda lasts from
+round to round; the entry of an absent client changes through the projection only.
 Deviations: clients take several local steps, as in every federated use of AFL (the paper takes one
-gradient). The last model is used; `average=true` uses the mean of the models of all rounds, as the
-paper does for convex losses.
+gradient). Prediction uses the last model; `average=true` uses the mean of all rounds' models, as
+the paper does for convex losses.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 Deng et al., "Adaptive personalized federated learning", 2020.
 
-Travels: as FedAvg. Kept by the client: its own weights v_k and the share alpha_k.
+Travels: as FedAvg. Kept by the client: its own weights v_k and their share alpha_k.
 Symbols: alpha -> `alpha` in the state (at first `mix`), v_i -> `v`, w_i -> the resident weights,
-vbar = alpha v + (1 - alpha) w. Each step, all at the old values: w - eta grad f(w); v - eta alpha
-grad f(vbar); alpha - eta <v - w, grad f(vbar)>, kept in [0, 1] (fixed with `adaptive = False`).
-Weights are mixed, not logits. v and alpha take plain gradient steps.
-Prediction: alpha v + (1 - alpha) w with the newest w. Nobody has trained at these weights, so the
-statistics of BatchNorm (which the paper's networks lack) are estimated for them on the client's
+vbar = alpha v + (1 - alpha) w.
+Each step computes three things from the old values: w - eta grad f(w); v - eta alpha grad f(vbar);
+and alpha - eta <v - w, grad f(vbar)>, kept in [0, 1] (`adaptive=false` leaves alpha as it is).
+Weights are mixed, not logits, and v and alpha take plain gradient steps.
+Prediction: alpha v + (1 - alpha) w with the newest w. No client has trained at these weights, so
+BatchNorm's statistics, which the paper's networks lack, are estimated for them on the client's
 training data.
-Deviations: alpha is learned in every step (the authors' code: once a round, with a decay). v starts
-as the first w that the client receives. Clients count alike, as in the paper.
+Deviations: alpha is learned in every step (the authors' code does it once a round, with a decay). v
+starts as the first w that the client receives. All clients count alike, as in the paper.
 """
 
 from __future__ import annotations

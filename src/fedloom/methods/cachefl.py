@@ -3,14 +3,14 @@
 Yi et al., "CacheFL: privacy-preserving and efficient federated cache model fine-tuning for
 vision-language models", 2025.
 
-Travels: the keys down and up, one per class; the text rows down, once. Kept by the client: the text
-rows.
-Symbols: F -> `keys` of the head, alpha, beta -> `alpha`, `beta`. Prediction: the common cache
-beside the text logits.
-Deviations: the paper's first keys are features of images that a text-to-image model draws. There is
-none here: keys start at the text rows, one per class (copies of a key would stay copies). No code
-and no settings were at hand: those of Tip-Adapter-F are used, with epochs and batches as FedPACT
-has them.
+Travels: the keys, one per class, down and up; the text rows down, once. Kept by the client: the
+text rows.
+Symbols: F -> `keys` of the head, alpha, beta -> `alpha`, `beta`.
+Prediction: the votes of the common cache, added to the text logits.
+Deviations: the paper's first keys are features of images that a text-to-image model draws. We have
+no such model, so keys start at the text rows, one per class (copies of a key would stay copies). We
+had neither code nor settings, and use those of Tip-Adapter-F, with the epochs and batches of
+FedPACT.
 """
 
 from __future__ import annotations

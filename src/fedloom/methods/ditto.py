@@ -4,10 +4,10 @@ Li et al., "Ditto: Fair and robust federated learning through personalization", 
 
 Travels: as FedAvg. Kept by the client: its personal model v_k.
 Symbols: lambda -> `lam`, v_k -> `personal` in the state, w^t -> the downloaded `model`.
-The personal branch minimises CE + lambda/2 |v_k - w|^2 with w as received, the common branch CE;
-both see the same batches, and each has an optimiser of its own.
-Deviations: the paper tunes lambda in {0.1, 1, 2}; 1 is our default. Personal models start from the
-common initial model; a client that never took part predicts with the common model.
+The personal model minimises CE + lambda/2 |v_k - w|^2 with w as received; the common one minimises
+CE. Both see the same batches, and each has its own optimiser.
+Deviations: the paper tunes lambda in {0.1, 1, 2}; our default is 1. Personal models start from the
+common initial model. A client that never took part predicts with the common model.
 """
 
 from __future__ import annotations

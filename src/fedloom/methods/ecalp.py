@@ -6,10 +6,10 @@ adaptation of vision-language model", ICLR 2025.
 Travels: the text rows down, once; nothing up. Kept by the client: the text rows.
 Symbols: k_t, k_i, k_f -> `nearest_texts`, `nearest_images`, `nearest_shots`, gamma -> `gamma`,
 alpha -> `share`.
-Prediction is transductive: it depends on the client's other test images and on their order, and so
-its accuracy is not quite comparable with that of methods that see one image at a time.
-Deviations: federated here means "by every client for itself". A test image enters the graph once
-(released: twice), and a negative cosine counts as 0.
+Prediction is transductive: it depends on the client's other test images and on their order. Its
+accuracy is therefore not quite comparable with that of methods that see one image at a time.
+Deviations: each client works for itself; that is all that is federated about it. A test image
+enters the graph once (twice in the released code), and a negative cosine counts as 0.
 """
 
 from __future__ import annotations

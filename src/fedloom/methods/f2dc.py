@@ -2,11 +2,11 @@
 
 Wang et al., "Domain-skewed federated learning with feature decoupling and calibration".
 
-FedAvg with two plug-ins: `plugins/dfdc.py` (the modules and their losses) and `plugins/daa.py` (the
-weights); symbols, what travels and deviations are told there. `fedavg+dfdc+daa` is the same but for
-the paper's settings of training. The preset `official` is what the authors' code does: weights by
-size, modules of three layers of 50, a random mask in evaluation, SGD with lr 0.1 and neither
-momentum nor decay.
+This is FedAvg with two plug-ins, `plugins/dfdc.py` (the modules and their losses) and
+`plugins/daa.py` (the weights), which state what travels, symbols and deviations. `fedavg+dfdc+daa`
+is the same but for the paper's settings of training. The preset `official` does what the authors'
+code does: weights by size, modules of three layers of 50, a random mask in evaluation, and SGD with
+lr 0.1, no momentum and no decay.
 """
 
 from __future__ import annotations

@@ -2,19 +2,22 @@
 
 Wang et al., "Federated learning with domain shift eraser", CVPR 2025.
 
-Travels: the whole model but the erasers' BatchNorm statistics, which stay with the client. For each
-client the server keeps its eraser. Symbols: lambda -> `lam`, tau -> `tau`, beta -> `beta`; DFE ->
-`extract`, `bias` and BatchNorm behind it, DSE -> `affine` and `erase` of `parts/erasers.py`,
-1/`reduction` of a layer's channels being extracted. Server, for every shared tensor: the updates'
-directions u_k = Delta_k / |Delta_k| are summed with the weights on the simplex that make the sum
-shortest, and scaled by the mean |Delta_k|. For every eraser tensor client i gets the mean of all
-with weights softmax_j cos(v_i, v_j) / tau. BatchNorm's shared statistics are averaged plainly.
-Client: CE + lam R once there are received statistics; R is the KL divergence from the received
-statistics behind each extractor to the batch's, averaged over channels, layers weighted by exp(beta
-l).
-Deviations: R is rederived, the released one has a difference of squares in place of a squared
-difference. A client whose update of a tensor is 0 has no direction and is left out there. Absent
-clients keep their eraser. `reduction=1` leaves the network whole. Batches of one sample feel no R.
+Travels: the whole model but the erasers' BatchNorm statistics, which stay with the client. Kept by
+the server: each client's eraser.
+Symbols: lambda -> `lam`, tau -> `tau`, beta -> `beta`; DFE -> `extract`, `bias` and the BatchNorm
+behind it, DSE -> `affine` and `erase` of `parts/erasers.py`. 1/`reduction` of a layer's channels
+are extracted, the eraser makes the others.
+The client minimises CE + lam R once it has received statistics. R is the KL divergence from the
+received statistics behind each extractor to those of the batch, averaged over channels, with layers
+weighted by exp(beta l).
+The server sums, for every shared tensor, the directions Delta_k / |Delta_k| of the updates, with
+the weights on the simplex that make the sum shortest, and scales the sum by the mean |Delta_k|. For
+every eraser tensor, client i gets the mean of all with weights softmax_j cos(v_i, v_j) / tau.
+BatchNorm's shared statistics are averaged plainly.
+Deviations: R is derived anew, because the released one has a difference of squares where a squared
+difference belongs. A client whose update of a tensor is 0 has no direction there and is left out.
+Absent clients keep their eraser. `reduction=1` leaves the network whole. R is 0 for batches of one
+sample.
 """
 
 from __future__ import annotations

@@ -4,14 +4,15 @@ Zhang et al., "FedALA: Adaptive local aggregation for personalized federated lea
 
 Travels: as FedAvg. Kept by the client: its last model and the mixing weights W of the top layers.
 Symbols: Theta_i -> `model` in the state, W_i -> `W`, eta -> `ala_lr`, s -> `data_share`, p ->
-`layers`. On arrival lower layers take the common weights w; the top ones w_k + (w - w_k) W, where W
-follows clip(W - eta grad (w - w_k), 0, 1) on a random share of the client's data: the first time
-until the loss of the last ten epochs has a std below 0.1 (`most` epochs at the latest), later for
-one epoch. Then training as usual. Before there is an own model, and where it equals the common one,
-there is nothing to mix.
-Deviations: the share is of shuffled batches, drawn anew in each epoch. Only sampled clients learn
-W. The body stays in evaluation mode meanwhile. `before` is the mixture, `after` the trained model,
-which the paper reports.
+`layers`.
+When the common weights w arrive, the lower layers take them as they are. The top ones become w_k +
+(w - w_k) W, where W follows clip(W - eta grad (w - w_k), 0, 1) on a random share of the client's
+data. The first time this goes on until the losses of the last ten epochs have a standard deviation
+below 0.1, or for `most` epochs; later it takes one epoch. Training then goes on as usual. A client
+without a model of its own, or whose model equals the common one, has nothing to mix.
+Deviations: the share is one of shuffled batches, drawn anew in each epoch. Only sampled clients
+learn W. The body is in evaluation mode meanwhile. `before` is the mixture, `after` the trained
+model, which the paper reports.
 """
 
 from __future__ import annotations

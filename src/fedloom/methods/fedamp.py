@@ -4,16 +4,17 @@ Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI
 
 Travels: the client's own mixture u_k down, w_k up. Kept by the client: w_k; by the server:
 everybody's last w_k.
-Symbols: u_k -> the downloaded `model`, xi -> `shares`, sigma -> `sigma`, alpha_k -> `server_lr`, a
-tenth of it every `decay_every` rounds, lambda -> `lam`, xi_kk -> `self_share` (None: one over the
-number of clients). The client minimises CE + lambda / (2 alpha) |w - u_k|^2 from w = u_k and
-predicts with w_k. `shares` "cosine" is the paper's HeurFedAMP: xi_kj in proportion to exp(sigma
-cos(w_k, w_j)), 1 - xi_kk in all. "attention" is FedAMP: xi_kj = alpha exp(-|w_k - w_j|^2 / sigma) /
-sigma, the rest to w_k itself; a negative rest is refused, as alpha and sigma then do not fit the
-distances at hand.
-Deviations: similarity is of parameters, not of BatchNorm statistics. With partial participation the
-last known w_j count and clients not heard of do not (the paper has all in every round). Defaults
-are those of a public port.
+Symbols: u_k -> the downloaded `model`, xi -> `xi`, sigma -> `sigma`, lambda -> `lam`, xi_kk ->
+`self_share` (by default one over the number of clients), alpha_k -> `server_lr`, which falls to a
+tenth every `decay_every` rounds.
+The client minimises CE + lambda / (2 alpha) |w - u_k|^2 from w = u_k and predicts with w_k. With
+`shares=cosine`, the paper's HeurFedAMP, xi_kj is proportional to exp(sigma cos(w_k, w_j)), and all
+of them sum to 1 - xi_kk. With `shares=attention`, FedAMP, xi_kj = alpha exp(-|w_k - w_j|^2 / sigma)
+/ sigma, and the rest goes to w_k itself. A negative rest is refused: alpha and sigma then do not
+fit the distances at hand.
+Deviations: similarity is that of parameters, not of BatchNorm's statistics. With partial
+participation the last known w_j count, and clients that have not answered yet do not (in the paper
+all take part in every round). Defaults are those of a public port.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ McMahan et al., "Communication-efficient learning of deep networks from decentra
 
 Travels: all shared tensors down and up; the sample count once, when a client first appears.
 Symbols: w -> `model`, n_k -> `sizes[k]`, E and B -> `epochs` and `batch`, eta -> `lr`.
-Buffers: shared like everything else (BatchNorm statistics are averaged, the integer counter takes
-the largest).
+Buffers are shared like everything else: BatchNorm's statistics are averaged, and its integer
+counter takes the largest value.
 Deviations: none. Weights are normalised over the clients that answered.
 
-Methods that keep part of a model private inherit from this one and change `roles` only: local
-tensors are kept in the client's state under `model` and put back before training and before
-prediction.
+A method that keeps part of the model private inherits from this one and changes `roles` only:
+private tensors stay in the client's state under `model`, and are put back before training and
+before prediction.
 """
 
 from __future__ import annotations

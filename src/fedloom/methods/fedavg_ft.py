@@ -1,13 +1,13 @@
 """FedAvg-FT: FedAvg whose common model every client fine-tunes on its own data before it predicts.
 
-The simplest personalisation; a baseline in many papers (for instance Collins et al., ICML 2021),
-without one of its own.
+The simplest personalisation. It is a baseline in many papers (for instance Collins et al., ICML
+2021) and has none of its own.
 
 Travels: as FedAvg. Kept by the client: nothing; the fine-tuned model is made anew for every
 prediction.
 Symbols: fine-tuning epochs -> `finetune`. Step size, batch size and optimiser are those of local
 training.
-Deviations: papers fine-tune for 1 to 10 epochs; 1 is our default.
+Deviations: papers fine-tune for 1 to 10 epochs; our default is 1.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Li et al., "FedBN: Federated learning on non-IID features via local batch normalization", ICLR 2021.
 
-Travels: everything but BatchNorm. Symbols: the layers' gamma, beta, mu, sigma^2 -> tensors of role
-`local`.
-Deviations: layers are found by type, so those in shortcuts and unnamed containers count too;
-weights are by size (the released script is uniform; our clients differ in size). LayerNorm and
-GroupNorm are shared, as the paper is silent on them. On a model without BatchNorm the method is
-exactly FedAvg, and says so.
+Travels: everything but BatchNorm. Kept by the client: its BatchNorm layers.
+Symbols: the layers' gamma, beta, mu, sigma^2 -> tensors of role `private`.
+Deviations: layers are found by their type, so those in shortcuts and unnamed containers count too.
+Weights are by size, because our clients differ in size (the released script weighs all alike).
+LayerNorm and GroupNorm are shared, since the paper does not mention them. On a model without
+BatchNorm the method is FedAvg, and says so.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ learning", IEEE Data Eng. Bull. 2023.
 
 Travels: the adapter down and up; the text rows down, once. Kept by the client: the text rows.
 Symbols: A -> `layers` of the head; the adapted feature is A(v) * v, scaled to length one.
-The loss is symmetric contrast within a batch, every image with its own class's text; all clients
-weigh the same.
-Deviations: images of one class in a batch are negatives of each other, as in the released code;
-`loss=ce`, ours, is cross-entropy over the class texts instead.
+The loss is a symmetric contrast within a batch between every image and its own class's text. All
+clients weigh the same.
+Deviations: as in the released code, images of one class in a batch are negatives of each other.
+`loss=ce`, which is ours, takes the cross-entropy over the class texts instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedDTR: class texts are common anchors, a private head stands beside a frozen global one.
+"""FedDTR: class texts are common anchors, and a private head stands beside a frozen global one.
 
 Zhang et al., "FedDTR: Leveraging intra-domain global priors via domain-invariant text
 representation for personalized federated learning".
@@ -6,13 +6,13 @@ representation for personalized federated learning".
 Travels: body, text side and head up; body, text side and the averaged head down. Kept by the
 client: its own head.
 Symbols: omega -> `body`, theta -> `text`, h_i -> `head`, h_f -> `head` of the download, T ->
-`text()`, P_i -> `prior`, q_i -> `local.counts`, s -> `scale`.
-L_img pulls features to the received anchors, L_txt moves the anchors to the features, L_ce trains
-the private head on feature + prior with the frozen head's logits added. No gradient crosses: theta
-sees L_txt only, h_f moves nothing.
-Deviations: the paper names no word embedding; hashed word vectors stand for it. Its exponents in
-Eq. 3 have the wrong sign and its temperature is not printed: cross-entropy at scale 100, as its
-code has it. Averaged by sample counts.
+`anchors`, P_i -> `prior`, q_i -> `local.counts`, s -> `scale`.
+L_img pulls features to the received anchors, L_txt moves the anchors to the features, and L_ce
+trains the private head on feature + prior, with the frozen head's logits added. No gradient crosses
+over: theta sees L_txt only, and h_f moves nothing.
+Deviations: the paper names no word embedding, so hashed word vectors take its place. The exponents
+of its Eq. 3 have the wrong sign and its temperature is not printed: we use cross-entropy at scale
+100, as its code does. Models are averaged by sample counts.
 """
 
 from __future__ import annotations

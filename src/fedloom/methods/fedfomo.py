@@ -2,17 +2,19 @@
 
 Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021.
 
-Travels: up to M other models down; w_k and the usefulness of what came up. Kept by the client: w_k
-and the model it was trained from; by the server: the models of the last round and the affinities P.
-Symbols: M -> `models` (beside the own one), omega -> `omega`, P -> `affinity`, epsilon ->
-`epsilon`, smaller by `epsilon_step` every round; theta^(t-1) -> `ref` in the state.
-omega_n = (L(ref) - L(w_n)) / |w_n - ref| on validation data, for the received models and the own
-one. What is positive, made to sum to 1, gives the start ref + sum omega_n (w_n - ref); if nothing
-is, the own model stays. The server adds the raw omega to P_k and next time sends the M models of
-largest P_k or, with probability epsilon, M at random.
-Deviations: distances are Euclidean (the released code's default is L1) and of parameters, not of
-BatchNorm statistics. The run's validation share (0.1; the authors use 0.2) is what models are
-weighed on; a client without any keeps its own. `after`, the trained w_k, is what is reported;
+Travels: up to M other models down; w_k up, with the usefulness of each model that came. Kept by the
+client: w_k and the model it was trained from; by the server: the models of the last round and the
+affinities P.
+Symbols: M -> `models` (beside the client's own), omega -> `omega`, P -> `affinity`, epsilon ->
+`epsilon`, which falls by `epsilon_step` every round, theta^(t-1) -> `ref` in the state.
+The usefulness of a model is omega_n = (L(ref) - L(w_n)) / |w_n - ref| on validation data; the
+client's own model has one too. The positive ones, scaled to sum to 1, give the model to start from,
+ref + sum omega_n (w_n - ref). If none is positive, the client goes on from its own. The server adds
+omega as it is to P_k, and next time sends the M models of largest P_k or, with probability epsilon,
+M random ones.
+Deviations: distances are Euclidean (the released code takes L1 by default) and of parameters, not
+of BatchNorm's statistics. Models are weighed on the run's validation share, 0.1 (the authors use
+0.2); a client without validation data keeps its own model. `after`, the trained w_k, is reported;
 `before` is the mixture. Ties in P are broken at random.
 """
 

@@ -3,8 +3,8 @@
 Cheng et al., "FedGCR: Achieving performance and fairness for federated learning with distinct
 client types via group customization and reweighting", AAAI 2024: the ablation without FedGR.
 
-Travels, symbols and deviations: as FedGCR. Its clusters serve the group customisation loss only;
-with q = -1 a client's loss and its group's are raised to the power 0.
+Travels, symbols and deviations: as FedGCR. Clusters serve the group customisation loss only: with q
+= -1, the losses of a client and of its group are raised to the power 0.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""FedGCR: a prompt for every image, clusters of clients, and weights for the badly served.
+"""FedGCR: a prompt for every image, clusters of clients, and more weight for the badly served.
 
 Cheng, Yeh, Chen, Pastor, Chen, "FedGCR: Achieving performance and fairness for federated learning
 with distinct client types via group customization and reweighting", AAAI 2024.
 
-FedAvg with `plugins/fedgr.py` (clusters and weights; told there) and FedGC's network
-(`parts/customising.py`): GC-Net turns the features z1 of the image alone into h, the prompts of the
-second pass are p_j + h. Use `--model vpt`, with `--encoder vit-mini --set pixels=true` the first
-pass comes from the cache.
-Travels: prompts, GC-Net, head; up the mean loss and h~; down the cluster centres and the client's
-own cluster.
-Kept by the client: its last model, `previous`, and its last h~, `prompt`.
+This is FedAvg with `plugins/fedgr.py`, which explains clusters and weights, and with FedGC's
+network (`parts/customising.py`). GC-Net turns the features z1 of the image alone into h, and the
+prompts of the second pass are p_j + h. Use `--model vpt`; with `--encoder vit-mini --set
+pixels=true` the first pass comes from the cache.
+Travels: prompts, GC-Net and head; up also the mean loss and h~; down also the cluster centres and
+the number of the client's own cluster. Kept by the client: its last model, `previous`, and its last
+h~, `prompt`.
 Symbols: lambda_1, lambda_2 -> `lam_gc`, `lam_ra`, tau -> `tau`, psi, p -> `net`, `prompts` of the
 body, phi -> `head`, h~ -> `type_point`, H_i -> row `type` of `type_centres`, z, z_0, z_prev ->
 `features` of batch, received, previous.
-Deviations: losses use cosines, as the authors' code does (`similarity=dot`: as printed). A client
-that is in no cluster yet trains on CE alone. Models that take no prompts get h added to their
-features. `official` is the authors' code but for its optimiser (three step sizes, moments kept
-between rounds) and its z_0, which is a round old.
+Deviations: losses compare vectors by cosines, as the authors' code does; `similarity=dot` is as
+printed. A client that is in no cluster yet trains on CE alone. Models that take no prompts get h
+added to their features. The preset `official` is the authors' code but for its optimiser (three
+step sizes, moments kept between rounds) and its z_0, which is a round old.
 """
 
 from __future__ import annotations

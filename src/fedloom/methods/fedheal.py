@@ -3,19 +3,20 @@
 Chen, Huang, Ye, "Fair federated learning under domain skew with local consistency and domain
 diversity", CVPR 2024.
 
-Travels: as FedAvg (the update in place of the model). Kept by the server for each client that has
-answered: for every parameter the share of its rounds in which the update was not negative, its
-number of rounds, weight and increment.
+Travels: as FedAvg, with the update in place of the model. Kept by the server for each client that
+has answered: for every parameter, the share of its rounds in which the update was not negative; the
+number of its rounds; its weight and increment.
 Symbols: tau -> `tau`, beta -> `beta`, Delta_k = w - w_k -> -`delta`.
-An element's consistency is that share if Delta >= 0, else 1 minus it; elements at or below tau are
-masked (never in a client's first round). With d_k the sum over tensors of |masked Delta_k|:
-increment <- (1 - beta) increment + beta d_k / sum d, weight <- weight + increment, from 1/m on. Per
-element the weights of unmasked clients are normalised; where all are masked nothing moves.
-Deviations: masks concern parameters only (the released code also masks BatchNorm's buffers; ours
-are averaged with the clients' weights). Histories count a client's own rounds, so it may first
-appear in any round; sums run over those who answered. Sample counts play no role, and weights grow
-without bound before they are normalised: both as released. The server needs all of a round's
-updates at once, and remembers one model's size for each client.
+An element's consistency is that share if Delta >= 0, else 1 minus it. Elements whose consistency
+does not exceed tau are masked, except in a client's first round. With d_k the sum over tensors of
+|masked Delta_k|, increment <- (1 - beta) increment + beta d_k / sum d, and weight <- weight +
+increment, starting from 1/m. For each element the weights of the clients that are not masked there
+are normalised; where all are masked, nothing moves.
+Deviations: masks concern parameters only (the released code also masks BatchNorm's buffers; we
+average these with the clients' weights). A history counts the client's own rounds, so a client may
+first appear in any round; sums run over those who answered. As in the released code, sample counts
+play no role, and weights grow without bound before they are normalised. The server needs all of a
+round's updates at once, and remembers one model's size for each client.
 """
 
 from __future__ import annotations

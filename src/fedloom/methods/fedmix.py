@@ -3,16 +3,17 @@
 Yoon, Shin, Hwang, Yang, "FedMix: Approximation of mixup under mean augmented federated learning",
 ICLR 2021.
 
-Travels: as FedAvg; means of groups of samples and labels up once, when a client first appears;
-`draw` of everybody's means down each round. Symbols: lambda -> `lam`, M_k -> `group`, (xbar, ybar)
--> a row of `means` and `labels`. Each batch meets one (xbar, ybar): l1 = (1-lam) CE(f((1-lam) x),
-y), l2 = lam CE(f((1-lam) x), ybar) and l3 = lam sum_i <d l1 / d x_i, xbar>, at what the network is
-shown; l1 is a batch mean already, so l3 is a sum over i. `naive=true` is NaiveMix: plain mixup of
-the batch with (xbar, ybar).
-Deviations: the paper sends the whole pool once; a fresh draw of it every round gives each batch the
-same distribution and spares every client a copy. A group has at least two samples, or it would be a
-raw one: a rest joins other groups, a client with a single sample sends nothing. Augmentation acts
-before mixing.
+Travels: as FedAvg; up once, when a client first appears, the means of groups of its samples and
+labels; down each round `draw` of everybody's means.
+Symbols: lambda -> `lam`, M_k -> `group`, (xbar, ybar) -> a row of `means` and `labels`.
+Each batch meets one (xbar, ybar). The loss is l1 + l2 + l3, with l1 = (1-lam) CE(f((1-lam) x), y),
+l2 = lam CE(f((1-lam) x), ybar) and l3 = lam sum_i <d l1 / d x_i, xbar>, taken at what the network
+is shown. l1 is already a batch mean, so l3 is a sum over i. `naive=true` is NaiveMix: plain mixup
+of the batch with (xbar, ybar).
+Deviations: the paper sends everybody's means once; a fresh draw every round gives each batch the
+same distribution and spares every client a copy. A group has at least two samples, or its mean
+would be a raw sample: left-over samples join other groups, and a client with a single sample sends
+nothing. Augmentation comes before mixing.
 """
 
 from __future__ import annotations

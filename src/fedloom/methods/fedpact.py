@@ -4,18 +4,18 @@
 review, 2025.
 
 Travels: first class means and counts up, their pooled means down; then in every round a cache up
-and the text head down, N x C numbers each. Kept by the client: where its cache started and what was
-added. Weights never travel.
+and the text head down, N x C numbers each. Weights never travel. Kept by the client: where its
+cache started, and what was added since.
 Symbols: alpha, beta -> `alpha`, `beta`, tau -> `tau`, lambda_H -> `lam`, V_k -> `cache`, V-bar ->
 `prototypes`, H -> `head` (`text` + `residual`), H0 -> `text`, pi_k -> `sizes`, T of the server ->
 `server_epochs`.
-Predictors: personal, cache and head (P); common, the head alone (G). `server_epochs=0` is the
+Prediction: personal, cache and head (P); common, the head alone (G). `server_epochs=0` is the
 paper's w/o-H.
-Deviations: tau, lambda_H, the logit scale and the weight decay are not given; these are DPE's,
-whose settings the paper says it follows. As there, rows are a start plus a trained residual, scaled
-to length one on use. `preset=printed` has the equations as printed: no such scaling, scale 1, no
-decay. A class that nobody has stands at its text row. The server trains on the last cache of every
-client it has heard of. Ten rounds are ten; Algorithm 1 counts nine.
+Deviations: the paper gives no tau, lambda_H, logit scale or weight decay; ours are those of DPE,
+whose settings it says it follows. As in DPE, rows are a start plus a trained residual, scaled to
+length one when they are used. `preset=printed` takes the equations as printed: no such scaling,
+scale 1, no decay. A class that nobody has stands at its text row. The server trains on the last
+cache of every client that has answered. Ten rounds are ten; Algorithm 1 counts nine.
 """
 
 from __future__ import annotations

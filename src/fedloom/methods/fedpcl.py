@@ -3,17 +3,17 @@
 Tan et al., "Federated learning from pre-trained models: a contrastive learning approach", NeurIPS
 2022.
 
-Travels: the prototypes of the classes a client owns and their counts up; the global prototypes and
-every client's padded set down. Weights never travel. Kept by the client: its whole network, and its
-prototypes.
+Travels: up the prototypes of the classes a client owns, and their counts; down the global
+prototypes and every client's padded set. Weights never travel. Kept by the client: its whole
+network, and its prototypes.
 Symbols: Phi -> the encoder (frozen, outside the network), theta_i -> `body`, C_i -> `prototypes`,
 C-bar -> `common`, A(y) -> all classes but y, tau -> `tau`. Use `--encoder ... --model projection`.
-L_g contrasts a feature with the global prototypes, L_p with every client's. Inference: the largest
-inner product with the client's own prototypes, among the classes it owns.
-Deviations: Eq. 6's second division by the number of owners is taken for a misprint
-(`average=literal` has it); losses are means over the batch; before anybody has prototypes there is
-no loss, so the first round only computes them. Noise on what is sent (`perturb`) leaves the
-prototypes that the client predicts with as they are.
+L_g contrasts a feature with the global prototypes, L_p with those of every client.
+Prediction: the largest inner product with the client's own prototypes, among the classes it owns.
+Deviations: we take the second division by the number of owners in Eq. 6 for a misprint
+(`average=literal` has it). Losses are means over the batch. Before anybody has prototypes there is
+no loss, so the first round only computes them. Noise on what is sent (`perturb`) leaves alone the
+prototypes that the client predicts with.
 """
 
 from __future__ import annotations

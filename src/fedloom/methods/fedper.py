@@ -2,11 +2,11 @@
 
 Arivazhagan et al., "Federated learning with personalization layers", 2019.
 
-Travels: the body. Kept by the client: the head. Symbols: W_B -> tensors of role `shared`, W_P ->
-role `local`.
-Deviations: the private part is the head (the final linear layer), the paper also tries more layers;
-heads start from the common initial model. An absent client is evaluated with the newest body and
-its own head.
+Travels: the body. Kept by the client: the head.
+Symbols: W_B -> tensors of role `shared`, W_P -> role `private`.
+Deviations: the private part is the head, that is the final linear layer; the paper also tries more
+layers. Heads start from the common initial model. An absent client is evaluated with the newest
+body and its own head.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 Liu, Huang, "Federated prototype guided adaption for vision-language models", ICASSP 2025.
 
-This is a reconstruction: neither code nor text of the paper was at hand, only that it is a
-federated cache guided by class prototypes and evaluated as one common model. Its figures say
-nothing certain about the published method.
+We had neither the paper's code nor its text. All we knew is that it is a federated cache, guided by
+class prototypes and evaluated as one common model, so these figures say nothing certain about the
+published method.
 
-Travels: first class means and counts up; then the keys down and up, one per class; the text rows
-down, once. Symbols (ours): F -> `keys` of the head, mu -> `mu`: the client's loss is CE + mu/2 |F -
-received F|^2. Prediction as `cachefl`.
-Deviations: everything beyond the sentence above; `mu=0` is CacheFL started from prototypes.
+Travels: first class means and counts up; then the keys, one per class, down and up; the text rows
+down, once.
+Symbols (ours): F -> `keys` of the head, mu -> `mu`. The client's loss is CE + mu/2 |F - received
+F|^2.
+Prediction: as CacheFL.
+Deviations: everything beyond what we knew. `mu=0` is CacheFL started from prototypes.
 """
 
 from __future__ import annotations

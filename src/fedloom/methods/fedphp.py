@@ -2,15 +2,16 @@
 
 Li et al., "FedPHP: Federated personalization with inherited private models", ECML PKDD 2021.
 
-Travels: as FedAvg. Kept by the client: the inherited private model (HPM) q_k and how often it took
+Travels: as FedAvg. Kept by the client: the inherited private model (HPM) q_k, and how often it took
 part, z_k.
-Symbols: lambda -> `lam`, mu -> `mu`, Q (expected participations, C_ratio T) -> `horizon`, q_k ->
-`past` in the state. The local objective is (1 - lambda) CE + lambda R(w_k, q_k); R is the squared
-MMD of the two models' features or, with `teach = "kd"`, the cross-entropy to q_k's outputs at
-temperature 4. Afterwards q_k = mu_k q_k + (1 - mu_k) w_k with mu_k = mu min(z_k / horizon, 1), so
-the first time q_k = w_k. Prediction: q_k.
-Deviations: `horizon` is a setting (the authors' code takes it from the planned number of rounds),
-so that a run that goes on for longer does not change its past. At first q_k is the received model.
+Symbols: lambda -> `lam`, mu -> `mu`, q_k -> `past` in the state, z_k -> `taken`, Q (the expected
+number of participations, C_ratio T) -> `horizon`.
+The local objective is (1 - lambda) CE + lambda R(w_k, q_k). R is the squared MMD of the two models'
+features or, with `teach=kd`, the cross-entropy to q_k's outputs at temperature 4. Afterwards q_k =
+mu_k q_k + (1 - mu_k) w_k with mu_k = mu min(z_k / horizon, 1), so that q_k = w_k the first time.
+Prediction: q_k.
+Deviations: `horizon` is a setting, so that making a run longer does not change its past (the
+authors' code takes it from the planned number of rounds). At first q_k is the received model.
 """
 
 from __future__ import annotations

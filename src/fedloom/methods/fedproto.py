@@ -2,16 +2,18 @@
 
 Tan et al., "FedProto: Federated prototype learning across heterogeneous clients", AAAI 2022.
 
-Travels: one feature vector for each class a client has, and its count, up; all known prototypes
-down. Kept by the client: its whole model.
-Symbols: lambda -> `lam`, C_i^(j) -> `protos/j` in an upload, the global ones -> `protos/j` at the
-server. The local objective is CE + lambda * the mean squared difference (over batch and width) of
-features and the prototype of their class; samples of a class without prototype add nothing.
-Inference: the nearest global prototype, or `predict = "head"`; before there are prototypes, the
-head.
-Deviations: prototypes are taken in evaluation mode after training (the released code: while
-training, in the last epoch). They are averaged by class counts as in the paper, `average =
-"uniform"` is the released code's way. A class that nobody sends in a round keeps its prototype.
+Travels: up one feature vector for each class a client has, and its count; down all known
+prototypes. Kept by the client: its whole model.
+Symbols: lambda -> `lam`, C_i^(j) -> `protos/j` in an upload, the global ones -> `protos/j` on the
+server.
+The local objective is CE + lambda times the mean squared difference, over batch and width, between
+features and the prototype of their class. Samples of a class without a prototype add nothing.
+Prediction: the nearest global prototype, or the head with `predict=head` and before there are
+prototypes.
+Deviations: prototypes are taken in evaluation mode after training (the released code takes them
+while training, in the last epoch). They are averaged by class counts, as in the paper;
+`average=uniform` is the released code's way. A class that nobody sends in a round keeps its
+prototype.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020.
 
-Travels: as FedAvg. Symbols: mu -> `mu`, w^t -> the downloaded `model`.
-The local objective is CE + mu/2 |w_k - w|^2 over parameters (not buffers); stragglers' partial work
-is aggregated.
-Deviations: the authors name no universal mu and search {0.001, 0.01, 0.1, 0.5, 1}; 0.01 is our
-default.
+Travels: as FedAvg.
+Symbols: mu -> `mu`, w^t -> the downloaded `model`.
+The local objective is CE + mu/2 |w_k - w|^2 over parameters, not buffers. Partial work of
+stragglers is aggregated too.
+Deviations: the authors name no mu for all cases and search {0.001, 0.01, 0.1, 0.5, 1}; our default
+is 0.01.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 Seo et al., "Relaxed contrastive learning for federated learning", CVPR 2024.
 
-Travels: as FedAvg. Symbols: tau -> `tau`, the threshold lambda -> `threshold`, beta -> `beta`;
-`lam` weighs the whole. CE plus, as a mean over levels, a contrast within the batch and a penalty on
-same-class pairs that are too similar (see `parts/contrast.py`). A level is what enters the last
-ReLU of a stage, averaged over places: for our residual networks the stem and the four stages, as in
-the authors' code. A network without a ReLU has one level, its features.
+Travels: as FedAvg.
+Symbols: tau -> `tau`, the threshold lambda -> `threshold`, beta -> `beta`; `lam` weighs the whole.
+The loss is CE plus, as a mean over levels, a contrast within the batch and a penalty on same-class
+pairs that are too similar (`relaxed_contrast` in `parts/contrast.py`). A level is what enters the
+last ReLU of a stage, averaged over places. For our residual networks these are the stem and the
+four stages, as in the authors' code. A network without a ReLU has one level, its features.
 Deviations: pairs are mined as in the released code, the hardest of each kind; the paper's sums over
-all pairs are not offered. `lam` is ours (1 is the paper's).
+all pairs are not offered. `lam` is ours (the paper has 1).
 """
 
 from __future__ import annotations

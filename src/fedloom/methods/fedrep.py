@@ -3,10 +3,11 @@
 Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021.
 
 Travels: the body. Kept by the client: the head.
-Symbols: phi -> tensors of role `shared`, h_i -> role `local`, tau (head updates) -> `head_epochs`;
-the body trains for the run's `epochs` (the paper's code: 10 head epochs, then 1 of the body).
-Deviations: none in training. The released code fine-tunes heads once more before the last test:
-`finetune` epochs of that, by default 0.
+Symbols: phi -> tensors of role `shared`, h_i -> role `private`, tau (head updates) ->
+`head_epochs`. The body trains for the run's `epochs` (the paper's code has 10 epochs of the head,
+then 1 of the body).
+Deviations: none in training. The released code fine-tunes heads once more before the last test;
+`finetune` does that for so many epochs, by default 0.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ ICLR 2022.
 
 Travels: body and generic head. Kept by the client: the personal head.
 Symbols: theta -> the body, psi -> `head` (generic), phi_m -> `personal`, gamma -> `gamma`, N_m,c ->
-`local.counts`. The generic branch trains body and head with a balanced softmax, CE of logits +
-gamma log n_c; the personal branch trains the personal head alone, CE of both heads' summed logits
-with the body and the generic head held fixed.
+`local.counts`.
+The generic branch trains body and head with a balanced softmax, the CE of logits + gamma log n_c.
+The personal branch trains the personal head alone, by the CE of both heads' summed logits, with the
+body and the generic head held fixed.
 Prediction: the sum of both heads; the common model is the generic head alone.
 Deviations: the personal head starts at zero, so that a newcomer predicts with the generic one (the
-paper does not say); the hypernetwork that would make it from label counts is left out. Heads are
+paper does not say). The hypernetwork that would make it from label counts is left out. Heads are
 linear layers.
 """
 

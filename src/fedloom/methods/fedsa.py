@@ -4,20 +4,20 @@ Zhou et al., "FedSA: A unified representation learning via semantic anchors for 
 federated learning", AAAI 2025.
 
 Travels: class means and counts up; anchors and global prototypes down. Kept by the client: its
-model and its last class means. Symbols: A -> `anchors`, the regularisation's lambda -> `lam`, the
-weights of the margin and the classifier term -> `margin`, `calibration`, the rate of the anchors ->
-`rate`.
-The client's loss is CE + lam MSE(features, its class's anchor) + margin CE(-(distances to anchors,
-the true one's with the gap added)) + calibration CE(head(anchors), their classes). The gap is the
-larger of two means of distances to the nearest other class: between anchors, and between the
-client's own last class means.
-Server: G = plain mean of the uploads of a class; anchors of uploaded classes move by `rate` of the
-way to G.
-Prediction: the nearest global prototype; `predict="head"` for the classifier. Before there are any:
-the head.
-Deviations: class means are taken in evaluation mode after training (the released code: while
-training). A class that nobody has this round keeps its prototype. `share=true` also averages the
-models, which comparisons that want one common model have to do.
+model and its last class means.
+Symbols: A -> `anchors`, the regularisation's lambda -> `lam`, the weights of the margin and the
+classifier term -> `margin`, `calibration`, the rate of the anchors -> `rate`.
+The client's loss has four terms: CE; lam MSE(features, the anchor of their class); margin
+CE(-distances to anchors, with the gap added to the true one's); and calibration CE(head(anchors),
+their classes). The gap is the larger of two mean distances to the nearest other class, between
+anchors and between the client's own last class means.
+The server takes the plain mean G of the uploads of a class; anchors of uploaded classes move by
+`rate` of the way to G.
+Prediction: the nearest global prototype, or the classifier with `predict=head` and before there are
+prototypes.
+Deviations: class means are taken in evaluation mode after training (the released code takes them
+while training). A class that nobody has in a round keeps its prototype. `share=true` also averages
+the models, for comparisons that want one common model.
 """
 
 from __future__ import annotations

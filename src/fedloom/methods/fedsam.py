@@ -4,12 +4,13 @@ Caldarola, Caputo, Ciccone, "Improving generalization in federated learning by s
 ECCV 2022; Qu et al., "Generalized federated learning via sharpness aware minimization", ICML 2022,
 has the same local rule.
 
-Travels: as FedAvg. Symbols: rho -> `rho`, ASAM's eta -> `eta`.
-Each step: eps = rho g / |g| with the norm over all tensors, g' = gradient at w + eps on the same
-batch, w - lr g'.
-ASAM: eps = rho T^2 g / |T g|, T = |w| + eta for weights and 1 for all else. The pass at w + eps
-leaves no trace in BatchNorm's statistics. Deviations: the first paper's stochastic weight averaging
-on the server, and the second one's momentum variant, are not offered.
+Travels: as FedAvg.
+Symbols: rho -> `rho`, ASAM's eta -> `eta`.
+Each step takes eps = rho g / |g|, with the norm over all tensors, then the gradient g' at w + eps
+on the same batch, and moves to w - lr g'. ASAM has eps = rho T^2 g / |T g| with T = |w| + eta for
+weights and 1 for all else. The pass at w + eps leaves no trace in BatchNorm's statistics.
+Deviations: the first paper's stochastic weight averaging on the server and the second one's
+momentum variant are not offered.
 """
 
 from __future__ import annotations

@@ -4,17 +4,18 @@ Zhang, Liu, Hua, Cao, "FedTGP: Trainable global prototypes with adaptive-margin-
 learning for data and model heterogeneity in federated learning", AAAI 2024.
 
 Travels: class means and counts up, the server's prototypes down. Kept by the client: its model.
-Symbols: lambda -> `lam`, tau -> `tau`, S -> `server_epochs`, TGP -> `tgp` (a vector per class
-through two layers), Q^c, delta(t) -> the mean upload of a class, and the margin: the largest gap to
-a nearest other, at most tau. The client's loss is CE + lam MSE(features, its class's prototype); in
-the first round CE alone. The server minimises the cross-entropy of minus distances, the true
-class's with the margin added.
-Prediction: the nearest prototype, of all classes; `predict="head"` for the classifier. Before there
-are any: the head.
+Symbols: lambda -> `lam`, tau -> `tau`, S -> `server_epochs`, TGP -> `tgp` (a vector per class that
+goes through two layers), Q^c -> the mean upload of a class, delta(t) -> the margin: the largest gap
+between a class and the nearest other, at most tau.
+The client's loss is CE + lam MSE(features, the prototype of their class); in the first round it is
+CE alone. The server minimises the cross-entropy of minus distances, with the margin added to the
+true class's.
+Prediction: the nearest prototype, of all classes, or the classifier with `predict=head` and before
+there are prototypes.
 Deviations: means are taken in evaluation mode after training, from the model just trained (the
-released code uploads those of the round before). If one class only is uploaded there is no gap, and
-the margin is 0. `share=true` also averages the models, which comparisons that want one common model
-have to do; the original never does.
+released code uploads those of the round before). If only one class is uploaded there is no gap, and
+the margin is 0. `share=true` also averages the models, for comparisons that want one common model;
+the original never does.
 """
 
 from __future__ import annotations

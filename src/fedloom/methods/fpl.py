@@ -3,15 +3,17 @@
 Huang, Ye, Shi, Li, Du, "Rethinking federated learning with domain shift: a prototype view", CVPR
 2023.
 
-Travels: as FedAvg; class means and counts up; the cluster prototypes and their classes down.
-Symbols: tau -> `tau`, p^c_m -> `means`, P^c -> rows of `clusters` whose `owners` is c, U^c -> their
-mean, `unbiased`. The server clusters this round's means of each class with FINCH (cosine), in the
-coarsest partition that still has more than one cluster. Clients add to CE the contrast of a sample
-with all cluster prototypes (its class against all) and the mean squared error to its class's
-unbiased prototype; `lam` weighs both. In the first round CE alone.
-Deviations: means are taken in evaluation mode after training (the released code: while training, in
-the last epoch). Samples of classes without a prototype do not count in a mean (there: they count as
-0). A class that nobody has this round keeps its prototypes. `lam` is ours (1 is the paper's).
+Travels: as FedAvg; also class means and counts up, the cluster prototypes and their classes down.
+Symbols: tau -> `tau`, p^c_m -> `means`, P^c -> the rows of `clusters` whose `owners` is c, U^c ->
+their mean, `unbiased`.
+The server clusters this round's means of each class with FINCH (by cosine) and takes the coarsest
+partition that still has more than one cluster. Clients add two terms to CE: the contrast of a
+sample with all cluster prototypes (its class against all), and the mean squared error to its
+class's unbiased prototype. `lam` weighs both. In the first round there is CE alone.
+Deviations: means are taken in evaluation mode after training (the released code takes them while
+training, in the last epoch). Samples of classes without a prototype do not count in a mean (there
+they count as 0). A class that nobody has in a round keeps its prototypes. `lam` is ours (the paper
+has 1).
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
 Jiang, Wang, Dou, "HarmoFL: Harmonizing local and global drifts in federated learning on
 heterogeneous medical images", AAAI 2022.
 
-Travels: as FedAvg; the client's mean amplitude up once, when it first appears, the common one down
+Travels: as FedAvg; up once, when a client first appears, its mean amplitude; down the common one,
 with every model.
 Symbols: the perturbation's alpha -> `alpha`, the common amplitude -> `amplitude` on the server.
-Every image keeps its phase and gets the common amplitude, in training and in prediction; the
+Every image keeps its phase and gets the common amplitude, in training and in prediction. The
 gradient is taken at w + alpha g / |g|, as in FedSAM.
 Deviations: a client's amplitude is the exact mean over its training images, sent before its first
-round (the paper: a moving average during the first round, in which each client uses its own). The
-common one is the mean over the clients of the first round and stays as it is; late joiners get it.
-`amplitude="mean"` is the released code, which changes the zero frequency, that is an image's mean,
-only. Weights are by size (the released script is uniform).
+round (the paper has a moving average during the first round, in which each client uses its own).
+The common one is the mean over the clients of the first round and does not change after that; late
+joiners get it. `amplitude=mean` is the released code, which changes only the zero frequency, that
+is an image's mean. Weights are by size (the released script weighs all alike).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Local ("Solo"): every client trains alone. The reference that a federation has to beat.
 
-Travels: nothing. The client keeps its whole model, buffers included, from round to round.
+Travels: nothing. Kept by the client: its whole model, buffers included, from round to round.
 Symbols: w_k -> `model` in the client's state.
-Deviations: a client trains only in rounds in which it is sampled, so that its work equals that of a
-federated run.
+Deviations: a client trains only in rounds in which it is sampled, so that it does as much work as
+in a federated run.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Li, He, Song, "Model-contrastive federated learning", CVPR 2021.
 
 Travels: as FedAvg. Kept by the client: its trained model, `previous`, until it takes part again.
 Symbols: mu -> `mu`, tau -> `tau`, z, z_glob, z_prev -> `features` of the batch and its references.
-The projection, two layers ending in 256 numbers, stands between body and classifier, as in the
-authors' code; the classifier reads it. At a client's first participation the previous model is the
-received one: the loss is ln 2.
-Deviations: one previous model (the authors' default). References run in evaluation mode.
+The projection, two layers that end in 256 numbers, stands between body and classifier, as in the
+authors' code; the classifier reads it. When a client first takes part, its previous model is the
+received one, and the contrast is ln 2.
+Deviations: there is one previous model (the authors' default). References run in evaluation mode.
 `projection=0` leaves the network as it is and contrasts its features, as most other implementations
 do.
 """

@@ -4,12 +4,14 @@ Fallah et al., "Personalized federated learning with theoretical guarantees", Ne
 
 Travels: as FedAvg. Kept by the client: nothing.
 Symbols: alpha -> `inner_lr`, beta -> `lr`, tau -> `epochs` or `steps`, D, D', D'' -> batches 0, 1
-and 2, delta -> `delta`. The local step is w - beta v' with v = grad f(w - alpha grad f(w; D); D').
-`variant` "fo" takes v' = v; "hf" multiplies by I - alpha H, with H v from two more gradients: (grad
-f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta). A client predicts after `adapt` plain
-steps of size alpha on its training data, from the common model each time.
-Deviations: beta is the run's step size (the paper's is 0.001, for 1000 rounds), so that methods can
-be compared at one. Clients count alike, as in the paper.
+and 2, delta -> `delta`.
+The local step is w - beta v', with v = grad f(w - alpha grad f(w; D); D'). `variant=fo` takes v' =
+v. `variant=hf` multiplies v by I - alpha H, with H v from two more gradients: (grad f(w + delta v;
+D'') - grad f(w - delta v; D'')) / (2 delta).
+Prediction: the common model after `adapt` plain steps of size alpha on the client's training data,
+taken anew each time.
+Deviations: beta is the run's step size, so that methods can be compared at one (the paper's is
+0.001, for 1000 rounds). All clients count alike, as in the paper.
 """
 
 from __future__ import annotations

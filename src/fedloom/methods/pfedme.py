@@ -2,17 +2,16 @@
 
 Dinh et al., "Personalized federated learning with Moreau envelopes", NeurIPS 2020.
 
-Travels: as FedAvg (w down, w_k up). Kept by the client: the personal weights theta_k, a copy of
-their own.
+Travels: as FedAvg (w down, w_k up). Kept by the client: a copy of its personal weights theta_k.
 Symbols: lambda -> `lam`, K -> `inner`, eta_p -> `inner_lr`, eta -> `lr`, beta -> `server_lr`, R ->
 `epochs` or `steps`, theta_k -> `theta` in the state.
-Each batch: `inner` gradient steps on f(theta) + lambda/2 |theta - w_k|^2, from theta = w_k; then
-w_k moves by -eta lambda (w_k - theta). The last theta is what the client predicts with; BatchNorm
-statistics are those of w_k.
-Deviations: eta is the run's step size (the released code's is 0.005). eta_p is 0.01 (there 0.09):
-inner steps converge only if eta_p (lambda + curvature) < 2, which a network with BatchNorm breaks
-at 0.09. Only sampled clients train (there all do). No hidden weight decay on theta. A client that
-never took part predicts with the common model.
+For each batch the client takes `inner` gradient steps on f(theta) + lambda/2 |theta - w_k|^2, from
+theta = w_k; then w_k moves by -eta lambda (w_k - theta).
+Prediction: the last theta, with the BatchNorm statistics of w_k.
+Deviations: eta is the run's step size (the released code's is 0.005). eta_p is 0.01 (there 0.09),
+because inner steps converge only if eta_p (lambda + curvature) < 2, which a network with BatchNorm
+breaks at 0.09. Only sampled clients train (there all do). There is no hidden weight decay on theta.
+A client that never took part predicts with the common model.
 """
 
 from __future__ import annotations

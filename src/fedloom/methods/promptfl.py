@@ -5,11 +5,11 @@ of models", IEEE TMC 2023; the prompts are CoOp's.
 
 Travels: the context down and up, and nothing else. Kept by the client: nothing; it has the text
 encoder.
-Symbols: v_1 .. v_M -> `context` of the head, M -> `tokens`. The loss is cross-entropy of s v . t_c;
-its gradient goes through the frozen text encoder. All clients weigh the same. Needs `--encoder
-clip:PATH`.
-Deviations: the context alone is averaged; the released code averages references to one and the same
-model. CoOp's cosine schedule runs within a round.
+Symbols: v_1 .. v_M -> `context` of the head, M -> `tokens`.
+The loss is the cross-entropy of s v . t_c; its gradient goes through the frozen text encoder. All
+clients weigh the same. It needs `--encoder clip:PATH`.
+Deviations: only the context is averaged (the released code averages references to one and the same
+model). CoOp's cosine schedule runs within a round.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Li, Sanjabi, Beirami, Smith, "Fair resource allocation in federated learning", I
 
 Travels: as FedAvg, and two numbers up: the client's mean loss at the received model and its step
 size.
-Symbols: q -> `q`, F_k(w) -> `loss`, L = 1 / `lr`, Delta w_k = L (w - w_k) -> -`delta` / `lr`. The
-objective is sum_k p_k F_k^(q+1) / (q+1). With D_k = F_k^q L (w - w_k) and h_k = q F_k^(q-1) |L (w -
-w_k)|^2 + L F_k^q the server moves by sum p_k D_k / sum p_k h_k over those who answered, the norm
-over all parameters together.
-Deviations: we sample clients uniformly and weight by size, p_k; the paper samples by size and sums
-plainly, with the same expectation. Buffers have no gradient; they are averaged by size.
+Symbols: q -> `q`, F_k(w) -> `loss`, L = 1 / `lr`, Delta w_k = L (w - w_k) -> -`delta` / `lr`.
+The objective is sum_k p_k F_k^(q+1) / (q+1). With D_k = F_k^q L (w - w_k) and h_k = q F_k^(q-1) |L
+(w - w_k)|^2 + L F_k^q, the server moves by sum p_k D_k / sum p_k h_k over those who answered. The
+norm is over all parameters together.
+Deviations: we sample clients uniformly and weigh them by size, p_k; the paper samples by size and
+sums plainly, which has the same expectation. Buffers have no gradient; they are averaged by size.
 """
 
 from __future__ import annotations

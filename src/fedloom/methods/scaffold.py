@@ -4,11 +4,12 @@ Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated lea
 
 Travels: (w, c) down, (w_k - w, c_k+ - c_k) up, so twice FedAvg's bytes. Kept by the client: c_k.
 Symbols: x -> `model`, c -> `c`, c_i -> `c` in the state, y_i - x -> `delta`, eta_g -> `server_lr`,
-K -> executed steps. c_k+ is option II of the paper, c_k - c + (w - w_k) / (K eta), which holds for
-plain SGD only: any momentum, weight decay or clipping is refused. Means over clients are uniform; c
-moves by 1/N of the sum, with N all clients.
-Buffers have no gradient: they are sent with the difference and averaged like the weights, at rate
-1.
+K -> executed steps.
+c_k+ is option II of the paper, c_k - c + (w - w_k) / (K eta). It holds for plain SGD only, so
+momentum, weight decay and clipping are refused. Means over clients are uniform; c moves by 1/N of
+the sum, with N all clients.
+Deviations: none. Buffers have no gradient: they are sent with the difference and averaged like the
+weights, at rate 1.
 """
 
 from __future__ import annotations

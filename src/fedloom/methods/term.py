@@ -4,11 +4,12 @@ Li, Beirami, Sanjabi, Smith, "Tilted empirical risk minimization", ICLR 2021; ti
 clients.
 
 Travels: as FedAvg, and one number up: the client's mean loss at the received model.
-Symbols: t -> `t`, F_k(w) -> `loss`. The objective is (1/t) ln sum_k p_k exp(t F_k(w)), so client k
-counts with p_k exp(t F_k), normalised over those who answered; the largest exponent is subtracted
-first, so nothing overflows.
-Deviations: the released trainer keeps a running normaliser and divides by the number of clients
-twice; this is the closed form.
+Symbols: t -> `t`, F_k(w) -> `loss`.
+The objective is (1/t) ln sum_k p_k exp(t F_k(w)), so client k counts with p_k exp(t F_k),
+normalised over those who answered. The largest exponent is subtracted first, so that nothing
+overflows.
+Deviations: this is the closed form; the released trainer keeps a running normaliser and divides by
+the number of clients twice.
 """
 
 from __future__ import annotations

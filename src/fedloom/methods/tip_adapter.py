@@ -3,12 +3,11 @@
 Zhang et al., "Tip-Adapter: training-free adaption of CLIP for few-shot classification", ECCV 2022.
 
 Travels: the text rows down, once; nothing up. Kept by the client: the text rows; the cache is made
-of its own data.
+from its data.
 Symbols: F_train -> keys, the client's unit features; L_train -> their classes; alpha, beta ->
 `alpha`, `beta`.
-Deviations: federated here means "by every client for itself", as in the paper of FedPACT. Keys are
-features of the images as they are, not means over ten augmented ones; alpha and beta are not
-searched for on validation data.
+Deviations: each client works for itself, as in FedPACT's paper. Keys are features of the images as
+they are, not means over ten augmented ones. alpha and beta are not searched for on validation data.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Tip-Adapter-F: Tip-Adapter whose keys are fine-tuned, by every client for itself and once.
+"""Tip-Adapter-F: Tip-Adapter whose keys each client fine-tunes for itself, once.
 
 Zhang et al., "Tip-Adapter: training-free adaption of CLIP for few-shot classification", ECCV 2022.
 
 Travels: the text rows down, once; nothing up. Kept by the client: the text rows and its keys.
-Symbols: as `tip-adapter`. AdamW, step size 0.001 along a cosine, 20 epochs, batches of 256, in the
-first round a client takes part in; later rounds change nothing.
-Deviations: as `tip-adapter`. Keys are not scaled to length one again after training, as in the
-released code; the last epoch counts, while the released code takes the best one on the test set.
+Symbols: as Tip-Adapter.
+Keys are trained in the first round in which a client takes part, with AdamW, step size 0.001 along
+a cosine, 20 epochs and batches of 256. Later rounds change nothing.
+Deviations: as Tip-Adapter. Keys are not scaled to length one again after training, as in the
+released code. The last epoch counts; the released code takes the best one on the test set.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021.
 
 Travels: the text rows down, once; nothing up. Kept by the client: the text rows.
-Symbols: t_c -> rows of `text`, s -> `scale`; logits are s v . t_c. `prompts` says which templates
-are averaged.
+Symbols: t_c -> rows of `text`, s -> `scale`; logits are s v . t_c. `prompts` chooses the templates
+that are averaged.
 Deviations: none.
 """
 

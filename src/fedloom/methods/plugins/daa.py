@@ -3,13 +3,13 @@
 Wang et al., "Domain-skewed federated learning with feature decoupling and calibration" (F2DC),
 section 4.3.
 
-Travels: as the method it is put round; with `by_class` the sample counts of each class, once. A
-client's domain is never told: the server knows how many domains there are (Q), and counts.
+Travels: as the method it is put round; with `by_class` also the sample counts of each class, once.
+No client names its domain: the server knows how many domains there are (Q), and counts.
 Symbols: alpha -> `by_size`, beta -> `by_gap`, Q -> `domains_known`, n_k -> `sizes`, p_k ->
-`shares`, d_k -> `discrepancy`. d_k = sqrt(1/2 sum over classes of (B_k - 1/Q)^2) with B_k = n_k / N
-for every class, p_k proportional to sigmoid(alpha n_k / N - beta d_k). Sums run over the clients
-that answered.
-Deviations: the paper's B_k before its simplification, n_k^c / n^c, is `by_class`; a class that
+`shares`, d_k -> `discrepancy`.
+d_k = sqrt(1/2 sum over classes of (B_k - 1/Q)^2) with B_k = n_k / N for every class, and p_k is
+proportional to sigmoid(alpha n_k / N - beta d_k). Sums run over the clients that answered.
+Deviations: `by_class` takes the paper's B_k before it is simplified, n_k^c / n^c; a class that
 nobody has counts as an even share. The authors' code has no such weights; it averages by size.
 """
 

@@ -3,19 +3,19 @@
 Wang et al., "Domain-skewed federated learning with feature decoupling and calibration", sections
 4.1 and 4.2.
 
-Travels: as the method it is put round, and the modules with the model (`modules="shared"`). With
-"own" they stay with the client, which is the paper's text; then there is no common model unless
-`use="plain"` leaves them out of it. With "mean" each client trains its own and the common model has
-their mean, which therefore travels too.
+Travels: as the method it is put round, and with `modules=shared` the modules with the model. With
+`modules=own` they stay with the client, as the paper says; then there is no common model unless
+`use=plain` leaves them out of it. With `modules=mean` each client trains its own, and the common
+model has their mean, so they travel too.
 Symbols: sigma -> `sigma`, tau -> `cos_tau`, lambda_1, lambda_2 -> `lam1`, `lam2`, A_D, A_C, m ->
 `decoupler`, `corrector`, `head` of `parts/decoupling.py`, f+, f-, f*, f~ -> "robust", "related",
 "corrected", "whole", y^ -> the most confident wrong label by the model's head, L -> `points`.
-Added to the loss: lam1 (cos(l+, l-) / tau + CE(m(l+), y) + CE(m(l-), y^)) + lam2 CE(m(l*), y), a
-mean over points.
-Deviations: the mask is not random in evaluation (`random_mask`, as in the authors' code, makes it
-so). Noise is Gumbel's, as there; the paper prints `mask_noise="logistic"`. Two layers of 64, as the
-paper says; the code has `module_depth=3, bottleneck=50`. For models without feature maps the layers
-are linear and the features take the map's place.
+Added to the loss, as a mean over points: lam1 (cos(l+, l-) / tau + CE(m(l+), y) + CE(m(l-), y^)) +
+lam2 CE(m(l*), y).
+Deviations: the mask is not random in evaluation; `random_mask` makes it so, as in the authors'
+code. Noise is Gumbel's, as there; the paper prints `mask_noise=logistic`. Modules have two layers
+of 64, as the paper says; the code has `module_depth=3, bottleneck=50`. For models without feature
+maps the layers are linear, and the features take the map's place.
 """
 
 from __future__ import annotations

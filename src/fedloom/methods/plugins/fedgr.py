@@ -4,18 +4,19 @@ Cheng et al., "FedGCR: Achieving performance and fairness for federated learning
 client types via group customization and reweighting", AAAI 2024: the reweighting, round any method
 that averages models.
 
-Travels: as the method it is put round; up also one number, the client's mean loss at the received
-model, and one vector that describes it: the mean over its classes of their mean features. Types are
+Travels: as the method it is put round; up also the client's mean loss at the received model, and a
+vector that describes the client: the mean over its classes of their mean features. Types are
 clusters of these vectors.
 Symbols: T' -> `types`, q -> `group_q`, delta, gamma -> `group_delta`, `group_gamma`, L_k -> `loss`,
 h~_k -> `type_point`, H -> `type_centres`, beta -> `schedule` of `parts/client_types.py`, omega_k ->
-the sizes.
-Weights: omega_k (L_k^(1-beta) mean of its cluster's losses^beta)^(q+1), normalised over those who
-answered (the paper prints them as they are). With `group_q=-1` everybody counts by size.
-Deviations: L_k is the mean cross-entropy, at the received model, on all training samples (the
-paper: the sum of the objective while training, which would count sizes twice). A client that is
-absent keeps its last vector and loss in the clusters. T' is at most the number of different
-clients; an empty cluster is left out; clustering has a key.
+`sizes`.
+A client weighs omega_k (L_k^(1-beta) G_k^beta)^(q+1), with G_k the mean loss of its cluster,
+normalised over those who answered (the paper prints no normalisation). With `group_q=-1` everybody
+counts by size.
+Deviations: L_k is the mean cross-entropy of the received model on all training samples (the paper
+takes the sum of the objective while training, which would count sizes twice). An absent client
+keeps its last vector and loss in the clusters. T' is at most the number of different clients, an
+empty cluster is left out, and clustering has a random key of its own.
 """
 
 from __future__ import annotations
