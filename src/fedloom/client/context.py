@@ -16,6 +16,7 @@ from ..core.roles import Role
 from ..core.tree import Tree
 from .fit import fit
 from .job import Job
+from .scaling import LossScaler
 from .training import Training
 from .worker import ClientWorker, Network, eval_batch
 
@@ -34,6 +35,7 @@ class ClientContext:
     round: int
     work: float = 1.0  # the share of the planned steps that the client manages
     trainer: Trainer = fit
+    scaler: LossScaler | None = None  # of losses that are computed in fp16
     _jobs: list[Job] = field(default_factory=list)
     _losses: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
@@ -55,7 +57,7 @@ class ClientContext:
     @property
     def counts(self) -> Tensor:
         """The client's training samples of each class."""
-        return self.worker.federation.counts(self.id)
+        return self.worker.here(self.worker.federation.counts(self.id))
 
     @property
     def model(self) -> Any:
@@ -93,7 +95,7 @@ class ClientContext:
         if not len(index):
             return
         for rows in index.split(eval_batch(data.x.shape)):
-            yield self.worker.prepare(data.take(rows)), data.y[rows]
+            yield self.worker.prepare(self.worker.samples(rows)), self.worker.labels(rows)
 
     def losses(self) -> dict[str, float]:
         """The mean of each part of the loss over the steps that had it."""
@@ -141,6 +143,7 @@ class ClientContext:
             watch=list(watch),
             stream=stream,
             label=label,
+            scaler=self.scaler,
         )
         self._jobs.append(job)
         outcome = self.trainer(job)
@@ -149,8 +152,8 @@ class ClientContext:
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
         """Features and logits of all the client's samples, in evaluation mode, and their labels."""
-        x, y = self.worker.federation.samples(self.id, part)
-        return self.worker.outputs(x), y
+        rows = torch.from_numpy(self.worker.rows(self.id, part))
+        return self.worker.outputs(self.worker.samples(rows)), self.worker.labels(rows)
 
     @torch.no_grad()
     def renormalise(self) -> None:
@@ -171,7 +174,8 @@ class ClientContext:
             m.momentum = None  # the mean over chunks
             m.train()
         for rows in chunks:
-            worker.through(worker.model.body, nn.Identity(), data.prepare(data.take(rows)))
+            x = data.prepare(worker.samples(rows))
+            worker.through(worker.model.body, nn.Identity(), x)
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum
         worker.model.eval()
@@ -191,16 +195,24 @@ class ClientContext:
 
         It is empty if there are no samples. Nothing is trained.
         """
-        model, seen = self.worker.model.eval(), 0
-        sums: dict[str, float] = {}
+        model = self.worker.model.eval()
+        sizes: list[int] = []
+        values: dict[str, list[Tensor]] = {}
         for x, y in self.chunks(part):
             parts = loss(Batch(*self.worker.through(model.body, model.head, x), x, y, {}))
             if not isinstance(parts, dict):
                 parts = {"loss": parts}
             for name, value in parts.items():
-                sums[name] = sums.get(name, 0.0) + float(value) * len(y)
-            seen += len(y)
-        return {name: total / seen for name, total in sums.items()}
+                values.setdefault(name, []).append(value)
+            sizes.append(len(y))
+        means = {}
+        for name, column in values.items():
+            total = 0.0
+            # Read in one go: the host waits once, not for every chunk.
+            for value, size in zip(torch.stack(column).tolist(), sizes, strict=True):
+                total += value * size
+            means[name] = total / sum(sizes)
+        return means
 
 
 def weighted(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

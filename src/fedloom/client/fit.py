@@ -17,6 +17,7 @@ from ..core.local import Fit
 from .batches import Batches
 from .fast import dense, lowrank
 from .job import Job
+from .losses import Losses
 from .objective import Objective
 from .rule import Rule
 
@@ -38,19 +39,15 @@ def fit(job: Job) -> Fit:
     batches = Batches(job)
     objective = Objective(job)
     rule = Rule(job, batches, objective)
-    sums: Parts = {}
+    losses = Losses()
     steps = 0
     with objective.training_mode(), choose(job, objective, rule) as backend:
         for x, targets in batches.groups(backend.ahead):
             for y, parts in zip(targets, backend.steps(x, targets), strict=True):
-                for name, part in parts.items():
-                    total = part.detach() * len(y)
-                    sums[name] = sums[name] + total if name in sums else total
-                job.seen += len(y)
+                losses.add(parts, len(y))
                 steps += 1
-    prefix = f"{job.label}/" if job.label else ""
-    losses = {f"{prefix}{name}": float(total) / job.seen for name, total in sums.items()}
-    return Fit(steps, rule.lr, losses)
+    job.seen = losses.seen
+    return Fit(steps, rule.lr, losses.means(job.label))
 
 
 def choose(job: Job, objective: Objective, rule: Rule) -> AbstractContextManager[Backend]:

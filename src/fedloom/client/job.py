@@ -14,6 +14,7 @@ from ..core.errors import FedloomError
 from ..core.local import GradientHook, Inputs, Loss, cross_entropy
 from ..core.rng import torch_rng
 from ..core.tree import Tree
+from .scaling import LossScaler
 from .training import Training
 from .worker import ClientWorker, Headed
 
@@ -54,6 +55,8 @@ class Job:
     stream: int | None = None
     # Stands before the names of the reported parts, to tell the loss of a second model apart.
     label: str = ""
+    # Scales losses that are computed in fp16.
+    scaler: LossScaler | None = None
     # Progress: the number of the step that is under way, and the samples seen so far in all steps.
     step: int = 0
     seen: int = 0

@@ -82,29 +82,38 @@ class Objective:
             outputs[name] = Outputs(*self._through(model.body, model.head, x))
         return outputs
 
-    def gradient_at(self, weights: Tree, x: Tensor, y: Tensor, noise: Tensor) -> Tree:
-        """The gradient of a batch's loss at other weights; model and generator stay as they are.
+    def gradient_at(self, weights: Tree, x: Tensor, y: Tensor, noise: Sequence[Tensor]) -> Tree:
+        """The gradient of a batch's loss at other weights; model and generators stay as they are.
 
-        `noise` is the state of the generator with which the model met the batch first. It meets the
-        same dropout at all weights, else differences of gradients would be noise.
+        `noise` is the state of the generators with which the model met the batch first. It meets
+        the same dropout at all weights, else differences of gradients would be noise.
         """
+        device = self._job.worker.device
         names = [n for n, _ in self._job.named]
         params: list[Tensor] = [*self._job.params]
-        state = torch.get_rng_state()
+        state = device.random_state()
         changed = [*params]
         for norm in self._norms:
             changed += norm.buffers()
         before = [tensor.clone() for tensor in changed]
         with torch.no_grad():
             torch._foreach_copy_(params, [weights[n] for n in names])
-        torch.set_rng_state(noise)
+        device.restore_random(noise)
         with torch.enable_grad():
-            slopes = torch.autograd.grad(self._measure(x, y)[0], params, materialize_grads=True)
-        torch.set_rng_state(state)
+            slopes = self._slopes(self._measure(x, y)[0], params)
+        device.restore_random(state)
         with torch.no_grad():
             for tensor, value in zip(changed, before, strict=True):
                 tensor.copy_(value)
         return Tree(zip(names, slopes, strict=True))
+
+    def _slopes(self, loss: Tensor, params: list[Tensor]) -> Sequence[Tensor]:
+        """The gradient of a loss; one of fp16 is scaled on its way, see client/scaling.py."""
+        scaler = self._job.scaler
+        if scaler is None:
+            return torch.autograd.grad(loss, params, materialize_grads=True)
+        slopes = torch.autograd.grad(loss * scaler.scale, params, materialize_grads=True)
+        return torch._foreach_div(slopes, scaler.scale)
 
     @contextmanager
     def training_mode(self) -> Iterator[None]:
@@ -140,7 +149,9 @@ def _freeze(model: nn.Module, frozen: set[str]) -> None:
 
 def _fp32(x: Tensor) -> Tensor:
     """Losses are computed in fp32 even where networks are not."""
-    return x.float() if x.dtype == torch.bfloat16 else x
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return x.float()
+    return x
 
 
 @contextmanager

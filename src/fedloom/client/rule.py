@@ -40,10 +40,16 @@ class Rule:
 
     def descend(self, loss: Tensor) -> None:
         """Take a step down the gradient of a loss."""
-        if self.optimizer is not None:
-            self.optimizer.zero_grad()
+        if self.optimizer is None:
+            return
+        self.optimizer.zero_grad()
+        scaler = self._job.scaler
+        if scaler is None:
             loss.backward()
-            self.step()
+        else:
+            (loss * scaler.scale).backward()
+            scaler.unscale(self._job.params)
+        self.step()
 
     def step(self) -> None:
         """Take a step along the gradients that the parameters hold."""
@@ -53,7 +59,10 @@ class Rule:
         if self._clip:
             nn.utils.clip_grad_norm_(self._job.params, self._clip, foreach=True)
         self.optimizer.lr = self.rate()
-        self.optimizer.step()
+        if self._job.scaler is None:
+            self.optimizer.step()
+        else:
+            self._job.scaler.step(self.optimizer, self._job.params)
 
     @torch.no_grad()
     def _correct(self) -> None:

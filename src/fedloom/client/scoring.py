@@ -72,8 +72,8 @@ def _predicted(
         nothing = np.zeros(0, dtype=np.int64)
         blank = np.zeros((0, worker.classes), dtype=np.float32)
         return Answers(nothing, nothing, nothing, len(groups), worker.classes, blank)
-    output = predict(data.take(rows))
-    predicted = output.argmax(1)
+    output = predict(worker.samples(rows))
+    predicted = output.argmax(1).cpu()
     if predicted.shape != labels.shape:
         raise FedloomError(
             f"predictions of shape {tuple(predicted.shape)} do not fit labels of shape "
@@ -85,8 +85,8 @@ def _predicted(
     pixels = labels.numel() // len(chosen)
     owner = np.repeat(np.arange(len(groups)), [pixels * len(group) for group in groups])
     return Answers(
-        predicted.flatten().cpu().numpy(),
-        labels.flatten().to(torch.int64).cpu().numpy(),
+        predicted.flatten().numpy(),
+        labels.flatten().to(torch.int64).numpy(),
         owner,
         len(groups),
         worker.classes,

@@ -73,8 +73,13 @@ class Training(BaseModel):
     clip: Positive | None = setting(
         None, "The largest norm of the whole gradient; longer ones are scaled down to it."
     )
-    precision: Literal["fp32", "bf16"] = setting(
-        "fp32", "The precision in which networks compute; weights, losses and sums are always fp32."
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting(
+        "fp32",
+        "The precision in which networks compute; weights, losses and sums are always fp32. tf32 "
+        "rounds products on CUDA devices, fp16 scales losses so that small gradients survive.",
+    )
+    compiled: bool = setting(
+        False, "Whether torch.compile makes body and head quicker; the first steps take longer."
     )
     augment: Changes = setting(
         (), "The random changes (crop, flip, rotate) that training images undergo in every step."

@@ -6,22 +6,25 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.device import CPU, Device
 from ..core.errors import FedloomError
 from ..core.local import Inputs, Outputs
 from ..core.method import Method
+from ..core.payload import Payload
 from ..core.rng import key
 from ..core.roles import Role
 from ..core.tree import Tree
-from ..data.federation import Dataset, Federation
+from ..data.federation import Federation
 from ..models.base import unhooked
 from .training import Training
 
+NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precisions of 16 bits
 EVAL_BATCH = 512
 # Large images are evaluated in smaller batches, or their feature maps would fill the memory.
 EVAL_VALUES = 512 * 3 * 32 * 32
@@ -63,7 +66,10 @@ class Network:
 
 
 class ClientWorker:
-    """The resident model with its first weights, the data and the method."""
+    """The resident model with its first weights, the data and the method.
+
+    All tensors that a worker hands out are on its device.
+    """
 
     def __init__(
         self,
@@ -73,14 +79,21 @@ class ClientWorker:
         training: Training,
         seed: int,
         strict: bool = False,
+        devices: Sequence[Device] = (CPU,),
     ) -> None:
-        self.method, self.federation = method, federation
-        self.training, self.seed, self.strict = training, seed, strict
+        self.method, self.training = method, training
+        self.seed, self.strict = seed, strict
+        # This worker computes on the first device; an executor may start others on the rest.
+        self.devices, self.device = tuple(devices), devices[0]
+        self.federation = federation
+        _set_precision(training.precision, self.device)
         unhooked(model)
         self.given = model  # unchanged, so that other workers can start from it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "extend"))
             self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)
+        if self.device.accelerated:
+            self.model.to(self.device.torch)
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError(
                 "a model needs a body and a head; fedloom.models.split(network) makes them."
@@ -97,16 +110,28 @@ class ClientWorker:
         # A module may keep buffers out of its state; they still must not leak to the next client.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
         self._references: list[nn.Module] = []
+        self._compiled: dict[nn.Module, nn.Module] = {}
+
+    @property
+    def federation(self) -> Federation:
+        """The clients' data, as they were dealt out, on the CPU."""
+        return self._federation
+
+    @federation.setter
+    def federation(self, federation: Federation) -> None:
+        """Take other data. They move to the device if they fit there, else batch by batch."""
+        self._federation = federation
+        self.data = federation.data
+        # Whether samples are where they are needed; else they come from the CPU's memory.
+        self.resident = not self.device.accelerated
+        if self.device.accelerated and self.device.fits(federation.data.x.nbytes):
+            self.data = federation.data.on(self.device.torch)
+            self.resident = self.data.y.device == self.device.torch
 
     @property
     def method_name(self) -> str:
         """The name of the method that runs."""
         return self.method.name
-
-    @property
-    def data(self) -> Dataset:
-        """The data set behind the federation."""
-        return self.federation.data
 
     @property
     def clients(self) -> int:
@@ -130,7 +155,7 @@ class ClientWorker:
     @property
     def width(self) -> int:
         """How many features the body gives for one sample."""
-        blank = torch.zeros_like(self.data.take(torch.arange(1)))
+        blank = torch.zeros_like(self.samples(torch.arange(1)))
         features = self.outputs(blank).features
         if features.ndim != 2:
             raise FedloomError(
@@ -181,9 +206,41 @@ class ClientWorker:
                 named.append((name, p))
         return named
 
+    def here(self, x: Tensor) -> Tensor:
+        """A tensor on the worker's device; from pinned memory the copy goes on meanwhile."""
+        if not self.device.accelerated:
+            return x
+        if self.device.pins and x.device.type != self.device.type:
+            x = x.pin_memory()
+        return x.to(self.device.torch, non_blocking=True)
+
+    def arrived(self, payload: Payload) -> Payload:
+        """What the server sends, or a client remembers, on the worker's device."""
+        if not self.device.accelerated:
+            return payload
+        return Payload.sealed(payload, self.device.torch)
+
+    def leaving(self, payload: Payload) -> Payload:
+        """What goes to the server, or is kept for a client's next round, on the CPU."""
+        if not self.device.accelerated:
+            return payload
+        return payload.on(CPU.torch)
+
+    def samples(self, rows: Tensor) -> Tensor:
+        """The stored samples with these numbers."""
+        if not self.device.accelerated:
+            return self.data.take(rows)
+        return self.here(self.data.take(rows.to(self.data.y.device)))
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """The labels of the samples with these numbers."""
+        if not self.device.accelerated:
+            return self.data.y[rows]
+        return self.here(self.data.y[rows.to(self.data.y.device)])
+
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as the resident model wants them."""
-        x = self.data.prepare(x)
+        x = self.data.prepare(self.here(x))
         return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
 
     def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
@@ -217,19 +274,28 @@ class ClientWorker:
 
     def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits, computed in the run's precision; the results are always fp32."""
-        if self.training.precision == "fp32":
+        if self.training.compiled:
+            body, head = self._quicker(body), self._quicker(head)
+        narrow = NARROW.get(self.training.precision)
+        if narrow is None:
             features = body(x)
             return features, head(features)
-        with torch.autocast(x.device.type, torch.bfloat16):
+        with torch.autocast(self.device.type, narrow):
             features = body(x)
             logits = head(features)
         return features.float(), logits.float()
+
+    def _quicker(self, module: nn.Module) -> nn.Module:
+        """The module as `torch.compile` makes it, once."""
+        if module not in self._compiled:
+            self._compiled[module] = cast(nn.Module, torch.compile(module))
+        return self._compiled[module]
 
     def tests(self) -> tuple[Tensor, Tensor]:
         """The body's features of all clients' test samples, each sample once, and their labels."""
         every = np.concatenate([self.rows(k, "test") for k in range(self.clients)])
         index = torch.from_numpy(np.unique(every))
-        return self.outputs(self.data.take(index)).features, self.data.y[index]
+        return self.outputs(self.samples(index)).features, self.labels(index)
 
     def reference(self, i: int, weights: Tree) -> nn.Module:
         """The i-th spare model, loaded with `weights`, in evaluation mode."""
@@ -237,6 +303,15 @@ class ClientWorker:
             self._references.append(copy.deepcopy(self.model).eval().requires_grad_(False))
         self.load(weights, into=self._references[i])
         return self._references[i]
+
+
+def _set_precision(precision: str, device: Device) -> None:
+    """Let CUDA devices round products to tf32, or not."""
+    if precision == "tf32" and device.type != "cuda":
+        raise FedloomError(f"precision tf32 is for CUDA devices, not for {device}.")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -39,9 +39,10 @@ class Payload(Mapping[str, Value]):
     `Payload(size=3, model=Tree({"w": torch.zeros(2)}))` has the names `size` and `model/w`.
     """
 
-    __slots__ = ("_content", "_sealed")
+    __slots__ = ("_content", "_device", "_sealed")
     _content: dict[str, Value] | None  # None while it is sealed
     _sealed: bytes | bytearray | Payload | None
+    _device: torch.device | None  # where a sealed payload unpacks its tensors
 
     def __init__(self, items: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         content: dict[str, Value] = {}
@@ -60,18 +61,20 @@ class Payload(Mapping[str, Value]):
         # Sorted, so that a payload that came over a wire equals the one that was sent in every way.
         self._content = dict(sorted(content.items()))
         self._sealed = None
+        self._device = None
 
     @staticmethod
-    def sealed(inside: bytes | bytearray | Payload) -> Payload:
+    def sealed(inside: bytes | bytearray | Payload, device: torch.device | None = None) -> Payload:
         """The payload in these bytes, or in another payload, unpacked when somebody looks at it.
 
         Whoever only stores it or passes it on need not unpack and pack it again, and `opened` tells
         whether anybody has looked. A bytearray belongs to the payload from now on: its tensors are
-        views of it.
+        views of it. With a `device`, tensors move there when they are unpacked.
         """
         payload = Payload()
         payload._content = None
         payload._sealed = inside
+        payload._device = device
         return payload
 
     @property
@@ -85,6 +88,8 @@ class Payload(Mapping[str, Value]):
             inside = self._sealed
             if not isinstance(inside, Payload):
                 inside = Payload.decode(inside or b"")
+            if self._device is not None:
+                inside = inside.on(self._device)
             self._content = inside._items
             # Somebody may write to the tensors from now on, and then the bytes are out of date.
             self._sealed = None
@@ -141,10 +146,18 @@ class Payload(Mapping[str, Value]):
                 kept[name] = value
         return Payload(kept, **named)
 
+    def on(self, device: torch.device) -> Payload:
+        """The payload with every tensor on a device; one that is there already is not copied."""
+        content = dict(self._items)
+        for name, tensor in self._tensors():
+            content[name] = tensor.detach().to(device)
+        return Payload(content)
+
     def copy(self) -> Payload:
         """A payload that shares no memory with this one."""
         if isinstance(self._sealed, bytes | bytearray):
-            return Payload.sealed(self._sealed[:])  # bytes never change: only a bytearray is copied
+            # Bytes never change: only a bytearray is copied.
+            return Payload.sealed(self._sealed[:], self._device)
         content = dict(self._items)
         for name, tensor in self._tensors():
             content[name] = tensor.detach().clone(memory_format=torch.contiguous_format)

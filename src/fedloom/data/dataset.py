@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -101,6 +101,15 @@ class Dataset:
         std = torch.tensor(self.std)
         return mean[:, None, None], std[:, None, None]
 
+    def on(self, device: torch.device) -> Dataset:
+        """The same samples and labels on a device; samples that are no tensor stay where they are.
+
+        `Rows` are gathered on the CPU.
+        """
+        if not isinstance(self.x, Tensor):
+            return self
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
     def take(self, rows: Tensor) -> Tensor:
         """The samples with these numbers, as they are stored.
 
@@ -109,19 +118,28 @@ class Dataset:
         """
         if not isinstance(self.x, Tensor):
             return self.x[rows]
-        if self.x.ndim == 4 and not self.x.is_contiguous():  # stored with channels last
-            return self.x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
-        return self.x.index_select(0, rows)
+        return chosen(self.x, rows)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as a model wants them: bytes become normalised floats, all else stays."""
         if x.dtype != torch.uint8:
             return x
         scale, shift = self._normal
+        if x.device != scale.device:
+            scale, shift = scale.to(x.device), shift.to(x.device)
         return x.to(torch.float32).mul_(scale).sub_(shift)
 
     @cached_property
     def _normal(self) -> tuple[Tensor, Tensor]:
+        """What bytes are multiplied by, and what is subtracted then; where the labels are."""
         scale = torch.tensor([1 / (255 * s) for s in self.std])
         shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)])
-        return scale[:, None, None], shift[:, None, None]
+        place = self.y.device
+        return scale[:, None, None].to(place), shift[:, None, None].to(place)
+
+
+def chosen(x: Tensor, rows: Tensor) -> Tensor:
+    """These rows of a tensor, in its own order of memory: images keep their channels last."""
+    if x.ndim == 4 and not x.is_contiguous():
+        return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return x.index_select(0, rows)

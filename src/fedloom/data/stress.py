@@ -113,7 +113,7 @@ def image_noise(
 
 
 def _gaussian(like: Tensor, g: torch.Generator) -> Tensor:
-    return torch.empty_like(like).normal_(generator=g)
+    return _blank(like).normal_(generator=g).to(like.device)
 
 
 def _laplace(like: Tensor, g: torch.Generator) -> Tensor:
@@ -121,7 +121,12 @@ def _laplace(like: Tensor, g: torch.Generator) -> Tensor:
 
 
 def _exponential(like: Tensor, g: torch.Generator) -> Tensor:
-    return torch.empty_like(like).exponential_(generator=g)
+    return _blank(like).exponential_(generator=g).to(like.device)
+
+
+def _blank(like: Tensor) -> Tensor:
+    """Room for noise on the CPU, whose generator draws it: it is the same for every device."""
+    return torch.empty_like(like, device="cpu")
 
 
 # Noise of scale 1, shaped like a tensor.

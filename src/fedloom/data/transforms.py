@@ -1,7 +1,7 @@
 """Changes to whole batches of images, N x channels x height x width, of bytes or floats.
 
-The type of the numbers is kept. Random changes draw from the generator that they receive, once per
-sample, whatever the images show. They move images only: class maps that belong to them stay.
+The type of the numbers is kept. Random changes draw from the generator that they receive, which is
+the CPU's, once per sample, whatever the images show and wherever they are. They move images only: class maps that belong to them stay.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def crop(x: Tensor, g: torch.Generator, padding: int = 4) -> Tensor:
     if padding < 0:
         raise FedloomError(f"padding must not be negative, got {padding}.")
     n, _, height, width = x.shape
-    down, right = torch.randint(0, 2 * padding + 1, (2, n), generator=g)
+    down, right = torch.randint(0, 2 * padding + 1, (2, n), generator=g).to(x.device)
     padded = F.pad(x, (padding,) * 4)
     # A view of every window there is; only the chosen ones are copied.
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-    return windows[torch.arange(n), :, down, right]
+    return windows[torch.arange(n, device=x.device), :, down, right]
 
 
 def flip(x: Tensor, g: torch.Generator) -> Tensor:
     """Each image mirrored left to right with probability 0.5."""
     _images(x)
-    chosen = torch.rand(len(x), generator=g) < 0.5
+    chosen = (torch.rand(len(x), generator=g) < 0.5).to(x.device)
     return torch.where(chosen[:, None, None, None], x.flip(3), x)
 
 
@@ -40,6 +40,7 @@ def rotate(x: Tensor, g: torch.Generator, degrees: float = 30) -> Tensor:
     """Each image turned about its centre by an angle drawn evenly from `-degrees` to `degrees`."""
     _images(x)
     angle = (torch.rand(len(x), generator=g) * 2 - 1) * math.radians(degrees)
+    angle = angle.to(x.device)
     if x.numel() == 0:
         return x
     _, _, height, width = x.shape

@@ -43,16 +43,18 @@ class Preprocess:
                 "an encoder takes images of bytes (samples, channels, height, width), "
                 f"these are {kind} of shape {tuple(images.shape)}."
             )
-        mean, std = self._normal()
+        mean, std = self._normal(images.device)
         return self.cut(images).to(torch.float32).div_(255).sub_(mean).div_(std)
 
     def from_floats(self, images: Tensor) -> Tensor:
         """The same for images from 0 to 1, N x channels x height x width; gradients reach them."""
-        mean, std = self._normal()
+        mean, std = self._normal(images.device)
         return (self.cut(images) - mean) / std
 
-    def _normal(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor(self.mean)[:, None, None], torch.tensor(self.std)[:, None, None]
+    def _normal(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        mean = torch.tensor(self.mean, device=device)
+        std = torch.tensor(self.std, device=device)
+        return mean[:, None, None], std[:, None, None]
 
     def cut(self, images: Tensor) -> Tensor:
         """The images with three channels and the right size, their numbers unchanged."""

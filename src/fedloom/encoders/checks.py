@@ -44,7 +44,8 @@ def _embed(texts: Sequence[str]) -> Tensor:
 
 def _prompted(classes: Sequence[str], context: Tensor) -> Tensor:
     """Context vectors shift a class's row."""
-    return _embed(classes) * (1 + context.mean(0)) + 0.1 * context.mean(0)
+    rows = _embed(classes).to(context.device)
+    return rows * (1 + context.mean(0)) + 0.1 * context.mean(0)
 
 
 @DUAL.register("checks")

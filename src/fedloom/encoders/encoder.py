@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.device import CPU, Device, on_device
 from ..core.errors import FedloomError
 from ..core.memory import keep_freed_memory
 from ..core.registry import Registry
@@ -76,8 +77,8 @@ class Encoder:
 
     @torch.no_grad()
     def apply(self, inputs: Tensor) -> Tensor:
-        """Features of preprocessed pixels, or of the base's features."""
-        features: Tensor = self.module(inputs)
+        """Features of preprocessed pixels, or of the base's features, computed where these are."""
+        features: Tensor = on_device(self.module, inputs.device)(inputs)
         if features.shape != (len(inputs), self.dim):
             raise FedloomError(
                 f"encoder {self.name} should give {self.dim} numbers per image, but {len(inputs)} "
@@ -140,11 +141,13 @@ def features(
     augment: Sequence[str] = (),
     view: int = 0,
     images_hash: str | None = None,
+    device: Device = CPU,
 ) -> Tensor:
     """The features of images (bytes, N x channels x height x width), from the cache or into it.
 
     View 0 shows the images as they are; other views show augmented images, which depend on the
-    view's number. `images_hash` is `content(images)`, for a caller that has it already.
+    view's number. `images_hash` is `content(images)`, for a caller that has it already. The network
+    computes on `device`; features are kept on the CPU.
     """
     encoder.preprocess(images[:1])  # refuses what is not images before anything is written
     changes = ""
@@ -165,15 +168,16 @@ def features(
             augment=augment,
             view=view,
             images_hash=images_hash,
+            device=device,
         )
 
     def compute(start: int, stop: int) -> Tensor:
         if below is not None:
-            return encoder.apply(below[start:stop])
-        batch = images[start:stop]
+            return encoder.apply(below[start:stop].to(device.torch)).cpu()
+        batch = images[start:stop].to(device.torch)
         if view:
             batch = augmented(batch, augment, torch_rng("view", view, start))
-        return encoder.encode(batch)
+        return encoder.encode(batch).cpu()
 
     about = {"encoder": encoder.name, "data": data, "view": changes}
     return cache.features(key, (len(images), encoder.dim), compute, about, progress)
@@ -188,6 +192,7 @@ def encode(
     pixels: bool = False,
     cache: Cache | None = None,
     progress: Progress | None = None,
+    device: Device = CPU,
 ) -> Dataset:
     """The data set with its images replaced by features, those of several encoders side by side.
 
@@ -215,6 +220,7 @@ def encode(
                     augment=augment,
                     view=view,
                     images_hash=images_hash,
+                    device=device,
                 )
             )
             count.finished += len(images)

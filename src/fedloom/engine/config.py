@@ -28,12 +28,12 @@ from .schedule import Schedule
 
 # Settings that fedloom did not always have. At their defaults they are no part of the hash, so that
 # the folders of older runs keep their names.
-LATER = ("schedule.metric",)
+LATER = ("schedule.metric", "training.compiled")
 FORMAT = 1  # of run folders; raised when folders of earlier versions can no longer be read
 
 
 class Execution(BaseModel):
-    """Where a run is computed and how fast; no setting here changes a result."""
+    """Where a run is computed and how fast; no setting here changes what is computed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,6 +44,12 @@ class Execution(BaseModel):
         affects="nothing",
     )
     workers: Count = setting(2, "The number of processes in the pool.", affects="nothing")
+    device: str = setting(
+        "cpu",
+        "Where networks compute: cpu, cuda, cuda:1, cuda:0,1 (several for a pool), mps, xpu, or "
+        "auto for an accelerator if there is one; results differ in their last digits.",
+        affects="nothing",
+    )
     data_root: str | None = setting(
         None,
         "The folder with the known data sets; without it, FEDLOOM_DATA names it.",

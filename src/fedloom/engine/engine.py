@@ -53,7 +53,8 @@ def first(worker: ClientWorker) -> Payload:
     """The server before the first round."""
     worker.load()
     known = torch.zeros(worker.clients, dtype=torch.bool)
-    return worker.method.init(worker).replace(round=0, seed=worker.seed, known=known)
+    server = worker.leaving(worker.method.init(worker))
+    return server.replace(round=0, seed=worker.seed, known=known)
 
 
 @dataclass

@@ -112,7 +112,7 @@ class Evaluation:
         }
         # A method's figures may look at test samples, which a server of real sites does not have.
         if isinstance(method, HasFigures) and not self.executor.remote:
-            own = method.figures(self.server, worker)
+            own = method.figures(worker.arrived(self.server), worker)
             if own:
                 record["figures"] = {name: float(value) for name, value in own.items()}
         return record
@@ -146,7 +146,8 @@ class Evaluation:
     def _scores(self, trained: TrainedScores, ahead: Iterable[Task] | None) -> dict[str, Scores]:
         """The scores of the common model, if there is one, and of every client's own model now."""
         method, remote = self.worker.method, self.executor.remote
-        has_common = method.common(self.server, self.worker) is not None
+        server = self.worker.arrived(self.server)
+        has_common = method.common(server, self.worker) is not None
         # Real sites score personal models only: the server's memory may say more than a download.
         common, same = self._common_tasks() if has_common and not remote else ([], {})
         apart = method.traits.personalised or remote or not has_common

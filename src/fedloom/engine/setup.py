@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..client.worker import ClientWorker
+from ..core.device import find as find_devices
 from ..core.errors import FedloomError
 from ..core.lookup import make
 from ..core.method import Method
@@ -55,6 +56,7 @@ class Setup:
         `images` still go through the config's encoder, a `federation` is used as it stands.
         `progress` hears how far the encoder has got.
         """
+        devices = find_devices(config.execution.device)  # refuse one that is not there at once
         if config.partition == "given" and images is None and federation is None:
             raise _made_in_python("federation")
         if config.model == "given" and model is None:
@@ -64,7 +66,9 @@ class Setup:
             federation = encoded(config, images, progress)
         method = method or make(config.method, config.hyper)
         model = model or network(config, federation)
-        worker = ClientWorker(method, federation, model, config.training, config.seed)
+        worker = ClientWorker(
+            method, federation, model, config.training, config.seed, devices=devices
+        )
         return Setup(config, method, images or federation, federation, worker)
 
     def executor(self) -> Executor:
@@ -148,6 +152,7 @@ def encoded(config: Config, images: Federation, progress: Progress | None = None
             augment=config.training.augment,
             pixels=config.pixels,
             progress=progress,
+            device=find_devices(config.execution.device)[0],
         )
     if config.views > 1 or config.pixels:
         raise FedloomError("views and pixels need a frozen encoder: name one with --encoder.")

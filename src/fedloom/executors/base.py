@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..client.context import ClientContext, Trainer
 from ..client.fit import fit
+from ..client.scaling import GROUP, LossScaler, without_scale
 from ..client.scoring import score
 from ..client.worker import ClientWorker
 from ..core.errors import ClientError
@@ -196,10 +197,8 @@ def execute(worker: ClientWorker, task: Task, trainer: Trainer = fit) -> Result:
     `trainer` does the training of the hook `client`; see `ClientContext`.
     """
     local = ClientContext(worker, task.clients[0], task.round, task.work, trainer)
-    # The model's own randomness (dropout) has its key too; the caller's generator stays as it is.
-    with torch.random.fork_rng(devices=[]):
-        # Not `torch.manual_seed`: it spends a millisecond on a stack trace for absent devices.
-        torch.default_generator.manual_seed(key(worker.seed, task.round, local.id, task.kind))
+    # The model's own randomness (dropout) has its key too; the caller's generators stay untouched.
+    with worker.device.seeded(key(worker.seed, task.round, local.id, task.kind)):
         try:
             return _execute(worker, task, local)
         except Exception as error:
@@ -211,11 +210,16 @@ def execute(worker: ClientWorker, task: Task, trainer: Trainer = fit) -> Result:
 
 
 def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
+    """Do a task on the worker's device: what arrives moves there, what leaves moves to the CPU."""
     method = worker.method
+    down, state = worker.arrived(task.down), worker.arrived(task.state)
+    if worker.training.precision == "fp16":
+        local.scaler = LossScaler(worker.device.torch, state)
+        state = without_scale(state)
     if task.kind == "hello":
-        return Result(task.clients, upload=method.hello(local))
+        return Result(task.clients, upload=worker.leaving(method.hello(local)))
     if task.kind == "client":
-        update = method.client(task.down, task.state, local)
+        update = method.client(down, state, local)
         # Prediction has its own context: what a method trains before it predicts (fine-tuning) does
         # not count for the round's losses, and a straggler is slow only in training.
         fresh = ClientContext(worker, local.id, task.round)
@@ -224,11 +228,14 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
         scores = _scores(worker, predict, task)
         # What a method trains before it predicts draws other random numbers in the task `before`.
         settled = bool(scores) and not trained.opened and not fresh.trained
-        return Result(task.clients, update.upload, update.state, scores, local.losses(), settled)
+        upload, kept = worker.leaving(update.upload), worker.leaving(update.state)
+        if local.scaler is not None:
+            kept = kept.replace(**{GROUP: local.scaler.state()})
+        return Result(task.clients, upload, kept, scores, local.losses(), settled)
     if task.kind == "before":
-        predict = method.personal(task.down, task.state, local)
+        predict = method.personal(down, state, local)
         return Result(task.clients, scores=_scores(worker, predict, task))
-    return Result(task.clients, scores=_scores(worker, method.common(task.down, worker), task))
+    return Result(task.clients, scores=_scores(worker, method.common(down, worker), task))
 
 
 def _scores(worker: ClientWorker, predict: Predictor | None, task: Task) -> dict[str, Tensor]:

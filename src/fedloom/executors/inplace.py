@@ -36,6 +36,8 @@ class Inplace:
 
     def _kept(self, state: Payload) -> Payload:
         """A client's state, copied unless each of its tensors has memory of its own."""
+        if self.worker.device.accelerated:
+            return state  # copied already: it came from the device
         resident = set()
         for tensor in (*self.worker.tensors.values(), *self.worker.first.values()):
             resident.add(tensor.untyped_storage().data_ptr())

@@ -1,4 +1,4 @@
-"""Persistent worker processes, one thread each.
+"""Persistent worker processes, one thread each. With accelerators, each worker has one of them.
 
 Data lie in shared memory; payloads travel as bytes, not as pickles. Short messages go through a
 pipe. Its small buffer would split a long message into hundreds of pieces, so the server shares
@@ -25,6 +25,7 @@ import torch
 import torch.multiprocessing as mp
 
 from ..client.worker import ClientWorker
+from ..core.device import Device
 from ..core.errors import ClientError, FedloomError
 from ..core.memory import keep_freed_memory
 from ..core.payload import Bytes, Payload
@@ -65,13 +66,16 @@ class Pool:
             worker.given,
             worker.training,
             worker.seed,
+            worker.strict,
         )
         self._workers: list[tuple[Any, Connection]] = []
         self._rooms: dict[Connection, _Room] = {}
-        for _ in range(workers):
+        for i in range(workers):
             ours, theirs = context.Pipe()
             room = _Room()
-            process = context.Process(target=_work, args=(theirs, room, *parts), daemon=True)
+            device = worker.devices[i % len(worker.devices)]
+            args = (theirs, room, device, *parts)
+            process = context.Process(target=_work, args=args, daemon=True)
             try:
                 process.start()
             except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -288,15 +292,21 @@ def _follow() -> None:
         os._exit(1)
 
 
-def _work(connection: Connection, room: _Room, *parts: Any) -> None:
-    """A worker's life: take a task, do it, answer; end when the main process is gone."""
+def _work(connection: Connection, room: _Room, device: Device, *parts: Any) -> None:
+    """A worker's life: take tasks and answer until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the main process has shown them already
-        worker = ClientWorker(*parts)
+    with device.opened():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the main process has shown them already
+            worker = ClientWorker(*parts, (device,))
+        _serve(connection, room, worker)
+
+
+def _serve(connection: Connection, room: _Room, worker: ClientWorker) -> None:
+    """Take a task, do it, answer, and so on."""
     before = Payload()  # the last download, sealed
     while True:
         try:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..core.device import on_device
 from ..core.errors import FedloomError
 from ..data.views import split_pixels
 from ..encoders import image, vit
@@ -26,6 +27,10 @@ class Held:
         self.name = name
         self.vit = vit(name)
         self.preprocess = image(name).preprocess
+
+    def on(self, device: torch.device) -> Any:
+        """The ViT on a device."""
+        return on_device(self.vit, device)
 
     def __deepcopy__(self, memo: Any) -> Held:
         return self
@@ -47,12 +52,15 @@ class Prompted(nn.Module):
     ViT's features of the image without prompts, is read and not computed.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, frozen: Held, task: Task, prompts: int, dropout: float) -> None:
         super().__init__()
         self.frozen = frozen
         self.width = frozen.vit.width
-        self.mean = torch.tensor(task.mean)[:, None, None]
-        self.std = torch.tensor(task.std)[:, None, None]
+        self.register_buffer("mean", torch.tensor(task.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(task.std)[:, None, None], persistent=False)
         self.prompts = nn.Parameter(0.02 * torch.randn(prompts, self.width))
         self.dropout = nn.Dropout(dropout)
 
@@ -67,7 +75,7 @@ class Prompted(nn.Module):
         """The ViT's features of the image alone."""
         if x.ndim == 2:
             return split_pixels(x, self.frozen.preprocess.size)[1]
-        features: Tensor = self.frozen.vit(self.pixels(x))
+        features: Tensor = self.frozen.on(x.device)(self.pixels(x))
         return features
 
     def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
@@ -82,7 +90,7 @@ class Prompted(nn.Module):
             # the gradient of an image may need as well.
             kernels = [SDPBackend.MATH]
         with sdpa_kernel(kernels):
-            token = self.frozen.vit.tokens(pixels, extra).cls
+            token = self.frozen.on(x.device).tokens(pixels, extra).cls
         features: Tensor = self.dropout(token)
         return features
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..client.training import Training
 from ..client.worker import ClientWorker
+from ..core.device import CPU, Device
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key, numpy_rng
@@ -80,7 +81,10 @@ def federation(
 
 
 def place(
-    method: Method, world: Federation | None = None, training: Training | None = None
+    method: Method,
+    world: Federation | None = None,
+    training: Training | None = None,
+    device: Device = CPU,
 ) -> ClientWorker:
     """A worker in the small world, on images or on the features of a dual encoder."""
     world, model = world or federation(), network()
@@ -89,9 +93,8 @@ def place(
         x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
         world = replace(world, data=replace(world.data, x=x, encoder="checks"))
         model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
-    return ClientWorker(
-        method, world, model, training or Training(**{**method.traits.training, "batch": 8}), seed=7
-    )
+    training = training or Training(**{**method.traits.training, "batch": 8})
+    return ClientWorker(method, world, model, training, seed=7, devices=(device,))
 
 
 @dataclass
@@ -127,12 +130,12 @@ def trace(
     wrap: Callable[[ClientWorker], Executor] = Inplace,
     folder: Path | None = None,
     trained_as: Method | None = None,
+    device: Device = CPU,
     **schedule: Any,
 ) -> Trace:
     """Run a method in the small world, with its own local training or with another method's."""
-    worker = place(
-        method, world, Training(**{**(trained_as or method).traits.training, "batch": 8})
-    )
+    training = Training(**{**(trained_as or method).traits.training, "batch": 8})
+    worker = place(method, world, training, device)
     seen, store = Trace(), Store(folder)
     executor = wrap(worker)
     try:

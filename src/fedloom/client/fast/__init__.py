@@ -13,9 +13,15 @@ from __future__ import annotations
 import os
 
 from ...core.errors import unknown
+from ..worker import ClientWorker
 
 NAMES = ("dense", "lowrank", "stacked")
 LARGE = 1 << 18  # from this many numbers on, a weight is large: detours that spare it a pass pay
+
+
+def pays_on(worker: ClientWorker) -> bool:
+    """Whether `dense` and `lowrank` suit the worker: they are shortcuts for a CPU with fp32."""
+    return worker.training.precision == "fp32" and not worker.device.accelerated
 
 
 def allowed(name: str) -> bool:

@@ -57,7 +57,7 @@ def backend(
 ) -> AbstractContextManager[Gradients | Descent] | None:
     """The backend for this job; None if its network is no chain or its loss is no cross-entropy."""
     worker, training = job.worker, job.training
-    if worker.training.precision != "fp32" or worker.strict or not objective.plain:
+    if not fast.pays_on(worker) or worker.strict or not objective.plain:
         return None
     if not fast.allowed("dense"):
         return None

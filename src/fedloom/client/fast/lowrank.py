@@ -68,7 +68,7 @@ class LowRank:
 
 def backend(job: Job, objective: Objective, rule: Rule) -> AbstractContextManager[LowRank] | None:
     """The backend for this job; None if no layer is large or somebody wants to see gradients."""
-    if not rule.unseen or job.worker.training.precision != "fp32" or not fast.allowed("lowrank"):
+    if not rule.unseen or not fast.pays_on(job.worker) or not fast.allowed("lowrank"):
         return None
     large = large_layers(job.model, job.params)
     if not large:

@@ -1,0 +1,205 @@
+"""Where tensors are computed: the CPU, or an accelerator that torch knows.
+
+Models, samples and what a client receives live on the worker's device while it works. The server
+and all stored states live on the CPU. Everything that depends on the kind of device is in this
+file; the rest of the library only moves tensors to `device.torch`.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from .errors import FedloomError
+
+# The share of a device's free memory that samples may take; the rest is for the network's work.
+SAMPLES_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. The default is the CPU."""
+
+    type: str = "cpu"
+    index: int | None = None
+
+    def __str__(self) -> str:
+        if self.index is None:
+            return self.type
+        return f"{self.type}:{self.index}"
+
+    @property
+    def torch(self) -> torch.device:
+        """The device as torch names it."""
+        return torch.device(str(self))
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether it is something else than the CPU."""
+        return self.type != "cpu"
+
+    @property
+    def pins(self) -> bool:
+        """Whether copies from pinned memory of the host go on while the device computes."""
+        return self.type in ("cuda", "xpu")
+
+    @property
+    def title(self) -> str:
+        """What the hardware is called, for the record."""
+        if not self.accelerated:
+            return platform.processor() or platform.machine() or "cpu"
+        name = getattr(self._module, "get_device_name", None)
+        if name is None:
+            return self.type
+        return str(name(self.torch))
+
+    @property
+    def _module(self) -> Any:
+        """Torch's functions for this kind of device, such as `torch.cuda`."""
+        return torch.get_device_module(self.type)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """While it is open, this process computes on the device."""
+        if self.accelerated and self.index is not None and hasattr(torch, "accelerator"):
+            torch.accelerator.set_device_index(self.index)
+        yield
+
+    # -- randomness -------------------------------------------------------------------------
+    def random_state(self) -> tuple[Tensor, ...]:
+        """The state of every generator that a network may draw from (dropout, noise, masks)."""
+        if not self.accelerated:
+            return (torch.get_rng_state(),)
+        return torch.get_rng_state(), self._module.get_rng_state(*self._place)
+
+    def restore_random(self, state: Sequence[Tensor]) -> None:
+        """Set the generators to a state that `random_state` returned."""
+        torch.set_rng_state(state[0])
+        if self.accelerated:
+            self._module.set_rng_state(state[1], *self._place)
+
+    @contextmanager
+    def seeded(self, key: int) -> Iterator[None]:
+        """While it is open, all that a network draws depends on `key` alone.
+
+        Afterwards the generators are as they were before.
+        """
+        before = self.random_state()
+        # Not `torch.manual_seed`: it spends a millisecond on a stack trace for absent devices.
+        torch.default_generator.manual_seed(key)
+        if self.accelerated:
+            with self._selected():
+                self._module.manual_seed(key)
+        try:
+            yield
+        finally:
+            self.restore_random(before)
+
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        """How this device is named to the functions of its module; `torch.mps` has only one."""
+        if self.index is None:
+            return ()
+        return (self.torch,)
+
+    @contextmanager
+    def _selected(self) -> Iterator[None]:
+        """While it is open, the functions of the module mean this one of several devices."""
+        if self.index is None or not hasattr(self._module, "device"):
+            yield
+            return
+        with self._module.device(self.index):
+            yield
+
+    # -- memory -----------------------------------------------------------------------------
+    def free_memory(self) -> int | None:
+        """The bytes that are free on an accelerator; None where torch cannot tell."""
+        info = getattr(self._module, "mem_get_info", None) if self.accelerated else None
+        if info is None:
+            return None
+        free, _ = info(*self._place)
+        return int(free)
+
+    def peak_memory_mb(self) -> float | None:
+        """The most memory that this process has had on an accelerator; None where unknown."""
+        peak = getattr(self._module, "max_memory_allocated", None) if self.accelerated else None
+        if peak is None:
+            return None
+        return float(peak(*self._place)) / 1e6
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many bytes of samples may stay on the device."""
+        free = self.free_memory()
+        return free is None or nbytes <= SAMPLES_SHARE * free
+
+
+CPU = Device()
+_COPIES: WeakKeyDictionary[nn.Module, dict[torch.device, nn.Module]] = WeakKeyDictionary()
+
+
+def on_device(module: nn.Module, device: torch.device) -> nn.Module:
+    """A frozen module where it is needed: itself, or a copy of it that is made once per device."""
+    first = next(module.parameters(), None)
+    if first is None or first.device == device:
+        return module
+    copies = _COPIES.setdefault(module, {})
+    if device not in copies:
+        copies[device] = copy.deepcopy(module).to(device)
+    return copies[device]
+
+
+# Classes of devices that need more than `Device` offers, by type.
+KINDS: dict[str, type[Device]] = {}
+
+
+def available() -> list[Device]:
+    """The devices that this machine has, the CPU first."""
+    if not torch.accelerator.is_available():
+        return [CPU]
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    count = torch.accelerator.device_count()
+    if kind.type == "mps":  # there is only one, without a number
+        return [CPU, Device("mps")]
+    make = KINDS.get(kind.type, Device)
+    return [CPU, *(make(kind.type, i) for i in range(count))]
+
+
+def find(name: str) -> list[Device]:
+    """The devices that a name stands for: `cpu`, `cuda`, `cuda:1`, `cuda:0,1`, `mps`, `auto`.
+
+    `auto` is the accelerator if there is one, else the CPU. A kind without a number is the first
+    device of that kind.
+    """
+    there = available()
+    if name == "auto":
+        return there[1:2] or [CPU]
+    kind, colon, numbers = name.partition(":")
+    if kind not in {device.type for device in there}:
+        raise _absent(name, there)
+    if not colon:
+        return [next(device for device in there if device.type == kind)]
+    chosen = []
+    for number in numbers.split(","):
+        wanted = f"{kind}:{number.strip()}"
+        matches = [device for device in there if str(device) == wanted]
+        if not matches:
+            raise _absent(wanted, there)
+        chosen += matches
+    if len(set(chosen)) < len(chosen):
+        raise FedloomError(f"device {name!r} names a device twice.")
+    return chosen
+
+
+def _absent(name: str, there: Sequence[Device]) -> FedloomError:
+    return FedloomError(
+        f"there is no device {name!r} on this machine; there is {', '.join(map(str, there))}."
+    )
