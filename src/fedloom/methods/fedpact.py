@@ -109,11 +109,8 @@ class FedPACT(Pooling):
 
     def cache(self, down: Payload, state: Payload) -> CacheHead:
         """S(f; V_k, H) of Eq. 2."""
-        if state:
-            start, keys = state.tensor("start"), state.tensor("residual")
-        else:
-            start = down.tensor("prototypes")
-            keys = torch.zeros_like(start)
+        start = state.tensor("start") if state else down.tensor("prototypes")
+        keys = state.tensor("residual") if state else torch.zeros_like(start)
         head, scale = down.tensor("head"), down.number("scale")
         return CacheHead(
             keys, head, start=start, alpha=self.alpha, beta=self.beta, scale=scale, unit=self.unit
