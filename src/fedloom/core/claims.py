@@ -4,7 +4,7 @@ Names, types and shapes are known from what the server has or expects. A `Claim`
 cannot say: what an entry means and which values it can have. A method states its claims as a class
 attribute, by name or by a pattern of names, and inherits those of its bases and plug-ins:
 
-    claims = {"loss": LOSS, "counts": COUNTS}
+    claims = Claims({"loss": LOSS, "counts": COUNTS})
 
 An entry without a claim may be any finite number. A *stranger* is a client that may lie, such as a
 site of a real federation. For it, numbers without a range of their own must also be of a likely
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from .payload import Payload, Value
 
+Claims = MappingProxyType  # claims by name or by pattern of names; they never change
 Limit = float | Literal["samples", "labels", "classes"]
 JUMP = 10.0  # times the length before, or that of as many ones
 LARGE = 1000.0  # what the root mean square of numbers may be if nothing like them was there before
@@ -53,10 +55,11 @@ class Claim:
 SIZE = Claim("the number of the client's training samples", "samples", "samples", whole=True)
 COUNTS = Claim("numbers of training samples", 0, "labels", whole=True)
 CLASSES = Claim("numbers of classes", 0, "classes", whole=True, distinct=True)
-LOSS = Claim("a mean loss", 0, 1e6)
+LOSS = Claim("a mean loss", 0, 1e9)
 RATE = Claim("a learning rate", 1e-12, 1e6)
 SHARES = Claim("shares", 0, 1)
 WEIGHTS = Claim("weights of a model")
+CHANGES = Claim("changes of weights")
 MEAN = Claim("running means of features", -1e6, 1e6)
 VARIANCE = Claim("running variances of features", 0, 1e12)
 STEPS = Claim("a number of batches", 0, 1e12, whole=True)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from .claims import Claim, Claims
 from .errors import FedloomError
 from .local import Batch, Fit, Local, Predictor, Worker
 from .payload import Payload
@@ -84,6 +85,8 @@ class Method:
 
     name: ClassVar[str] = ""
     traits: ClassVar[Traits] = Traits()
+    # What clients upload means, and which values it can have; the claims of bases add up.
+    claims: ClassVar[Mapping[str, Claim]] = Claims({})
     # The file that a user's own method came from.
     origin: ClassVar[str | None] = None
     # For METHOD+PLUGIN: the class of METHOD, and PLUGIN.

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..core.claims import COUNTS, LOSS, VECTORS, Claims
 from ..core.local import Local
 from ..core.lookup import base
 from ..core.method import Method, Plugin, Update, Uploads
@@ -37,6 +38,8 @@ class Reporting(FedAvg):
     weights and, with BatchNorm, in another mode.
     """
 
+    claims = Claims({"loss": LOSS})
+
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"), state.tree("model"))
         loss = local.evaluate()["ce"]
@@ -49,6 +52,8 @@ class Prototypical(FedAvg):
 
     Means are of the model just trained, in evaluation mode, over all training samples.
     """
+
+    claims = Claims({"means": VECTORS, "counts": COUNTS})
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from ..core.claims import COUNTS, VECTORS, WEIGHTS, Claims
 from ..core.local import Local, Predictor, Worker
 from ..core.lookup import base
 from ..core.method import Method, Traits, Update, Uploads, sizes
@@ -26,6 +27,7 @@ class Textual(Method):
     """A method whose clients keep `text` and `scale`, which the server sends until they answer."""
 
     traits = Traits(world="dual", alone=None, by_client=("sizes", "told"))
+    claims = Claims({"means": VECTORS, "counts": COUNTS})
     text: str = setting(
         "encoder",
         "What reads the class names: `encoder`, or the name of a text encoder of the same width.",
@@ -76,6 +78,7 @@ class AveragedHead(Textual):
     """One head for all on frozen features: clients train it, the server averages its parameters."""
 
     traits = Textual.traits.but(personalised=False)
+    claims = Claims({"head/*": WEIGHTS})
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
         """The head before the first round; what is random in it depends on the seed."""

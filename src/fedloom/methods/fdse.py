@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.claims import CHANGES, WEIGHTS, Claims
 from ..core.local import Batch, Fit, Local, Worker, cross_entropy
 from ..core.lookup import method
 from ..core.method import Update, Uploads
@@ -58,6 +59,7 @@ class FDSE(FedAvg):
         averages=False,  # its weights are its own
         alone={"reduction": 1, "lam": 0.0},
     )
+    claims = Claims({"delta/*": CHANGES, "buffers/*": WEIGHTS})
     lam: NotNegative = setting(
         0.01, "Weight of the consistency loss beside the cross-entropy.", symbol="lambda"
     )
@@ -102,7 +104,8 @@ class FDSE(FedAvg):
         names = {module: name for name, module in local.model.named_modules()}
         if not (self.lam and norms and received[f"{names[norms[0]]}.num_batches_tracked"] > 0):
             return local.fit()
-        weights = torch.softmax(self.beta * torch.arange(len(norms)), 0)
+        some = received[f"{names[norms[0]]}.running_mean"]
+        weights = torch.softmax(self.beta * some.new_tensor(range(len(norms))), 0)
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             gaps = []

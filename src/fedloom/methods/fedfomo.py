@@ -26,6 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..core.claims import Claim, Claims
 from ..core.errors import FedloomError
 from ..core.local import Local, Predictor, Worker
 from ..core.lookup import method
@@ -47,6 +48,7 @@ class FedFomo(Silent):
     """Each client chooses whose models to mix."""
 
     traits = Traits(by_client=None, stage="after", neutral=({"models": 0}, "local"))
+    claims = Claims({"omega/*": Claim("how much a client's model helps")})
     models: Annotated[int, Field(ge=0)] = setting(
         4, "Number of other clients' models that a client is sent.", symbol="M"
     )

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 import torch
 
+from ..core.claims import CHANGES, WEIGHTS, Claims
 from ..core.local import Local, Worker
 from ..core.lookup import method
 from ..core.method import Update, Uploads
@@ -43,6 +44,7 @@ class FedHEAL(FedAvg):
         averages=False,  # its weights are its own
         alone=None,  # a single client's update is masked too
     )
+    claims = Claims({"delta/*": CHANGES, "buffers/*": WEIGHTS})
     tau: Share = setting(
         0.3,
         "Smallest consistency with a client's own history that keeps a parameter's update.",

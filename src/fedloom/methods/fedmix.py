@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from ..core.claims import SHARES, Claim, Claims
 from ..core.errors import FedloomError
 from ..core.local import Batch, Fit, Local
 from ..core.lookup import method
@@ -41,6 +42,7 @@ class FedMix(FedAvg):
     """FedAvg with mixup between clients."""
 
     traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
+    claims = Claims({"means": Claim("mean samples"), "labels": SHARES})
     lam: Share = setting(0.05, "Share of the averaged sample in the mixture.", symbol="lambda")
     group: Annotated[int, Field(ge=2)] = setting(
         5, "Number of samples behind one average that is sent.", symbol="M_k"

@@ -27,6 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..core.claims import VECTORS, Claims
 from ..core.local import Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Update, Uploads
@@ -59,6 +60,7 @@ class FedPACT(Pooling):
             "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}
         },
     )
+    claims = Claims({"cache": VECTORS})
     alpha: NotNegative = setting(
         6.0, "Weight of the cache's logits beside the text head's.", symbol="alpha"
     )

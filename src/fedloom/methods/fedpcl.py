@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Method, Traits, Update, Uploads, sizes
@@ -61,6 +62,7 @@ class FedPCL(Perturbed, Method):
             }
         },
     )
+    claims = Claims({"prototypes": VECTORS, "classes": CLASSES, "counts": COUNTS})
     tau: Positive = setting(0.07, "Temperature of the contrast with prototypes.", symbol="tau")
     average: Weights = setting(
         "weighted",

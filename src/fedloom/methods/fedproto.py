@@ -24,6 +24,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core.claims import COUNTS, VECTORS, Claims
 from ..core.local import Batch, Fit, Local, Predictor
 from ..core.lookup import method
 from ..core.method import Update, Uploads
@@ -40,6 +41,7 @@ class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
     traits = Alone.traits.but(neutral=({"lam": 0.0, "predict": "head"}, "local"))
+    claims = Claims({"protos/*": VECTORS, "counts/*": COUNTS})
     lam: NotNegative = setting(
         1.0, "Weight of the distance between features and prototypes.", symbol="lambda"
     )

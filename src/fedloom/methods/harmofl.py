@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..core.claims import Claim, Claims
 from ..core.errors import FedloomError
 from ..core.local import Fit, Inputs, Local, Predictor, Samples, Step, Worker
 from ..core.lookup import method
@@ -39,6 +40,7 @@ class HarmoFL(FedAvg):
     """FedAvg on images of one spectrum, with sharpness-aware steps."""
 
     traits = FedAvg.traits.but(neutral=({"alpha": 0.0, "amplitude": "none"}, "fedavg"))
+    claims = Claims({"amplitude": Claim("amplitudes of mean images", 0, 1e9)})
     alpha: NotNegative = setting(
         0.05, "Length of the perturbation of the weights before each gradient.", symbol="alpha"
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..core.claims import CHANGES, RATE, WEIGHTS, Claims
 from ..core.local import Local
 from ..core.lookup import method
 from ..core.method import Update, Uploads
@@ -31,6 +32,7 @@ class QFFL(Reporting):
     """FedAvg whose step favours clients with a high loss."""
 
     traits = Reporting.traits.but(neutral=({"q": 0.0}, "fedavg"))
+    claims = Claims({"delta/*": CHANGES, "buffers/*": WEIGHTS, "lr": RATE})
     q: NotNegative = setting(
         1.0, "Power of the loss in a client's weight: the larger, the fairer.", symbol="q"
     )

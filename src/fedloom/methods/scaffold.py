@@ -14,6 +14,7 @@ weights, at rate 1.
 
 from __future__ import annotations
 
+from ..core.claims import CHANGES, STEPS, Claims
 from ..core.errors import FedloomError
 from ..core.local import Local, Worker
 from ..core.lookup import method
@@ -29,6 +30,7 @@ class Scaffold(FedAvg):
     """FedAvg with drift correction."""
 
     traits = FedAvg.traits.but(weighting="alike")
+    claims = Claims({"c/*": CHANGES, "delta/*": CHANGES, "delta/*num_batches_tracked": STEPS})
     server_lr: Positive = setting(
         1.0, "Step size of the server along the clients' mean update.", symbol="eta_g"
     )

@@ -21,6 +21,7 @@ from ...core.claims import Sizes, flaw
 from ...core.errors import ClientError
 from ...core.payload import Payload, Value
 from ...data.federation import Client
+from ...engine.engine import first
 from ...engine.turn import about
 from ..base import Task, execute
 from .sites import dealt
@@ -90,12 +91,13 @@ class Inspector:
         try:
             self._rehearse(task)
         except ClientError as error:
-            warnings.warn(
-                f"names and shapes of {self.worker.method.name}'s uploads are not checked: nobody "
-                f"knows what they should look like, since on blank samples {error}",
-                stacklevel=2,
-            )
-            return None
+            if task.kind not in self._forms:
+                warnings.warn(
+                    f"names and shapes of {self.worker.method.name}'s uploads are not checked: "
+                    f"nobody knows what they should look like, since on blank samples {error}",
+                    stacklevel=2,
+                )
+                return None
         return self._misfit(task, upload)
 
     def _misfit(self, task: Task, upload: Payload) -> str | None:
@@ -137,17 +139,34 @@ class Inspector:
 
     def _upload(self, task: Task, client: Client) -> Payload:
         """What this client would upload after one step."""
+        rehearsing = self._with(task, client)
+        try:
+            return execute(rehearsing, replace(task, state=Payload(), splits=())).upload
+        except ClientError:
+            # Some clients cannot work in a later round without what they remember of the first.
+            state = self._remembered(rehearsing, task.clients[0])
+            return execute(rehearsing, replace(task, state=state, splits=())).upload
+
+    @staticmethod
+    def _remembered(rehearsing: ClientWorker, k: int) -> Payload:
+        """What a client remembers after a first round of which it was the only participant."""
+        method = rehearsing.method
+        hello = execute(rehearsing, Task("hello", 1, (k,))).upload
+        server = method.join(first(rehearsing).replace(round=1), {k: hello})
+        return execute(rehearsing, Task("client", 1, (k,), method.download(server, k))).state
+
+    def _with(self, task: Task, client: Client) -> ClientWorker:
+        """A worker that takes `client` for the one of the task, and trains it for one step."""
         worker = self.worker
         clients = list(worker.federation.clients)
         clients[task.clients[0]] = client
-        rehearsing = ClientWorker(
+        return ClientWorker(
             worker.method,
             replace(worker.federation, clients=tuple(clients)),
             worker.given,
             worker.training.changed(epochs=1, steps=1),
             worker.seed,
         )
-        return execute(rehearsing, replace(task, state=Payload(), splits=())).upload
 
 
 def _numbered(name: str) -> bool:

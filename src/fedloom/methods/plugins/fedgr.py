@@ -29,6 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ...core.claims import LOSS, VECTORS, Claims
 from ...core.local import Local, Worker
 from ...core.lookup import plugin
 from ...core.method import Update
@@ -53,6 +54,8 @@ Part = Annotated[float, Field(ge=0, le=1)]
 @plugin("fedgr")
 class FedGR(Reweighting):
     """Weights by a client's loss and by its group's."""
+
+    claims = Claims({"loss": LOSS, "type_point": VECTORS})
 
     types: Count | None = setting(
         None,
