@@ -1,0 +1,136 @@
+"""Hostile replies to every method's server: each is refused, and the others' run is as without it.
+
+One client of four lies in every round after the first, in another way each time. What the server
+ends with is compared with a run in which that client was lost in these rounds. A second run has it
+lie whenever it introduces itself; there the measure is a run in which it never does.
+
+By default three methods are attacked. FEDLOOM_ATTACKS=full attacks all; `-s` shows the table.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hostile_replies import HELLOS, LIES, Lie
+
+from fedloom.core.lookup import make, names
+from fedloom.executors.flower.settings import Settings
+from fedloom.testing import small_world
+
+LIAR = 1
+FULL = os.environ.get("FEDLOOM_ATTACKS") == "full"
+CHOSEN = names() if FULL else ["fedpcl", "qffl", "scaffold"]
+SLOW = 5.0  # seconds for one reply
+ROOM = 500 * 1024  # kilobytes of memory for all replies of a method
+TABLE: dict[str, Counter[str]] = {}
+
+
+def liar(lies: Mapping[int, tuple[str, Lie]], kind: str, method: str) -> Any:
+    """A mod that spoils the liar's replies: one lie per round."""
+
+    def mod(message: Any, context: Any, call_next: Any) -> Any:
+        reply = call_next(message, context)
+        chosen = lies.get(int(message.metadata.group_id or 0))
+        if chosen and context.node_config["partition-id"] == LIAR:
+            chosen[1](reply.content, random.Random(f"{method} {chosen[0]}"))
+        return reply
+
+    return mod
+
+
+def refusals(here: Any) -> dict[int, str]:
+    """By round, why the liar's reply was refused."""
+    return {e["round"]: e["refused"][LIAR] for e in here.book.answers if LIAR in e["refused"]}
+
+
+def attacked(here: Any, rounds: int, kind: str) -> tuple[Any, float]:
+    """Run, and the longest time between two notes of the book."""
+    times = [time.monotonic()]
+    note = here.book.note
+
+    def timed(entry: dict[str, Any]) -> None:
+        times.append(time.monotonic())
+        note(entry)
+
+    here.book.note = timed
+    seen = here.run(rounds=rounds, eval_every=rounds)
+    longest = max(b - a for a, b in pairwise(times))
+    return seen, longest
+
+
+def record(kind: str, lies: Mapping[int, tuple[str, Lie]], said: Mapping[int, str]) -> list[str]:
+    """Count what came of each lie; returns those that were believed."""
+    believed = []
+    for number, (words, _) in lies.items():
+        outcome = "refused" if number in said else "believed"
+        TABLE.setdefault(words, Counter())[outcome] += 1
+        if number not in said:
+            believed.append(words)
+    return believed
+
+
+SETTINGS = Settings(timeout=30, wait=0, limit_mb=5)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_lies_after_training(name: str, world) -> None:
+    method = make(name)
+    lies = {number: item for number, item in enumerate(LIES.items(), start=2)}
+    rounds = len(lies) + 2
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    expected = small_world.trace(
+        method, rounds=rounds, eval_every=rounds, dropouts={r: [LIAR] for r in lies}
+    )
+    here = world(method, mods=(liar(lies, "train", name),), settings=SETTINGS)
+    seen, longest = attacked(here, rounds, "train")
+    assert record("train", lies, refusals(here)) == []
+    assert seen.server.equal(expected.server), "the server is not what it is without the liar"
+    assert seen.metrics[-1]["lost"] == [], "an honest reply is believed again"
+    assert all(len(why) <= 300 for why in refusals(here).values())
+    assert longest < SLOW
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < ROOM
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_lies_when_it_introduces_itself(name: str, world, monkeypatch) -> None:
+    method = make(name)
+    lies = {number: item for number, item in enumerate(HELLOS.items(), start=1)}
+    rounds = len(lies)
+
+    def lost(message: Any) -> str | None:
+        hello = message.metadata.message_type == "query.hello"
+        return "lost" if hello and message.metadata.dst_node_id == 100 + LIAR else None
+
+    quick = SETTINGS.model_copy(update={"timeout": 0.01})
+    expected = world(method, fault=lost, settings=quick).run(rounds=rounds, eval_every=rounds)
+    here = world(method, settings=SETTINGS)
+    whole, spoil = here.app, liar(lies, "hello", name)
+
+    def app(message: Any, context: Any) -> Any:
+        if message.metadata.message_type != "query.hello":
+            return whole(message, context)
+        return spoil(message, context, whole)
+
+    here.grid.app = app
+    seen, longest = attacked(here, rounds, "hello")
+    assert record("hello", lies, refusals(here)) == []
+    assert seen.server.equal(expected.server), "the server is not what it is without the liar"
+    assert longest < SLOW
+
+
+def teardown_module() -> None:
+    """Print the table."""
+    total = sum(sum(counts.values()) for counts in TABLE.values())
+    print(f"\n{total} hostile replies to {len(CHOSEN)} methods\n")
+    print(f"{'lie':42} {'told':>5} {'refused':>8} {'believed':>9}")
+    for words, counts in TABLE.items():
+        told = sum(counts.values())
+        print(f"{words:42} {told:5} {counts['refused']:8} {counts['believed']:9}")
