@@ -102,7 +102,7 @@ class Batches:
 
         def take(places: Tensor) -> tuple[Tensor, Tensor]:
             wanted = rows.index_select(0, places)
-            return prepare(stored(wanted)), here(data.y.index_select(0, wanted))
+            return prepare(stored(wanted)), data.y.index_select(0, here(wanted))
 
         return take
 

@@ -119,14 +119,15 @@ class ClientWorker:
 
     @federation.setter
     def federation(self, federation: Federation) -> None:
-        """Take other data. They move to the device if they fit there, else batch by batch."""
+        """Take other data. Labels move to the device, and samples too if they fit there."""
         self._federation = federation
         self.data = federation.data
-        # Whether samples are where they are needed; else they come from the CPU's memory.
-        self.resident = not self.device.accelerated
-        if self.device.accelerated and self.device.fits(federation.data.x.nbytes):
-            self.data = federation.data.on(self.device.torch)
-            self.resident = self.data.y.device == self.device.torch
+        # Whether samples are on the device; if not, they go there batch by batch.
+        self.resident = True
+        if self.device.accelerated:
+            fits = self.device.fits(federation.data.x.nbytes)
+            self.data = federation.data.on(self.device.torch, samples=fits)
+            self.resident = fits and isinstance(self.data.x, Tensor)
 
     @property
     def method_name(self) -> str:
@@ -228,15 +229,13 @@ class ClientWorker:
 
     def samples(self, rows: Tensor) -> Tensor:
         """The stored samples with these numbers."""
-        if not self.device.accelerated:
-            return self.data.take(rows)
-        return self.here(self.data.take(rows.to(self.data.y.device)))
+        if self.resident:
+            return self.data.take(self.here(rows))
+        return self.here(self.data.take(rows))
 
     def labels(self, rows: Tensor) -> Tensor:
         """The labels of the samples with these numbers."""
-        if not self.device.accelerated:
-            return self.data.y[rows]
-        return self.here(self.data.y[rows.to(self.data.y.device)])
+        return self.data.y[self.here(rows)]
 
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as the resident model wants them."""

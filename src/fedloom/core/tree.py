@@ -103,7 +103,7 @@ class Tree(Mapping[str, Tensor]):
         """The Euclidean norm over all tensors together (not per tensor)."""
         return self.dot(self).sqrt()
 
-    def towards(self, other: Tree, share: float | Tree) -> Tree:
+    def towards(self, other: Tree, share: float | Tensor | Tree) -> Tree:
         """`self + share * (other - self)`: exactly `self` at 0 and exactly `other` at 1.
 
         `share` may be a tree, with a share for each element. Integer tensors (counters) take the
@@ -115,6 +115,8 @@ class Tree(Mapping[str, Tensor]):
         tensors = []
         for mine, theirs, part in zip(self._list(), self._like(other), shares, strict=True):
             if mine.is_floating_point():
+                if isinstance(part, Tensor):
+                    part = part.to(mine.dtype)
                 tensors.append(torch.lerp(mine, theirs, part))
             else:
                 tensors.append(torch.maximum(mine, theirs))

@@ -97,18 +97,19 @@ class Dataset:
         """The mean and std by which `prepare` normalises bytes; 0 and 1 for other samples."""
         if self.x.dtype != torch.uint8:
             return torch.zeros(()), torch.ones(())
-        mean = torch.tensor(self.mean)
-        std = torch.tensor(self.std)
+        mean = torch.tensor(self.mean, device=self.y.device)
+        std = torch.tensor(self.std, device=self.y.device)
         return mean[:, None, None], std[:, None, None]
 
-    def on(self, device: torch.device) -> Dataset:
-        """The same samples and labels on a device; samples that are no tensor stay where they are.
+    def on(self, device: torch.device, samples: bool) -> Dataset:
+        """The same data with labels on a device, and samples as well if that is wanted.
 
-        `Rows` are gathered on the CPU.
+        `Rows` always stay where they are: they are gathered on the CPU.
         """
-        if not isinstance(self.x, Tensor):
-            return self
-        return replace(self, x=self.x.to(device), y=self.y.to(device))
+        x = self.x
+        if samples and isinstance(x, Tensor):
+            x = x.to(device)
+        return replace(self, x=x, y=self.y.to(device))
 
     def take(self, rows: Tensor) -> Tensor:
         """The samples with these numbers, as they are stored.
@@ -125,8 +126,6 @@ class Dataset:
         if x.dtype != torch.uint8:
             return x
         scale, shift = self._normal
-        if x.device != scale.device:
-            scale, shift = scale.to(x.device), shift.to(x.device)
         return x.to(torch.float32).mul_(scale).sub_(shift)
 
     @cached_property

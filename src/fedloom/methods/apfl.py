@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from pydantic import Field
 
 from ..core.local import Local, Predictor, Step
@@ -47,21 +48,22 @@ class APFL(FedAvg):
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))
         v = state.tree("v") or local.parameters()
-        alpha = state.number("alpha") if state else self.mix
+        first = state.number("alpha") if state else self.mix
+        # A tensor, not a number: nobody waits for its value while steps are taken.
+        alpha = v.norm().new_tensor(first, dtype=torch.float64)
 
         def mixture(step: Step) -> Tree:
             nonlocal v, alpha
             g = step.at(step.w.towards(v, alpha))
-            slope = 0.0
+            slope = (v - step.w).dot(g)
+            v = v - (step.lr * alpha).float() * g
             if self.adaptive:
-                slope = (v - step.w).dot(g).item()
-            v = v - step.lr * alpha * g
-            alpha = min(1.0, max(0.0, alpha - step.lr * slope))
+                alpha = (alpha - step.lr * slope.double()).clamp(0, 1)
             return step.g
 
         local.fit(gradient=mixture)
         shared = Payload(model=local.tree("shared"))
-        return Update(upload=shared, state=Payload(v=v, alpha=alpha), trained=shared)
+        return Update(upload=shared, state=Payload(v=v, alpha=float(alpha)), trained=shared)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         w, v = down.tree("model"), state.tree("v")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..parts.heads import AdapterHead
+from ..parts.prototypes import row_numbers
 from ._textual import AveragedHead
 
 
@@ -57,5 +57,5 @@ class FedCLIP(AveragedHead):
 
 def contrast(batch: Batch) -> dict[str, Tensor]:
     """The cross-entropy of images against their batch's texts and of texts against its images."""
-    square, own = batch.logits[:, batch.y], torch.arange(len(batch.y))
+    square, own = batch.logits[:, batch.y], row_numbers(batch.y)
     return {"contrast": (F.cross_entropy(square, own) + F.cross_entropy(square.T, own)) / 2}

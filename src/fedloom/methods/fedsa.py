@@ -36,7 +36,14 @@ from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import NotNegative, Share, setting
 from ..parts.anchors import semantic_anchors
-from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
+from ..parts.prototypes import (
+    by_nearest,
+    class_means,
+    margin_loss,
+    nearest_other,
+    row_numbers,
+    squared_gap,
+)
 from ._bases import Prototypical
 
 
@@ -82,7 +89,8 @@ class FedSA(Prototypical):
         return replace(update, state=update.state.replace(means=means, counts=counts))
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        anchors, every = down.tensor("anchors"), torch.arange(local.classes)
+        anchors = down.tensor("anchors")
+        every = row_numbers(anchors)
         gap = nearest_other(anchors).mean().nan_to_num(0.0)  # one class has no other
         if "means" in state:
             own = nearest_other(state.tensor("means")[state.tensor("counts") > 0])

@@ -77,7 +77,8 @@ class FedTGP(Prototypical):
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         if "prototypes" not in down:
             return local.fit()
-        anchors, known = down.tensor("prototypes"), torch.ones(local.classes, dtype=torch.bool)
+        anchors = down.tensor("prototypes")
+        known = anchors.new_ones(local.classes, dtype=torch.bool)
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             gap = squared_gap(batch.features, batch.y, anchors, known)
@@ -106,8 +107,9 @@ class FedTGP(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or "prototypes" not in down:
             return predict
-        every = torch.ones(local.classes, dtype=torch.bool)
-        return by_nearest(local.worker.outputs, down.tensor("prototypes"), every)
+        anchors = down.tensor("prototypes")
+        known = anchors.new_ones(local.classes, dtype=torch.bool)
+        return by_nearest(local.worker.outputs, anchors, known)
 
 
 def first_prototypes(classes: int, width: int, seed: int) -> Tree:

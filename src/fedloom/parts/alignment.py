@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .prototypes import row_numbers
+
 
 def alignment_loss(
     head: Tensor, prototypes: Tensor, y: Tensor, weights: Tensor, tau: float
@@ -104,7 +106,7 @@ def gains(
     with the head than with the text it started from. A figure that is not finite is left out.
     """
     nearness = alignment(caches, prototypes)
-    classes = torch.arange(len(head), device=head.device)
+    classes = row_numbers(head)
     by_client = []
     for cache in caches:
         by_client.append(margins(cache, classes, head).sum())

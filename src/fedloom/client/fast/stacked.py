@@ -1,8 +1,13 @@
-"""Small heads, or small models of linear layers, of several clients, trained side by side.
+"""Heads or whole models of several clients, trained side by side.
+
+On a CPU this pays for small heads and for models of linear layers, and only those are stacked. An
+accelerator spends most of a small model's step on starting kernels, so there any network is stacked
+whose layers draw no random numbers (dropout does).
 
 Clients that take more steps come first in the stack, which grows shorter as others finish. Batches
-that are not full are padded, and the padding does not count. The numbers agree with those of one
-client after another to about 1e-6, because sums are taken in another order.
+that are not full are padded, and the padding does not count; where BatchNorm would notice it, only
+clients with equal batches are stacked. The numbers agree with those of one client after another to
+about 1e-6, because sums are taken in another order.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _NormBase
 
 from ...core.local import Fit, cross_entropy
 from ...core.method import Plugin
@@ -23,7 +29,9 @@ from ...models.base import Split
 from ...models.projection import Unit
 from ..batches import batch_rows
 from ..job import Job
-from .dense import layers
+from .dense import layers, touched
+
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 class Entry:
@@ -39,9 +47,12 @@ class Entry:
     def kind(self) -> Hashable:
         """Entries of one kind can be stacked."""
         shapes = tuple((n, t.shape) for n, t in {**self.weights, **self.buffers}.items())
+        job = self.job
         # A cosine depends on the number of steps, and a stack has one step size for all.
-        steps = self.job.planned if self.job.training.cosine else None
-        return type(self.part), shapes, self.job.training, steps
+        steps = job.planned if job.training.cosine else None
+        # BatchNorm would count padding, so all clients need the same batches.
+        samples = len(job.samples) if norms(self.part) else None
+        return type(self.part), shapes, job.training, steps, samples, job.work if samples else None
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class Trained:
     """What a stack made of one entry."""
 
     weights: dict[str, Tensor]
+    buffers: dict[str, Tensor]
     steps: int
     seen: int  # samples, over all steps
     loss: float
@@ -59,6 +71,8 @@ class Trained:
         part: nn.Module = job.head or job.worker.model
         for name, parameter in part.named_parameters():
             parameter.copy_(self.weights[name])
+        for name, buffer in part.named_buffers():
+            buffer.copy_(self.buffers[name])
         job.seen = self.seen
         return Fit(self.steps, job.training.step_size(job.round), {"ce": self.loss})
 
@@ -81,11 +95,36 @@ def entry(job: Job) -> Entry | None:
 
 
 def _stackable(job: Job) -> bool:
-    """Whether the model has only layers for vectors, which neither draw nor remember anything."""
+    """Whether the clients' models can be stacked, and whether that pays."""
     model, worker = job.model, job.worker
-    if type(model) is not Split or worker.frozen:
+    if worker.frozen:
         return False
-    return layers(model.body, model.head, ndim=len(worker.data.x.shape), also=[Unit]) is not None
+    if _linear(job):
+        return True
+    return worker.device.accelerated and all(map(_can_be_stacked, model.modules()))
+
+
+def _linear(job: Job) -> bool:
+    """Whether the model has only layers for vectors."""
+    model, ndim = job.model, len(job.worker.data.x.shape)
+    if type(model) is not Split:
+        return False
+    return layers(model.body, model.head, ndim=ndim, also=[Unit]) is not None
+
+
+def _can_be_stacked(module: nn.Module) -> bool:
+    """Whether a layer draws no random numbers and shows nobody what it does.
+
+    It may keep statistics: the stack has them for each client.
+    """
+    if touched(module) or isinstance(module, nn.RNNBase):
+        return False
+    return not (isinstance(module, DROPOUT) and module.p > 0)
+
+
+def norms(part: nn.Module) -> list[_NormBase]:
+    """The layers of a head or model that keep statistics of their batches."""
+    return [module for module in part.modules() if isinstance(module, _NormBase)]
 
 
 def train(entries: Sequence[Entry]) -> list[Trained]:
@@ -95,10 +134,14 @@ def train(entries: Sequence[Entry]) -> list[Trained]:
     """
     stack = _Stack(entries)
     done: list[Trained] = []
-    for step in range(entries[0].job.planned + 1):
-        done = [*stack.finished(step), *done]
-        if stack.size:
-            stack.step(step)
+    try:
+        for step in range(entries[0].job.planned + 1):
+            done = [*stack.finished(step), *done]
+            if stack.size:
+                stack.step(step)
+    finally:
+        for norm in norms(entries[0].part):
+            norm.eval()
     return done
 
 
@@ -110,44 +153,50 @@ class _Stack:
         self.size = len(entries)  # of those that are under way
         self._entries, self._part = entries, first.part
         self._worker, self._training = first.job.worker, first.job.training
-        self._data = self._worker.data
+        worker = self._worker
         self._places = torch.cat([e.job.samples for e in entries])
-        self._labels = self._data.y[self._places]
-        self._whole = self._part is self._worker.model
+        self._labels = worker.labels(self._places)
+        self._whole = self._part is worker.model
+        self._by_hand = self._whole and _linear(first.job)
+        self._norms = norms(self._part)
         self._features = None
         if not self._whole:
-            self._features = self._worker.outputs(self._data.take(self._places)).features
-        self._rows = _rows(entries)
+            self._features = worker.outputs(worker.samples(self._places)).features
+        rows = _rows(entries)
+        self._longest = (rows >= 0).sum(2).max(0).values.tolist()  # batch of each step
+        self._rows = worker.here(rows)
+        if worker.resident:
+            self._places = worker.here(self._places)
         self._weights: dict[str, Tensor] = {}
         for name in first.weights:
             self._weights[name] = torch.stack([e.weights[name] for e in entries]).requires_grad_()
         self._buffers = {n: torch.stack([e.buffers[n] for e in entries]) for n in first.buffers}
         self._lr = self._training.step_size(first.job.round)
         self._optimizer = self._training.make(list(self._weights.values()), first.job.round)
-        self._sums = torch.zeros(len(entries))
+        self._sums = torch.zeros(len(entries), device=self._rows.device)
 
     def finished(self, step: int) -> list[Trained]:
         """Take out the last entries, those that have no more steps to take."""
         left = sum(e.job.planned > step for e in self._entries)
         if left == self.size:
             return []
-        ended = {n: t[left : self.size].detach().clone() for n, t in self._weights.items()}
         seen = (self._rows[left : self.size] >= 0).sum((1, 2))
+        means = (self._sums[left : self.size] / seen).tolist()
         done = []
-        for i, tensors in enumerate(zip(*ended.values(), strict=True)):
-            weights = dict(zip(ended, tensors, strict=True))
-            loss = float(self._sums[left + i] / seen[i])
-            done.append(Trained(weights, step, int(seen[i]), loss))
+        for i, (number, mean) in enumerate(zip(seen.tolist(), means, strict=True), left):
+            weights = {n: t[i].detach().clone() for n, t in self._weights.items()}
+            buffers = {n: t[i].clone() for n, t in self._buffers.items()}
+            done.append(Trained(weights, buffers, step, number, mean))
         for name, tensor in self._weights.items():
             self._weights[name] = tensor[:left].detach().clone().requires_grad_()
-        self._buffers = {n: t[:left] for n, t in self._buffers.items()}
+        self._buffers = {n: t[:left].clone() for n, t in self._buffers.items()}
         self._optimizer = self._optimizer.narrowed(self._weights.values(), left)
         self.size = left
         return done
 
     def step(self, step: int) -> None:
         """Take one step with every entry that is under way."""
-        rows = self._rows[: self.size, step]
+        rows = self._rows[: self.size, step, : self._longest[step]]
         there = rows >= 0
         sizes = there.sum(1)
         logits = self._logits(rows).flatten(0, 1)
@@ -161,14 +210,17 @@ class _Stack:
 
     def _logits(self, rows: Tensor) -> Tensor:
         if self._features is None:
-            x = self._worker.prepare(self._data.take(self._places[rows].flatten()))
+            wanted = self._places[rows.to(self._places.device)]
+            x = self._worker.prepare(self._worker.samples(wanted.flatten()))
         else:
             x = self._features[rows].flatten(0, 1)
-        x = x.view(*rows.shape, *x.shape[1:])
-        if self._whole:
+        x = x.unflatten(0, rows.shape)
+        if self._by_hand:
             by_id = {id(p): self._weights[n] for n, p in self._part.named_parameters()}
             return through(self._part, by_id, x)
-        logits: Tensor = vmap(self._one)(self._weights, self._buffers, x)  # a head may be anything
+        for norm in self._norms:  # statistics of a single sample are undefined
+            norm.train(rows.shape[1] > 1)
+        logits: Tensor = vmap(self._one)(self._weights, self._buffers, x)
         return logits
 
     def _one(self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
