@@ -57,6 +57,20 @@ class BasicBlock(nn.Module):
         return result
 
 
+class MeanOfMap(nn.AdaptiveAvgPool2d):
+    """The mean of each channel's map, as a vector.
+
+    The layer it replaces sets strides by hand, which stacked clients (client/fast/stacked.py)
+    cannot.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+
 class ResNet(nn.Module):
     """The body of a residual network.
 
@@ -89,7 +103,7 @@ class ResNet(nn.Module):
                 layers.append(BasicBlock(inputs, outputs, stride))
                 inputs = outputs
             self.features.add_module(f"stage{stage + 1}", layers)
-        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.pool = MeanOfMap()
         self.width = inputs
         for layer in self.modules():  # batch norms already start at weight 1, bias 0
             if isinstance(layer, nn.Conv2d):

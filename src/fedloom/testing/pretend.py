@@ -38,6 +38,7 @@ _aten = torch.ops.aten
 _COPIES = (_aten._to_copy, _aten.copy_, _aten._foreach_copy_)
 # These allocate memory or change how a tensor is looked at; a real device launches nothing.
 _NO_KERNEL = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")
+_NO_KERNEL += ("_unsafe_view", "_reshape_alias", "alias", "lift_fresh")
 # The size of what these return depends on values, which the host has to wait for.
 _WAITING = ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal")
 _WAITING += ("_local_scalar_dense", "is_nonzero", "bincount", "repeat_interleave")
@@ -51,6 +52,9 @@ class Counts:
     to_device: int = 0  # tensors copied from the host
     to_host: int = 0  # tensors copied back; the host waits for each
     waits: int = 0  # other waits of the host for a value: `.item()`, a mask, a branch
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self._all(), other._all(), strict=True)))
 
     def __sub__(self, other: Counts) -> Counts:
         return Counts(*(a - b for a, b in zip(self._all(), other._all(), strict=True)))

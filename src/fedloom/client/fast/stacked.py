@@ -12,6 +12,7 @@ about 1e-6, because sums are taken in another order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,9 +26,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ...core.local import Fit, cross_entropy
 from ...core.method import Plugin
+from ...data.dataset import chosen
 from ...models.base import Split
 from ...models.projection import Unit
-from ..batches import batch_rows
+from ..batches import PREPARED, batch_rows
 from ..job import Job
 from .dense import layers, touched
 
@@ -159,12 +161,13 @@ class _Stack:
         self._whole = self._part is worker.model
         self._by_hand = self._whole and _linear(first.job)
         self._norms = norms(self._part)
-        self._features = None
-        if not self._whole:
-            self._features = worker.outputs(worker.samples(self._places)).features
+        self._inputs = self._prepared()
         rows = _rows(entries)
-        self._longest = (rows >= 0).sum(2).max(0).values.tolist()  # batch of each step
-        self._rows = worker.here(rows)
+        there = rows >= 0
+        self._longest = there.sum(2).max(0).values.tolist()  # the largest batch of each step
+        self._rows = worker.here(rows.clamp(min=0))
+        self._there = worker.here(there)
+        self._sizes = worker.here(there.sum(2))
         if worker.resident:
             self._places = worker.here(self._places)
         self._weights: dict[str, Tensor] = {}
@@ -175,18 +178,35 @@ class _Stack:
         self._optimizer = self._training.make(list(self._weights.values()), first.job.round)
         self._sums = torch.zeros(len(entries), device=self._rows.device)
 
+    def _prepared(self) -> Tensor | None:
+        """What all clients' samples are to the part that is trained; None: too much to keep.
+
+        A head sees features. A whole model's samples are prepared beforehand on an accelerator, as
+        `Batches` does.
+        """
+        worker = self._worker
+        if not self._whole:
+            return worker.outputs(worker.samples(self._places)).features
+        size = 4 * len(self._places) * math.prod(worker.data.x.shape[1:])
+        if worker.device.accelerated and size <= PREPARED:
+            return worker.prepare(worker.samples(self._places))
+        return None
+
     def finished(self, step: int) -> list[Trained]:
         """Take out the last entries, those that have no more steps to take."""
         left = sum(e.job.planned > step for e in self._entries)
         if left == self.size:
             return []
-        seen = (self._rows[left : self.size] >= 0).sum((1, 2))
+        seen = self._sizes[left : self.size].sum(1)
         means = (self._sums[left : self.size] / seen).tolist()
+        ended = {n: t[left:].detach() for n, t in self._weights.items()}
+        kept = {n: t[left:] for n, t in self._buffers.items()}
         done = []
-        for i, (number, mean) in enumerate(zip(seen.tolist(), means, strict=True), left):
-            weights = {n: t[i].detach().clone() for n, t in self._weights.items()}
-            buffers = {n: t[i].clone() for n, t in self._buffers.items()}
+        for i, (number, mean) in enumerate(zip(seen.tolist(), means, strict=True)):
+            weights = {n: t[i] for n, t in ended.items()}
+            buffers = {n: t[i] for n, t in kept.items()}
             done.append(Trained(weights, buffers, step, number, mean))
+        # Copied: those that go on must not write to what those that have ended hand over.
         for name, tensor in self._weights.items():
             self._weights[name] = tensor[:left].detach().clone().requires_grad_()
         self._buffers = {n: t[:left].clone() for n, t in self._buffers.items()}
@@ -197,8 +217,8 @@ class _Stack:
     def step(self, step: int) -> None:
         """Take one step with every entry that is under way."""
         rows = self._rows[: self.size, step, : self._longest[step]]
-        there = rows >= 0
-        sizes = there.sum(1)
+        there = self._there[: self.size, step, : self._longest[step]]
+        sizes = self._sizes[: self.size, step]
         logits = self._logits(rows).flatten(0, 1)
         losses = F.cross_entropy(logits, self._labels[rows].flatten(), reduction="none")
         means = (losses.view(there.shape) * there).sum(1) / sizes
@@ -209,11 +229,11 @@ class _Stack:
         self._sums[: self.size] += means.detach() * sizes
 
     def _logits(self, rows: Tensor) -> Tensor:
-        if self._features is None:
+        if self._inputs is None:
             wanted = self._places[rows.to(self._places.device)]
             x = self._worker.prepare(self._worker.samples(wanted.flatten()))
         else:
-            x = self._features[rows].flatten(0, 1)
+            x = chosen(self._inputs, rows.flatten())
         x = x.unflatten(0, rows.shape)
         if self._by_hand:
             by_id = {id(p): self._weights[n] for n, p in self._part.named_parameters()}
