@@ -106,7 +106,7 @@ def test_a_named_section_is_never_a_methods() -> None:
     assert [config.partitioning["beta"] for config in configs] == [0.7, 0.7]
     both = {"partitioning.beta": 0.7, "fedheal.beta": 0.6}
     assert plan(["fedavg", "fedheal"], [0], given, both)[1].hyper["beta"] == 0.6
-    with pytest.raises(FedloomError, match="of fedheal and of the partition: say --set fedheal.be"):
+    with pytest.raises(FedloomError, match="of fedheal and of the partition: say --set fed"):
         plan(["fedavg", "fedheal"], [0], given, {"beta": 0.5})
 
 
