@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint venv clean
+.PHONY: demo test test-all lint venv clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "fedloom needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name."; exit 1; }
@@ -27,6 +27,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
+
+# All tests, and every attack of tests/security in full: this takes hours, not minutes.
+test-all: $(VENV)/.ready
+	FEDLOOM_ATTACKS=full $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from .client.worker import ClientWorker, Headed, Network
 from .core.errors import FedloomError, unknown
 from .core.files import write_atomic
 from .core.local import Predictor
-from .core.lookup import make
+from .core.lookup import make, refuse_untrusted
 from .core.method import Method
 from .core.payload import Payload
 from .data.catalogue import Progress
@@ -58,14 +58,18 @@ class Personal:
         return {name: getattr(self, name) for name in names}
 
 
-def personalise(folder: str | Path, data: str, *, progress: Progress | None = None) -> Personal:
+def personalise(
+    folder: str | Path, data: str, *, progress: Progress | None = None, trust: bool = False
+) -> Personal:
     """A personal model for a new client, from a finished run and a data set of its own.
 
     The newcomer says hello, gets what the server would send it and does one round of its own work;
-    the server stays as it is. Classes are matched by name; a few of them are enough.
+    the server stays as it is. Classes are matched by name; a few of them are enough. `trust` allows
+    a method file that the run names to be executed.
     """
-    run = Run.load(folder)
+    run = Run.load(folder, trust)
     config = run.config
+    refuse_untrusted(config.method, folder)
     method = make(config.method, config.hyper)
     _refuse(run, method)
     clock = time.monotonic()
@@ -177,9 +181,11 @@ def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
 
 
 # -- files -------------------------------------------------------------------------------------
-def trained(folder: str | Path, client: int | None = None) -> tuple[Predictor, ClientWorker, Run]:
-    """The common model of a run or, with a number, a client's own."""
-    trained = Trained.from_folder(folder)
+def trained(
+    folder: str | Path, client: int | None = None, *, trust: bool = False
+) -> tuple[Predictor, ClientWorker, Run]:
+    """The common model of a run or, with a number, a client's own; `trust` as in `personalise`."""
+    trained = Trained.from_folder(folder, trust=trust)
     method, worker = trained.setup.method, trained.setup.worker
     if client is None:
         predict = method.common(trained.server, worker)
@@ -242,8 +248,11 @@ def export(
     return out
 
 
-def load(folder: str | Path) -> nn.Module:
-    """The network in an exported folder, in evaluation mode: prepared samples to logits."""
+def load(folder: str | Path, *, trust: bool = False) -> nn.Module:
+    """The network in an exported folder, in evaluation mode: prepared samples to logits.
+
+    `trust` allows a method file that the folder names to be executed.
+    """
     folder = Path(folder)
     try:
         description = json.loads((folder / "config.json").read_bytes())
@@ -258,6 +267,8 @@ def load(folder: str | Path) -> nn.Module:
         )
     inputs = description["input"]
     task = Task(tuple(inputs["shape"]), len(description["classes"]), inputs["vocabulary"])
+    if not trust:
+        refuse_untrusted(description["method"], folder)
     method = make(description["method"], description["hyper"])
     with torch.random.fork_rng(devices=[]):
         network = build(description["model"], task, **description["network"])

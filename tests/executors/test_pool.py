@@ -3,6 +3,9 @@
 import copy
 import os
 import signal
+import subprocess
+import sys
+import threading
 from functools import partial
 
 import pytest
@@ -206,7 +209,44 @@ def test_a_download_is_written_out_once_for_each_worker(worker, monkeypatch) -> 
 def test_a_network_that_cannot_be_sent(worker) -> None:
     other = ClientWorker(worker.method, worker.federation, worker.given, worker.training, seed=0)
     other.given = copy.deepcopy(worker.given)
-    other.given.register_forward_hook(lambda *_: None)
+    other.given.lock = threading.Lock()
     message = r"cannot be sent to worker processes: .* --executor inplace does without"
     with pytest.raises(FedloomError, match=message):
         Pool(other, 1)
+
+
+NOTEBOOK = """
+import fedloom
+from torch import nn
+from fedloom.methods.fedavg import FedAvg
+
+@fedloom.method("from-a-cell")
+class FromACell(FedAvg):
+    zeal: float = 2.0
+
+    def train(self, down, state, local):
+        return local.fit(gradient=lambda step: self.zeal * step.g)
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.ReLU())
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def train(executor):
+    settings = dict(clients=4, rounds=2, limit_train=20, limit_test=10, zeal=3.0)
+    return fedloom.run(FromACell(), model=Network, executor=executor, workers=2, **settings)
+
+assert train("pool").metrics == train("inplace").metrics
+print("equal")
+"""
+
+
+def test_classes_of_a_notebook_reach_the_workers(tmp_path) -> None:
+    """As in a notebook, no file has the classes that `python -c` defines."""
+    program = [sys.executable, "-c", NOTEBOOK]
+    done = subprocess.run(program, text=True, capture_output=True, cwd=tmp_path)
+    assert done.stdout == "equal\n", done.stderr

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ from fedloom.experiments.flops import flops_per_round
 from fedloom.experiments.leaderboard import figures, leaderboard
 from fedloom.experiments.leaderboard_text import markdown
 from fedloom.experiments.plan import Cell, Dealer, folder_of, plan
+from fedloom.report.sections import SECTIONS
 
 GIVEN = {
     "data": "digits4",
@@ -92,6 +95,19 @@ def test_settings_of_one_method_and_of_all() -> None:
         and configs[1].training.lr == 0.05
     )
     assert {c.training.batch for c in configs} == {16}
+
+
+def test_a_named_section_is_never_a_methods() -> None:
+    """FedHeal has a beta of its own, and so has the Dirichlet partition."""
+    given = GIVEN | {"partition": "dirichlet"}
+    configs = plan(["fedavg", "fedheal"], [0], given, {"partitioning.beta": 0.7})
+    own = build({"method": "fedheal"}).hyper["beta"]
+    assert own != 0.7 and configs[1].hyper["beta"] == own
+    assert [config.partitioning["beta"] for config in configs] == [0.7, 0.7]
+    both = {"partitioning.beta": 0.7, "fedheal.beta": 0.6}
+    assert plan(["fedavg", "fedheal"], [0], given, both)[1].hyper["beta"] == 0.6
+    with pytest.raises(FedloomError, match="of fedheal and of the partition: say --set fed"):
+        plan(["fedavg", "fedheal"], [0], given, {"beta": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -452,6 +468,53 @@ def test_flops_by_hand(tmp_path: Path) -> None:
         "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "C", rounds=1, steps=3
     )
     assert flops_per_round(steps, federation) == pytest.approx(4 * 3072 * 10 * 32 * 3 * 8)
+
+
+def test_methods_on_features_are_compared_and_counted(
+    tmp_path: Path, watch: Watch, tiny_vit: Callable[..., Path]
+) -> None:
+    """The FLOPs are those of the head on features, not on the images they come from."""
+    given = GIVEN | {"clients": 4, "encoder": f"hf:{tiny_vit()}"}
+    configs = plan(["fedavg", "local"], [0], given, {"rounds": 1, "epochs": 1, "batch": 1000})
+    board = compare(configs, tmp_path, watch, "t")
+    samples = sum(len(client.train) for client in Dealer()(configs[0]).clients)
+    for row in board["rows"]:
+        assert row["flops_per_round"] == pytest.approx(4 * 16 * 10 * samples)
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_side_figure_that_fails_costs_nothing_else(
+    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of ink")
+
+    monkeypatch.setattr("fedloom.experiments.compare.flops_per_round", broken)
+    monkeypatch.setattr("fedloom.experiments.leaderboard.paired_tests", broken)
+    monkeypatch.setattr("fedloom.report.callback.picture", broken)
+    monkeypatch.setattr("fedloom.report.conclusion.cards", broken)
+    costs = SECTIONS.find("costs")
+    monkeypatch.setitem(SECTIONS._entries, "costs", replace(costs, body=broken))
+    configs = tiny(["fedavg", "local"], [0])
+    with pytest.warns(UserWarning, match="could not be made") as said:
+        board = compare(configs, tmp_path, watch, "t")
+    assert {str(warning.message) for warning in said} == {
+        f"{what} could not be made (RuntimeError: out of ink)."
+        for what in (
+            "the FLOP count of fedavg",
+            "the FLOP count of local",
+            "the tests",
+            "partition.png",
+            "the cards of the report",
+            f"the section {costs.title!r} of the report",
+        )
+    }
+    assert board["tests"] == [] and {run["status"] for run in board["runs"]} == {"finished"}
+    assert all(row["personal"] is not None for row in board["rows"])
+    assert json.loads((tmp_path / "leaderboard.json").read_text()) == board
+    page = (tmp_path / "report.html").read_text()
+    assert "This section could not be made." in page and "</html>" in page
+    assert json.loads((tmp_path / "flops.json").read_text()) == {}  # next time it tries again
 
 
 def test_set_and_target_on_the_command_line(

@@ -4,7 +4,8 @@ One client of four lies in every round after the first, in another way each time
 ends with is compared with a run in which that client was lost in these rounds. A second run has it
 lie whenever it introduces itself; there the measure is a run in which it never does.
 
-By default three methods are attacked. FEDLOOM_ATTACKS=full attacks all; `-s` shows the table.
+By default three methods hear all lies. With FEDLOOM_ATTACKS=full, all methods hear every third lie
+in turn, more than a thousand in all. `-s` shows the table.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from fedloom.testing import small_world
 LIAR = 1
 FULL = os.environ.get("FEDLOOM_ATTACKS") == "full"
 CHOSEN = names() if FULL else ["fedpcl", "qffl", "scaffold"]
-SLOW = 5.0  # seconds for one reply
+SLOW = 5.0  # seconds of processor time for a round with a lie
 ROOM = 500 * 1024  # kilobytes of memory for all replies of a method
 TABLE: dict[str, Counter[str]] = {}
 
 
-def liar(lies: Mapping[int, tuple[str, Lie]], kind: str, method: str) -> Any:
+def liar(lies: Mapping[int, tuple[str, Lie]], method: str) -> Any:
     """A mod that spoils the liar's replies: one lie per round."""
 
     def mod(message: Any, context: Any, call_next: Any) -> Any:
@@ -46,18 +47,26 @@ def liar(lies: Mapping[int, tuple[str, Lie]], kind: str, method: str) -> Any:
     return mod
 
 
+def told(lies: Mapping[str, Lie], name: str, first: int) -> dict[int, tuple[str, Lie]]:
+    """The lies for a method, by the round in which each is told."""
+    chosen = list(lies.items())
+    if FULL:
+        chosen = chosen[CHOSEN.index(name) % 3 :: 3]
+    return dict(enumerate(chosen, start=first))
+
+
 def refusals(here: Any) -> dict[int, str]:
     """By round, why the liar's reply was refused."""
     return {e["round"]: e["refused"][LIAR] for e in here.book.answers if LIAR in e["refused"]}
 
 
-def attacked(here: Any, rounds: int, kind: str) -> tuple[Any, float]:
-    """Run, and the longest time between two notes of the book."""
-    times = [time.monotonic()]
+def attacked(here: Any, rounds: int) -> tuple[Any, float]:
+    """Run, and the processor time between two notes of the book, at most."""
+    times = [time.process_time()]
     note = here.book.note
 
     def timed(entry: dict[str, Any]) -> None:
-        times.append(time.monotonic())
+        times.append(time.process_time())
         note(entry)
 
     here.book.note = timed
@@ -66,7 +75,7 @@ def attacked(here: Any, rounds: int, kind: str) -> tuple[Any, float]:
     return seen, longest
 
 
-def record(kind: str, lies: Mapping[int, tuple[str, Lie]], said: Mapping[int, str]) -> list[str]:
+def record(lies: Mapping[int, tuple[str, Lie]], said: Mapping[int, str]) -> list[str]:
     """Count what came of each lie; returns those that were believed."""
     believed = []
     for number, (words, _) in lies.items():
@@ -83,15 +92,15 @@ SETTINGS = Settings(timeout=30, wait=0, limit_mb=5)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_lies_after_training(name: str, world) -> None:
     method = make(name)
-    lies = {number: item for number, item in enumerate(LIES.items(), start=2)}
+    lies = told(LIES, name, first=2)
     rounds = len(lies) + 2
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     expected = small_world.trace(
         method, rounds=rounds, eval_every=rounds, dropouts={r: [LIAR] for r in lies}
     )
-    here = world(method, mods=(liar(lies, "train", name),), settings=SETTINGS)
-    seen, longest = attacked(here, rounds, "train")
-    assert record("train", lies, refusals(here)) == []
+    here = world(method, mods=(liar(lies, name),), settings=SETTINGS)
+    seen, longest = attacked(here, rounds)
+    assert record(lies, refusals(here)) == []
     assert seen.server.equal(expected.server), "the server is not what it is without the liar"
     assert seen.metrics[-1]["lost"] == [], "an honest reply is believed again"
     assert all(len(why) <= 300 for why in refusals(here).values())
@@ -100,9 +109,9 @@ def test_lies_after_training(name: str, world) -> None:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_lies_when_it_introduces_itself(name: str, world, monkeypatch) -> None:
+def test_lies_when_it_introduces_itself(name: str, world) -> None:
     method = make(name)
-    lies = {number: item for number, item in enumerate(HELLOS.items(), start=1)}
+    lies = told(HELLOS, name, first=1)
     rounds = len(lies)
 
     def lost(message: Any) -> str | None:
@@ -112,7 +121,7 @@ def test_lies_when_it_introduces_itself(name: str, world, monkeypatch) -> None:
     quick = SETTINGS.model_copy(update={"timeout": 0.01})
     expected = world(method, fault=lost, settings=quick).run(rounds=rounds, eval_every=rounds)
     here = world(method, settings=SETTINGS)
-    whole, spoil = here.app, liar(lies, "hello", name)
+    whole, spoil = here.app, liar(lies, name)
 
     def app(message: Any, context: Any) -> Any:
         if message.metadata.message_type != "query.hello":
@@ -120,8 +129,8 @@ def test_lies_when_it_introduces_itself(name: str, world, monkeypatch) -> None:
         return spoil(message, context, whole)
 
     here.grid.app = app
-    seen, longest = attacked(here, rounds, "hello")
-    assert record("hello", lies, refusals(here)) == []
+    seen, longest = attacked(here, rounds)
+    assert record(lies, refusals(here)) == []
     assert seen.server.equal(expected.server), "the server is not what it is without the liar"
     assert longest < SLOW
 

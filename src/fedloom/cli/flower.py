@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import FedloomError, explain, unknown
 from .groups import World, grouped
-from .options import Seed, Set, given, key_values, print_line
+from .options import Seed, Set, Trust, given, key_values, print_line
 from .run import configured
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def init(
     seed: Seed = None,
     set_: Set = None,
     federation: FederationSettings = None,
+    trust: Trust = False,
 ) -> None:
     """Write a Flower app that runs a method: a pyproject.toml with every setting of the run.
 
@@ -52,7 +53,7 @@ def init(
     from ..executors.flower.app import write_app
 
     changes = parse_set(set_ or []) | given(rounds=world.rounds)
-    config = configured(what, world.start(seed=seed), changes)
+    config = configured(what, world.start(seed=seed), changes, trust)
     print_line(f"wrote {write_app(folder, config, _settings(folder, federation or []))}")
 
 

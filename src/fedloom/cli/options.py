@@ -126,6 +126,14 @@ Log = Annotated[
 NoReport = Annotated[
     bool, typer.Option("--no-report", help="Write no report.html and no partition.png for a run.")
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Execute the method file that the folder or run file names: do so only if you know "
+        "who wrote it.",
+    ),
+]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print only errors and, with --json, the result."),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import FedloomError
-from .options import console, print_line
+from .options import Trust, console, print_line
 
 Folders = Annotated[
     list[Path],
@@ -36,7 +36,11 @@ Views = Annotated[
 
 
 def report(
-    folders: Folders, out: Out = None, format: Formats = "html", views: Views = False
+    folders: Folders,
+    out: Out = None,
+    format: Formats = "html",
+    views: Views = False,
+    trust: Trust = False,
 ) -> None:
     """Write one HTML page about one or many runs, finished or not; it averages over seeds.
 
@@ -51,7 +55,7 @@ def report(
     If a run of `local` is among them, the page shows gains over it. With the extra `plots`
     (`pip install 'fedloom[plots]'`), you can zoom into figures and read off their values. With
     `svg`, `pdf`, `png` or `tex`, figures and a LaTeX table go to the folder `figures` beside the
-    page.
+    page. No method file is executed, except for `--views` with `--trust`.
     """
     from ..core.files import write_atomic
     from ..report.document import html
@@ -61,7 +65,7 @@ def report(
     from ..report.page import Page
 
     wanted = formats(format)
-    runs, board = load(folders)
+    runs, board = load(folders, trust=views and trust)
     if not runs:
         raise FedloomError(
             f"{', '.join(map(str, folders))}: no run is in there (a run has a config.toml)."

@@ -19,6 +19,7 @@ from .options import (
     NoReport,
     Seed,
     Set,
+    Trust,
     Workers,
     console,
     execution,
@@ -68,6 +69,7 @@ def run(
     log: Log = None,
     fresh: Fresh = False,
     no_report: NoReport = False,
+    trust: Trust = False,
     printing: Printing,
 ) -> None:
     """Run one method on one federation; its folder holds config, metrics, summary and report.
@@ -93,18 +95,27 @@ def run(
     changes = machine.changes(
         parse_set(set_ or []), rounds=world.rounds, metric=metric, on_bad_file=on_bad_file
     )
-    config = configured(what, world.start(seed=seed), changes)
+    config = configured(what, world.start(seed=seed), changes, trust)
     folder = out or Path("runs") / _folder_name(config)
     finished = _execute(config, folder, log, fresh, not no_report, printing.silent)
     _print_run(finished, printing)
 
 
-def configured(what: str, start: dict[str, Any], changes: dict[str, Any]) -> Config:
-    """The config of a method or a run file, with the options on top."""
+def configured(
+    what: str, start: dict[str, Any], changes: dict[str, Any], trust: bool = False
+) -> Config:
+    """The config of a method or a run file, with the options on top.
+
+    A method file that a run file names is executed only with `trust`.
+    """
+    from ..core.lookup import refuse_untrusted
     from ..engine.config import build, read
 
     if what.endswith(".toml"):
-        return build(read(Path(what)) | start, changes)
+        body = read(Path(what)) | start
+        if not trust:
+            refuse_untrusted(str(body.get("method", "")), what)
+        return build(body, changes)
     return build({"method": what} | start, changes)
 
 
@@ -162,9 +173,11 @@ def resume(
     executor: Executor = None,
     workers: Workers = None,
     no_report: NoReport = False,
+    trust: Trust = False,
     printing: Printing,
 ) -> None:
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
+    from ..core.lookup import refuse_untrusted
     from ..engine.folder import Run
     from ..engine.run import resume as resume_run
     from ..engine.run import roll_back
@@ -176,8 +189,9 @@ def resume(
                 f"{folder} is back at round {from_round}; `flwr run` of its app continues it"
             )
             return
-    earlier = Run.load(folder)
+    earlier = Run.load(folder, trust)
     method = earlier.config.method
+    refuse_untrusted(method, folder)
     options = execution(executor, workers)
     if earlier.timing and not earlier.finished and not printing.silent:
         print_line(f"{method}: continuing after round {earlier.timing[-1]['round']}")
@@ -224,6 +238,7 @@ def personalise(
     ],
     out: Annotated[Path | None, typer.Option(help="Write the model to this folder.")] = None,
     onnx: Onnx = False,
+    trust: Trust = False,
     printing: Printing,
 ) -> None:
     """Make a personal model for a client that joins after training, from a few of its samples.
@@ -243,7 +258,7 @@ def personalise(
         raise FedloomError("--onnx needs a folder to write to: add --out.")
     with watching(1, printing.silent) as watch:
         watch.begin("newcomer")
-        newcomer = make(folder, data, progress=watch.encoding)
+        newcomer = make(folder, data, progress=watch.encoding, trust=trust)
     if out is not None:
         write(newcomer.predict, newcomer.worker, newcomer.run.config, out, onnx=onnx)
     if printing.as_json:
@@ -277,10 +292,11 @@ def export(
         typer.Option(help="Number of the client whose model to write. Default: the common model."),
     ] = None,
     onnx: Onnx = False,
+    trust: Trust = False,
 ) -> None:
     """Write a trained model to a folder, as files that `fedloom.deploy.load` reads."""
     from ..deploy import export as write
     from ..deploy import trained
 
-    predict, worker, run = trained(folder, client)
+    predict, worker, run = trained(folder, client, trust=trust)
     print_line(f"model: {write(predict, worker, run.config, out, onnx=onnx)}")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from .errors import FedloomError
 
 
 @contextmanager
@@ -49,3 +53,24 @@ def sync(path: Path) -> None:
 def sha256(data: bytes) -> str:
     """The checksum that names files and guards manifests."""
     return hashlib.sha256(data).hexdigest()
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file that somebody else may have put there.
+
+    A pipe or a device, which could have no end, is refused.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
+    return path.read_bytes()
+
+
+def parse_object(data: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in the bytes of a file, which may be damaged or made to do harm."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        raise FedloomError(f"{path} is damaged: it is not valid JSON.") from None
+    if not isinstance(content, dict):
+        raise FedloomError(f"{path} is damaged: it holds no JSON object.")
+    return content

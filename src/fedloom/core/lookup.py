@@ -94,6 +94,25 @@ def make(spec: str, params: Mapping[str, Any] | None = None) -> Method:
         raise FedloomError(f"{spec}: {explain(error)}") from None
 
 
+def trusted(spec: str) -> bool:
+    """Whether finding a method executes only fedloom's code and that of installed packages.
+
+    A user's file counts as trusted once it has been executed in this process: somebody named it.
+    """
+    name, _ = parsed(spec)
+    return not name.endswith(".py") or str(Path(name).resolve()) in _files
+
+
+def refuse_untrusted(spec: str, where: str | Path) -> None:
+    """Refuse a method file that only another file names, such as the config of a run folder."""
+    if not trusted(spec):
+        path = Path(parsed(spec)[0]).resolve()
+        raise FedloomError(
+            f"{where} names the method file {path}, whose code would be executed; read it first, "
+            "and say --trust (in Python, trust=True) if you trust it."
+        )
+
+
 def names() -> tuple[str, ...]:
     """All registered methods, in alphabetical order."""
     return METHODS.names()

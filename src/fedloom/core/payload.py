@@ -30,6 +30,12 @@ _DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
     "C64": torch.complex64,
 }  # fmt: skip
+# Far beyond what anybody sends. An empty tensor may still say how long its other sides are, and
+# whoever sums over the empty one would allocate all of that.
+_SIDES = 64  # of one tensor
+_BESIDE_NOTHING = 2**26  # numbers in a slice of an empty tensor
+_HEADER = 100_000_000  # bytes, as in the format's own library
+_REMEMBERED = 256_000  # bytes of a header that is kept: a stranger's should not fill the memory
 _Shapes = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
@@ -204,12 +210,17 @@ class Payload(Mapping[str, Value]):
             return Payload()
         try:
             start = 8 + int.from_bytes(data[:8], "little")
-            header = _read(bytes(data[8:start]))
+            if start > min(len(data), _HEADER):
+                raise ValueError(f"a header of {start - 8} bytes does not fit")
+            read = _remembered if start <= _REMEMBERED else _read
+            header = read(bytes(data[8:start]))
             if start + header.end != len(data):
                 raise ValueError(f"there should be {start + header.end}")
             # Bytes, such as a file's, are read by the format's own library, which copies each
             # tensor. Messages between processes are bytearrays that are not copied again.
             tensors = load(data) if isinstance(data, bytes) else _views(data, start, header)
+            for name in header.truths:
+                _refuse_half_truths(name, tensors[name])
             return Payload(header.scalars | tensors)
         except Exception as error:
             reason = str(error) or type(error).__name__
@@ -270,21 +281,24 @@ def _raw(tensor: Tensor) -> memoryview:
 
 
 class _Header(NamedTuple):
-    """What a header says: the scalars, where each tensor lies, and where the last one ends."""
+    """What a header says: the scalars, where each tensor lies, and where the last one ends.
+
+    `truths` are the tensors of booleans.
+    """
 
     scalars: dict[str, Scalar]
     places: tuple[tuple[str, torch.dtype, list[int], int, int], ...]  # ..., shape, size, offset
     end: int
+    truths: tuple[str, ...]
 
 
-@lru_cache(maxsize=512)
 def _read(text: bytes) -> _Header:
-    """What this header says. Many payloads have the same one, so each is read and checked once.
+    """What this header says, checked before anything is allocated.
 
     As the format demands, tensors follow each other without gaps or overlaps.
     """
-    layout = json.loads(text)
-    scalars = json.loads(layout.pop("__metadata__")["scalars"])
+    layout = json.loads(text, object_pairs_hook=_unique)
+    scalars = json.loads(layout.pop("__metadata__")["scalars"], object_pairs_hook=_unique)
     if not layout.keys().isdisjoint(scalars):
         raise ValueError("a tensor and a scalar have the same name")
     places = []
@@ -296,12 +310,34 @@ def _read(text: bytes) -> _Header:
         numbers = (first, last, *shape)
         if set(map(type, numbers)) != {int} or min(numbers) < 0:
             raise ValueError(f"shape and place of {name!r} are not whole numbers")
+        if len(shape) > _SIDES:
+            raise ValueError(f"{name!r} has {len(shape)} sides, more than {_SIDES}")
         size = math.prod(shape)
+        if not size and math.prod(filter(None, shape)) > _BESIDE_NOTHING:
+            raise ValueError(f"{name!r} is empty, but a slice of it would be huge")
         if first != end or last - first != size * dtype.itemsize:
             raise ValueError(f"{name!r} does not lie where it should")
         places.append((name, dtype, shape, size, first))
         end = last
-    return _Header(scalars, tuple(places), end)
+    truths = tuple(place[0] for place in places if place[1] is torch.bool)
+    return _Header(scalars, tuple(places), end, truths)
+
+
+_remembered = lru_cache(maxsize=512)(_read)  # many payloads have the same header
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused if it has a name twice: readers differ in which value they take."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return content
+
+
+def _refuse_half_truths(name: str, tensor: Tensor) -> None:
+    """Refuse booleans stored as bytes other than 0 and 1, with which torch computes anything."""
+    if tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
+        raise ValueError(f"{name!r} has booleans that are neither 0 nor 1")
 
 
 def _views(memory: bytearray, start: int, header: _Header) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import safe_open
 from safetensors.torch import save
@@ -33,6 +33,7 @@ from ..data.cache import content
 from ..data.catalogue import Progress, Source, load
 from ..data.dataset import Dataset
 from ..data.readers.decoding import SUFFIXES
+from ..data.readers.pixels import decoded_image
 from ..data.readers.splits import mod10
 from ..data.transforms import augment
 from .base import Preprocess
@@ -136,10 +137,9 @@ def read(images: str, size: int, root: str | None, progress: Progress | None) ->
     x = np.empty((len(files), 3, size, size), dtype=np.uint8)
     for i, file in enumerate(files):
         try:
-            with Image.open(file) as opened:
-                small = opened.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-        except (OSError, UnidentifiedImageError):
-            raise FedloomError(f"{file} cannot be read as an image.") from None
+            small = decoded_image(file).resize((size, size), Image.Resampling.BILINEAR)
+        except (OSError, FedloomError) as error:
+            raise FedloomError(f"{file} cannot be read as an image: {error}.") from None
         x[i] = np.asarray(small).transpose(2, 0, 1)
         if progress:
             progress(i + 1, len(files))

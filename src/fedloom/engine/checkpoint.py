@@ -20,10 +20,12 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ..core.errors import CheckpointError
-from ..core.files import sha256, sync, write_atomic
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..core.errors import CheckpointError, FedloomError
+from ..core.files import parse_object, read_regular, sha256, sync, write_atomic
 from ..core.payload import Payload
 
 FORMAT = 2
@@ -40,6 +42,28 @@ class Checkpoint:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+# The name of a file: its checksum. No name leads out of the folder.
+_FileName = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\.safetensors$")]
+_Number = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Manifest(BaseModel):
+    """What a manifest says, checked before anything that it names is touched."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int
+    round: Annotated[_Number, Field(strict=True)]
+    server: _FileName
+    clients: dict[_Number, _FileName]
+    extra: dict[str, Any]
+
+    @property
+    def files(self) -> set[str]:
+        """The files that it names."""
+        return {self.server, *self.clients.values()}
+
+
 class _OtherFormat(CheckpointError):
     """The checkpoint is whole but of another format, so it must be neither skipped nor removed."""
 
@@ -52,6 +76,7 @@ class Store:
         self._unsaved: dict[int, Payload] = {}  # states that changed since the last checkpoint
         self._files: dict[int, str] = {}  # the file of every other client's state
         self._damaged: set[Path] = set()  # what `load` could not use, removed by `tidy` or `save`
+        self._named: dict[str, set[str]] = {}  # the files that each manifest names
         self._afloat: set[str] = set()  # files that may not be on the disk yet
         self._durable = ""  # the last manifest that is certainly on the disk
         self._synced = -math.inf  # when it was written
@@ -109,7 +134,7 @@ class Store:
         self._damaged = set()
         for path in reversed(self._manifests()):
             try:
-                body, server = self._read(path)
+                manifest, server = self._read(path)
             except _OtherFormat:
                 raise
             except CheckpointError as error:
@@ -120,9 +145,9 @@ class Store:
                 text = f"{' '.join(problems)} Going on from {path.name} instead."
                 warnings.warn(text, stacklevel=2)
             self._unsaved = {}
-            self._files = {int(k): name for k, name in body["clients"].items()}
-            self._afloat = {body["server"], *self._files.values()}  # nobody knows
-            return Checkpoint(body["round"], Payload.decode(server), body["extra"])
+            self._files = dict(manifest.clients)
+            self._afloat = manifest.files  # nobody knows
+            return Checkpoint(manifest.round, server, manifest.extra)
         if problems:
             raise CheckpointError(
                 f"{' '.join(problems)} No whole checkpoint is left in {self.folder}; "
@@ -154,7 +179,9 @@ class Store:
             self._discard_old()
 
     def _manifests(self) -> list[Path]:
-        return sorted(self.folder.glob("round-*.json")) if self.folder else []
+        if self.folder is None:
+            return []
+        return sorted(path for path in self.folder.glob("round-*.json") if path.is_file())
 
     # -- writing ------------------------------------------------------------------------------
     def _write_states(self) -> dict[int, str]:
@@ -183,48 +210,52 @@ class Store:
             "clients": {str(k): files[k] for k in sorted(files)},
             "extra": checkpoint.extra,
         }
+        named = {body["server"], *files.values()}
         body = json.loads(json.dumps(body))  # as it will be read: keys are texts
         text = json.dumps({**body, "sha256": sha256(_canonical(body))}, indent=1)
         if durable:
-            for name in sorted(self._afloat & _files_of(body)):
+            for name in sorted(self._afloat & named):
                 sync(self.folder / name)
         manifest = f"round-{checkpoint.round:06d}.json"
+        self._named[manifest] = named
         write_atomic(self.folder / manifest, text.encode(), durable)
         return manifest
 
     # -- reading ------------------------------------------------------------------------------
-    def _read(self, path: Path) -> tuple[dict[str, Any], bytes]:
-        """A manifest and the server's file, after checking all of its files."""
-        assert self.folder is not None
-        try:
-            body = json.loads(path.read_bytes())
-            claimed = body.pop("sha256")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise CheckpointError(f"{path.name} is damaged (not readable).") from None
-        if sha256(_canonical(body)) != claimed:
-            raise CheckpointError(f"{path.name} is damaged (its checksum does not fit).")
-        if body["format"] != FORMAT:
-            age = "an older" if body["format"] < FORMAT else "a newer"
-            raise _OtherFormat(
-                f"{path.name} has format {body['format']}, from {age} version of fedloom; "
-                f"this one reads {FORMAT}."
-            )
-        server = b""
+    def _read(self, path: Path) -> tuple[Manifest, Payload]:
+        """A manifest and the server's memory, after checking all of its files."""
+        manifest = _parsed(path)
+        self._named[path.name] = manifest.files
+        server = None
         damaged = []
-        for name in _files_of(body):
-            file = self.folder / name
-            data = file.read_bytes() if file.exists() else b""
-            if f"{sha256(data)}.safetensors" != name:
+        for name in manifest.files:
+            data = self._content(name)
+            if data is None:
                 damaged.append(name)
-                self._damaged.add(file)
-            elif name == body["server"]:
+            elif name == manifest.server:
                 server = data
-        if damaged:
+        if damaged or server is None:
             raise CheckpointError(
                 f"{path.name} is damaged ({damaged[0][:12]}... is missing or its checksum does "
                 "not fit)."
             )
-        return body, server
+        try:
+            return manifest, Payload.decode(server)
+        except FedloomError as error:
+            raise CheckpointError(f"{path.name} is damaged ({error}).") from None
+
+    def _content(self, name: str) -> bytes | None:
+        """What a file of the folder holds; None if it is not there, or not what its name says."""
+        assert self.folder is not None
+        file = self.folder / name
+        try:
+            data = read_regular(file)
+        except OSError:
+            return None
+        if f"{sha256(data)}.safetensors" == name:
+            return data
+        self._damaged.add(file)
+        return None
 
     # -- removing -----------------------------------------------------------------------------
     def _discard_damaged(self) -> None:
@@ -242,17 +273,44 @@ class Store:
         named: set[str] = set()
         for path in self._manifests():
             try:
-                named |= _files_of(json.loads(path.read_bytes()))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                named |= self._named.get(path.name) or _parsed(path).files
+            except _OtherFormat:
+                return  # nobody knows which files it names
+            except CheckpointError:
                 continue
         for file in self.folder.iterdir():
-            if file.suffix == ".tmp" or (file.suffix == ".safetensors" and file.name not in named):
+            unneeded = file.suffix == ".safetensors" and file.name not in named
+            if (unneeded or file.suffix == ".tmp") and not file.is_dir():
                 file.unlink(missing_ok=True)
 
 
-def _files_of(body: dict[str, Any]) -> set[str]:
-    """The files that a manifest names."""
-    return {body["server"], *body["clients"].values()}
+def _parsed(path: Path) -> Manifest:
+    """What a manifest says; whoever wrote it is not trusted."""
+    try:
+        body = parse_object(read_regular(path), path)
+    except (FedloomError, OSError):
+        raise CheckpointError(f"{path.name} is damaged (not readable).") from None
+    claimed = body.pop("sha256", None)
+    if sha256(_canonical(body)) != claimed:
+        raise CheckpointError(f"{path.name} is damaged (its checksum does not fit).")
+    if body.get("format") != FORMAT:
+        raise _other_format(path, body.get("format"))
+    try:
+        return Manifest.model_validate(body)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise CheckpointError(
+            f"{path.name} is damaged (its {place!r} is not what a checkpoint has there)."
+        ) from None
+
+
+def _other_format(path: Path, number: object) -> CheckpointError:
+    if not isinstance(number, int):
+        return CheckpointError(f"{path.name} is damaged (it names no format).")
+    age = "an older" if number < FORMAT else "a newer"
+    return _OtherFormat(
+        f"{path.name} has format {number}, from {age} version of fedloom; this one reads {FORMAT}."
+    )
 
 
 def _canonical(body: dict[str, Any]) -> bytes:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
-from ..core.lookup import find, make
+from ..core.lookup import find, make, trusted
 from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
 from ..data import partitions
@@ -228,10 +228,25 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     _complete(body, "partitioning", "partition", partitions.options)
     _complete(body, "network", "model", model_options)
     body["hyper"] = make(body["method"], body.get("hyper", {})).params()
+    return _validated(body)
+
+
+def _validated(body: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(body)
     except ValidationError as error:
         raise FedloomError(f"config: {explain(error)}") from None
+
+
+def stored(given: Mapping[str, Any], trust: bool = False) -> Config:
+    """The config that a file of a run holds, whoever wrote it.
+
+    A method file that it names is not executed without `trust`, unless that has happened already.
+    """
+    if trust or trusted(str(given.get("method", ""))):
+        return build(given)
+    # The config of a run is complete, so it can be read without the method.
+    return _validated(_tables(given))
 
 
 def _tables(given: Mapping[str, Any]) -> dict[str, Any]:

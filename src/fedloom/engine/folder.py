@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import CheckpointError, FedloomError
-from ..core.files import sha256, write_atomic
+from ..core.files import parse_object, read_regular, sha256, write_atomic
 from . import config as configs
 from .checkpoint import Checkpoint, Store
 from .config import Config
@@ -48,15 +48,19 @@ class Run:
     reused: bool = False  # the folder held the finished run: nothing was computed
 
     @staticmethod
-    def load(folder: str | Path) -> Run:
-        """Read the run in a folder, finished or not."""
+    def load(folder: str | Path, trust: bool = False) -> Run:
+        """Read the run in a folder, finished or not.
+
+        If it was made with a method file, that is executed only with `trust`. The run can be looked
+        at without, but not continued or opened.
+        """
         folder = Path(folder)
         if not (folder / "config.toml").is_file():
             raise CheckpointError(f"{folder} is no run: it has no config.toml.")
         given = configs.read(folder / "config.toml")
         _refuse_other_format(folder, given.get("format", 0))
         return Run(
-            config=configs.build(given),
+            config=configs.stored(given, trust),
             folder=folder,
             federation=_read_json(folder / "federation.json"),
             metrics=_read_lines(folder / "metrics.jsonl"),
@@ -103,9 +107,9 @@ class Run:
             return
         path = self.folder / "metrics.jsonl"
         written = path.read_bytes() if path.exists() else b""
-        expected = checkpoint.extra.get("metrics", {"length": 0, "sha256": sha256(b"")})
-        kept = written[: expected["length"]]
-        if sha256(kept) != expected["sha256"]:
+        length, checksum = _written(checkpoint)
+        kept = written[:length]
+        if sha256(kept) != checksum:
             raise CheckpointError(
                 f"{path} is damaged: it does not fit the checkpoint of round {checkpoint.round}."
             )
@@ -132,6 +136,16 @@ class Run:
         return longer
 
 
+def _written(checkpoint: Checkpoint) -> tuple[int, object]:
+    """The length and the checksum of the metrics at the time of a checkpoint."""
+    if not checkpoint.round:
+        return 0, sha256(b"")
+    metrics = checkpoint.extra.get("metrics")
+    if not isinstance(metrics, dict) or type(metrics.get("length")) is not int:
+        return 0, None
+    return max(0, metrics["length"]), metrics.get("sha256")
+
+
 def begun(folder: Path) -> bool:
     """Whether a folder holds a run with at least one checkpoint; one without is no obstacle."""
     return (folder / "config.toml").exists() and any((folder / "checkpoint").glob("*.json"))
@@ -154,8 +168,11 @@ def refuse_changes(folder: Path, checkpoint: Checkpoint, config: Config) -> None
     """Refuse settings that the checkpoint was not made with; only `rounds` may change."""
     if not checkpoint.round:
         return
+    made_with, sent = checkpoint.extra.get("config"), checkpoint.extra.get("bytes")
+    if not isinstance(made_with, dict) or not isinstance(sent, dict):
+        raise CheckpointError(f"the checkpoint in {folder} does not say what it was made with.")
     # Read as a config, so that settings which fedloom did not have then get their defaults.
-    before = configs.build(checkpoint.extra["config"]).what()
+    before = configs.stored(made_with).what()
     now = config.what()
     for settings in (before, now):
         settings["schedule"] = {**settings["schedule"], "rounds": 0}
@@ -217,20 +234,25 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-    except ValueError:
-        raise CheckpointError(f"{path} is damaged: it is not valid JSON.") from None
-    return content
+        return parse_object(read_regular(path), path)
+    except FedloomError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; a kill may have cut the last one."""
+    """The whole lines of a file, each about a round; a kill may have cut the last one.
+
+    Nothing after a damaged line is read.
+    """
     if not path.exists():
         return []
     lines: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines():
+    for line in read_regular(path).splitlines():
         try:
-            lines.append(json.loads(line))
-        except ValueError:
+            entry = parse_object(line, path)
+        except FedloomError:
             break
+        if type(entry.get("round")) is not int:
+            break
+        lines.append(entry)
     return lines

@@ -145,16 +145,18 @@ def resume(
     rounds: int | None = None,
     from_round: int | None = None,
     callbacks: Sequence[Callback] = (),
+    trust: bool = False,
     **execution: Any,
 ) -> Run:
     """Continue an interrupted run; a finished one is returned as it is.
 
     `rounds` makes a run longer; the metrics of its old last round stay. `from_round` does the
-    rounds after that one again. `execution` may change where and how fast it runs.
+    rounds after that one again. `execution` may change where and how fast it runs. `trust` allows a
+    method file that the folder names to be executed.
     """
     if from_round is not None:
         roll_back(folder, from_round)
-    run = Run.load(folder)
+    run = Run.load(folder, trust)
     config = run.config
     if execution:
         changed = config.execution.model_copy(update=execution)

@@ -16,7 +16,7 @@ from torch import nn
 from ..client.worker import ClientWorker
 from ..core.device import find as find_devices
 from ..core.errors import FedloomError
-from ..core.lookup import make
+from ..core.lookup import make, refuse_untrusted
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key
@@ -64,7 +64,9 @@ class Setup:
         if federation is None:
             images = images or deal(config)
             federation = encoded(config, images, progress)
-        method = method or make(config.method, config.hyper)
+        if method is None:
+            refuse_untrusted(config.method, "the config")
+            method = make(config.method, config.hyper)
         model = model or network(config, federation)
         worker = ClientWorker(
             method, federation, model, config.training, config.seed, devices=devices
@@ -97,9 +99,13 @@ class Trained:
         images: Federation | None = None,
         federation: Federation | None = None,
         progress: Progress | None = None,
+        trust: bool = False,
     ) -> Trained:
-        """Open the run in a folder at its last checkpoint; the rest is as in `from_config`."""
-        run = folder if isinstance(folder, Run) else Run.load(folder)
+        """Open the run in a folder at its last checkpoint; the rest is as in `from_config`.
+
+        `trust` allows a method file that the folder names to be executed.
+        """
+        run = folder if isinstance(folder, Run) else Run.load(folder, trust)
         setup = Setup.from_config(
             run.config, images=images, federation=federation, progress=progress
         )

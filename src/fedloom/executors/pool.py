@@ -8,6 +8,7 @@ memory with each worker: the message is written there, and only its length goes 
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import pickle
@@ -15,12 +16,14 @@ import signal
 import sys
 import threading
 import warnings
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, ClassVar, TypeVar
 
+import cloudpickle
 import torch
 import torch.multiprocessing as mp
 
@@ -61,9 +64,9 @@ class Pool:
             # Imported once, not once per worker.
             context.set_forkserver_preload(["fedloom.executors.pool"])
         parts = (
-            worker.method,
+            _WithClass(worker.method),
             worker.federation.share_memory(),
-            worker.given,
+            _WithClass(worker.given),
             worker.training,
             worker.seed,
             worker.strict,
@@ -127,6 +130,31 @@ class Pool:
         for room in self._rooms.values():
             room.close()
         torch.set_num_threads(self._threads)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Sends a class that no process can import along with the object; tensors share memory."""
+
+    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
+        ForkingPickler(io.BytesIO()).dispatch_table,
+        cloudpickle.Pickler.dispatch_table,
+    )
+
+
+class _WithClass:
+    """An object on its way to a worker, where it arrives as itself.
+
+    Processes send each other the names of classes. A worker cannot import a class that a notebook
+    defines, so such a class travels whole.
+    """
+
+    def __init__(self, sent: Any) -> None:
+        self._sent = sent
+
+    def __reduce__(self) -> Any:
+        file = io.BytesIO()
+        _Pickler(file).dump(self._sent)
+        return pickle.loads, (file.getvalue(),)
 
 
 class _Shift:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..core.files import write_atomic
 from ..engine.config import Config
+from ..engine.folder import Run
 from ..report import render_comparison
+from ..report.side import side_figure
 from .flops import flops_per_round
 from .leaderboard import leaderboard
 from .leaderboard_text import markdown
@@ -55,7 +58,10 @@ def compare(
 
 
 def _flops(cells: Sequence[Cell], out: Path, dealer: Dealer) -> dict[str, float | None]:
-    """Each method's operations per round, measured once and kept in `flops.json`, by run folder."""
+    """Each method's operations per round, measured once and kept in `flops.json`, by run folder.
+
+    What could not be counted is not kept, so that the next time tries again.
+    """
     path = out / "flops.json"
     kept: dict[str, float | None] = {}
     if path.exists():
@@ -64,10 +70,17 @@ def _flops(cells: Sequence[Cell], out: Path, dealer: Dealer) -> dict[str, float 
     for cell in cells:
         if cell.run and cell.name not in by_method:
             if cell.folder.name not in kept:
-                kept[cell.folder.name] = flops_per_round(cell.run, dealer(cell.config))
-            by_method[cell.name] = kept[cell.folder.name]
+                count = partial(_count, cell.run, cell.config, dealer)
+                kept |= side_figure(f"the FLOP count of {cell.name}", count, {})
+            by_method[cell.name] = kept.get(cell.folder.name)
     write_atomic(path, json.dumps(kept, indent=1).encode())
     return by_method
+
+
+def _count(run: Run, config: Config, dealer: Dealer) -> dict[str, float | None]:
+    """A run's operations per round, by the name of its folder."""
+    assert run.folder is not None
+    return {run.folder.name: flops_per_round(run, dealer(config))}
 
 
 __all__ = ["compare", "leaderboard", "markdown", "plan", "with_references"]

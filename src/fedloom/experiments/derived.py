@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 from torch import Tensor
 
 from ..engine.folder import Run
 from ..engine.setup import last_checkpoint
+from ..report.side import side_figure
 from .flops import flops_per_round
 from .plan import Cell, Dealer
 
@@ -59,7 +61,8 @@ def count_costs(cells: Cells, reference: str, dealer: Dealer) -> None:
             continue
         summary = cell.run.summary
         floats = (summary["floats"] or {}).get("up", 0) * len(cell.run.federation["clients"])
-        flops = flops_per_round(cell.run, dealer(cell.config))
+        count = partial(flops_per_round, cell.run, dealer(cell.config))
+        flops = side_figure(f"the FLOP count of {cell.name}", count, None)
         time = seconds[row, cell.config.seed]
         cost = {
             "upload": floats / 1e7,

@@ -19,6 +19,7 @@ from ..metrics.fairness import compared, worst_share
 from ..metrics.registry import DEFAULT, METRICS, Metric, headline
 from ..metrics.summary import summarise_run
 from ..report.entries import TUNED
+from ..report.side import side_figure
 from .plan import Cell
 from .statistics import ALPHA, paired_tests
 from .values import mean_and_std, value_at
@@ -109,8 +110,8 @@ def leaderboard(
         "title": title,
         "settings": _settings(cells, runs) | {"target": target, "target_is": target_is},
         "rows": rows,
-        "references": _references(runs),
-        "tests": paired_tests(_accuracies(runs)),
+        "references": side_figure("the reference rows", lambda: _references(runs), []),
+        "tests": side_figure("the tests", lambda: paired_tests(_accuracies(runs)), []),
         "runs": list(map(_described_run, cells)),
     }
 

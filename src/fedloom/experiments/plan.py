@@ -14,6 +14,7 @@ from ..core.errors import FedloomError, unknown
 from ..core.files import write_atomic
 from ..core.lookup import find, parsed
 from ..core.lookup import names as method_names
+from ..data import partitions
 from ..data.federation import Federation
 from ..engine import config as settings
 from ..engine.config import SECTIONS, Config, build
@@ -23,6 +24,8 @@ from ..engine.run import execute
 from ..engine.setup import deal
 from ..executors import EXECUTORS
 from ..metrics.cost import forget_peak
+from ..models import MODELS
+from ..models import options as model_options
 from ..report.callback import Report
 
 COMMON_SETTINGS = (
@@ -99,6 +102,8 @@ def plan(
     for name in names:
         if names.count(name) > 1:
             raise FedloomError(f"two of the methods are called {name!r}: rename one of the files.")
+    for key, value in changes.items():
+        _refuse_private(key, value, methods, {**given, **changes})
     changes_of = {}
     for method in methods:
         changes_of[method] = _changes_of(method, methods, changes)
@@ -116,8 +121,7 @@ def _changes_of(method: str, methods: Sequence[str], changes: Mapping[str, Any])
     names = list(map(name_of, methods))
     for key, value in changes.items():
         front, dot, rest = key.partition(".")
-        if not dot or (front in SECTIONS and front not in names):
-            _refuse_private(key, value, methods)
+        if not dot or front in SECTIONS:
             general[key] = value
         elif front == name_of(method):
             if rest in _hyper(method):
@@ -139,9 +143,17 @@ def _hyper(method: str) -> set[str]:
     return {field.name for field in fields(find(method))}  # type: ignore[arg-type]
 
 
-def _refuse_private(key: str, value: Any, methods: Sequence[str]) -> None:
-    """A setting that only some of the methods have must name the method it is for."""
+def _refuse_private(
+    key: str, value: Any, methods: Sequence[str], choices: Mapping[str, Any]
+) -> None:
+    """A setting that only some of the methods have must name the method it is for.
+
+    A section that the user names himself is never a method's. `choices` names the partition and
+    the model, which may have a setting of that name too.
+    """
     section, _, bare = key.rpartition(".")
+    if section not in ("", "hyper"):
+        return
     owners = []
     for method in methods:
         if bare in _hyper(method):
@@ -151,11 +163,28 @@ def _refuse_private(key: str, value: Any, methods: Sequence[str]) -> None:
     for part in COMMON_SETTINGS:
         if section != "hyper" and bare in part.model_fields:
             return
-    ways = " or ".join(f"{owner}.{bare}={value}" for owner in owners)
+    ways = [f"{owner}.{bare}={value}" for owner in owners]
     whose = "some methods"
     if len(owners) == 1:
         whose = owners[0]
-    raise FedloomError(f"{bare!r} is a setting of {whose} only: say --set {ways}.")
+    if section != "hyper":
+        for other, what in _sections_with(bare, choices).items():
+            whose += f" and of the {what}"
+            ways.append(f"{other}.{bare}={value}")
+    if len(ways) == len(owners):
+        whose += " only"
+    raise FedloomError(f"{bare!r} is a setting of {whose}: say --set {' or '.join(ways)}.")
+
+
+def _sections_with(bare: str, choices: Mapping[str, Any]) -> dict[str, str]:
+    """The section of the partition or the model, if the one that the user chose has the setting."""
+    sections = {}
+    partition, model = str(choices.get("partition")), str(choices.get("model"))
+    if partition in partitions.PARTITIONS and bare in partitions.options(partition):
+        sections["partitioning"] = "partition"
+    if model in MODELS and bare in model_options(model):
+        sections["network"] = "model"
+    return sections
 
 
 def folder_of(out: Path, config: Config) -> Path:

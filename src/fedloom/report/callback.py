@@ -11,6 +11,7 @@ from ..engine.folder import Run
 from .document import render
 from .entries import RunData
 from .pictures import picture
+from .side import side_figure
 
 
 class Report:
@@ -19,7 +20,9 @@ class Report:
     def before_run(self, run: Run, images: Federation | None) -> None:
         """Draw who has what, unless the samples are elsewhere."""
         if run.folder and images is not None:
-            write_atomic(run.folder / "partition.png", picture(images))
+            png = side_figure("partition.png", lambda: picture(images), b"")
+            if png:
+                write_atomic(run.folder / "partition.png", png)
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Nothing: the page is written once, at the end."""
@@ -28,4 +31,6 @@ class Report:
         """Write the page."""
         if run.folder:
             title = f"{run.config.method} on {run.config.data}"
-            write_atomic(run.folder / "report.html", render([RunData.of(run)], title).encode())
+            page = side_figure("report.html", lambda: render([RunData.of(run)], title), "")
+            if page:
+                write_atomic(run.folder / "report.html", page.encode())

@@ -14,7 +14,8 @@ from . import conclusion
 from .entries import RunData
 from .page import Page
 from .palette import COLOURS
-from .sections import SECTIONS
+from .sections import SECTIONS, Section
+from .side import side_figure
 
 if TYPE_CHECKING:
     from ..engine.folder import Run
@@ -53,12 +54,12 @@ def main(page: Page) -> Markup:
     """What is between the head and the scripts: what a live page asks for again."""
     shown = []
     for name, section in sorted(SECTIONS.items(), key=lambda item: item[1].order):
-        body = section.body(page)
+        body = _body(section, page)
         if body:
             shown.append({"name": name, "title": section.title, "body": Markup(body)})
     cards = None
     if page.shown:
-        cards = conclusion.cards(page)
+        cards = side_figure("the cards of the report", lambda: conclusion.cards(page), [])
     figures = ""
     if page.figures:
         figures = json.dumps(page.figures, separators=(",", ":"), allow_nan=False)
@@ -67,9 +68,18 @@ def main(page: Page) -> Markup:
         sections=shown,
         facts=conclusion.facts(page),
         cards=cards,
-        evidence=conclusion.evidence(page),
+        evidence=side_figure(
+            "the conclusion of the report", lambda: conclusion.evidence(page), None
+        ),
         figures=Markup(figures.replace("<", "\\u003c")),
     )
+
+
+def _body(section: Section, page: Page) -> str | None:
+    """What stands in a section; one that fails says so in its place."""
+    failed = Markup('<p class="say">This section could not be made.</p>')
+    what = f"the section {section.title!r} of the report"
+    return side_figure(what, lambda: section.body(page), failed)
 
 
 def _asset(name: str) -> str:

@@ -25,12 +25,15 @@ def run_folders(folders: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(runs))
 
 
-def load(folders: Sequence[Path]) -> tuple[list[Run], dict[str, Any]]:
-    """The runs in these folders, `local` first, and the leaderboard if one comparison is meant."""
+def load(folders: Sequence[Path], trust: bool = False) -> tuple[list[Run], dict[str, Any]]:
+    """The runs in these folders, `local` first, and the leaderboard if one comparison is meant.
+
+    A page needs no method, so method files are executed only with `trust`, for looks into models.
+    """
     runs = []
     for folder in run_folders(folders):
         try:
-            runs.append(Run.load(folder))
+            runs.append(Run.load(folder, trust))
         except CheckpointError:  # it names the folder and the older format already
             raise
         except FedloomError as error:

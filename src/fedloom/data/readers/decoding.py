@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import io
 import json
 import math
 import multiprocessing as mp
@@ -23,17 +22,17 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from PIL import WebPImagePlugin as WebPImagePlugin  # the one format that `preinit` leaves out
 from torch import Tensor
 
 from ...core.errors import FedloomError
 from ...core.files import write_atomic
 from ..cache import ArrayCache, Damaged, npy_header, remember_file
 from .base import Progress
+from .pixels import decoded_image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 MODE = "RGB"
-RECIPE = 3  # raised whenever the same files would give other pixels, or other notes on them
+RECIPE = 4  # raised whenever the same files would give other pixels, or other notes on them
 CHUNK = 64  # files decoded per task
 MANY = 2000  # number of files from which processes are worth starting
 STALE = 86400  # seconds after which an unfinished cache file is taken for abandoned
@@ -376,14 +375,10 @@ def _decode(path: str, size: int | None) -> tuple[str, Image.Image | str]:
         with open(path, "rb", buffering=0) as file:
             data = file.read()  # all at once: Pillow would read in small pieces, which takes longer
         digest = _hash(data)
-        with Image.open(io.BytesIO(data)) as opened:
-            opened.load()
-            image: Image.Image = opened
-            if image.mode != MODE:
-                image = image.convert(MODE)
-            if size is not None and image.size != (size, size):
-                image = image.resize((size, size), Image.Resampling.BILINEAR)
-            return digest, image
+        image = decoded_image(data)
+        if size is not None and image.size != (size, size):
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        return digest, image
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on broken bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from ...core.errors import FedloomError
@@ -20,6 +19,7 @@ from ..cache import cache_folder
 from ..dataset import Dataset
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import in_order_of_appearance, number_labels
+from .pixels import decoded_image
 from .splits import test_part
 from .text import encode_texts
 
@@ -294,6 +294,9 @@ def _features(source: str, parts: list[Any]) -> Tensor:
 
 def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Tensor:
     images: list[np.ndarray] = []
+    folder = Path(source).expanduser()
+    if folder.is_file():
+        folder = folder.parent
     for part in parts:
         try:
             stored = part.cast_column("image", library.Image(decode=False))
@@ -301,7 +304,7 @@ def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Te
             raise FedloomError(f"{source}: the column image holds no images ({error}).") from error
         for value in _values(source, [stored], "image"):
             try:
-                images.append(_pixels(value, size))
+                images.append(_pixels(value, size, folder))
             except Exception as error:  # Pillow's too
                 raise FedloomError(
                     f"{source}: the image of sample {len(images)} is not readable ({error})."
@@ -325,20 +328,26 @@ def _stacked(source: str, images: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
 
 
-def _pixels(value: dict[str, Any], size: int | None) -> np.ndarray:
+def _pixels(value: dict[str, Any], size: int | None, folder: Path) -> np.ndarray:
     """One image as bytes: height x width, or with three colours."""
     data = value["bytes"]
-    # A path is opened as a local file only: data must not make us fetch addresses.
-    source: Any = Path(value["path"]) if data is None else io.BytesIO(data)
-    with Image.open(source) as opened:
-        image: Image.Image = ImageOps.exif_transpose(opened)
-        mode = "RGB"
-        if image.mode in ("1", "L"):
-            mode = "L"
-        image = image.convert(mode)
-        if size is not None:
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-        return np.array(image)
+    if data is None:
+        data = _inside(folder, value["path"]).read_bytes()
+    image = decoded_image(data, grey=True)
+    if size is not None:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.array(image)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The file that a sample names, which must lie in the folder of its data set.
+
+    Data must make us neither fetch addresses nor read other files of this machine.
+    """
+    for candidate in (folder / name, Path(name)):
+        if candidate.is_file() and candidate.resolve().is_relative_to(folder.resolve()):
+            return candidate
+    raise FedloomError(f"{name!r} is no file in {folder}")
 
 
 @READERS.register("hf:")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from ...core.errors import FedloomError, explain
+from ...core.errors import FedloomError
 from ...data.federation import SPLITS, Client, Dataset, Federation
 from .words import cut
 
@@ -75,8 +75,10 @@ class Description(BaseModel):
         try:
             return Description.model_validate_json(text)
         except ValidationError as error:
-            why = cut(explain(error))
-            raise FedloomError(f"a site's description of itself cannot be read: {why}") from None
+            fault = error.errors(include_input=False)[0]
+            place = "".join(f" in {part!r}" for part in fault["loc"][:1])
+            why = cut(f"{fault['msg']}{place}")
+            raise FedloomError(f"a site's description of itself cannot be read: {why}.") from None
 
 
 # What must be the same at all sites, in words. Sizes, domain and source of the data may differ.
