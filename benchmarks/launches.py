@@ -28,7 +28,8 @@ from fedloom.core.rng import key
 from fedloom.core.tree import Tree
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
-from fedloom.executors.base import Results, Task, execute
+from fedloom.executors.base import Results, execute
+from fedloom.executors.base import Task as Work
 from fedloom.executors.inplace import Inplace, copied
 from fedloom.executors.stacked import Vmap
 from fedloom.models import Task, build
@@ -119,7 +120,7 @@ class _CountedInplace(Inplace):
         super().__init__(worker)
         self._trainer = trainer
 
-    def run(self, tasks: Iterable[Task]) -> Results:
+    def run(self, tasks: Iterable[Work]) -> Results:
         for task in tasks:
             yield execute(self.worker, copied(task), self._trainer)
 

@@ -77,6 +77,17 @@ def growth(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def launches(quick: Quick = False, as_json: AsJson = False) -> None:
+    """Count what a training step asks of an accelerator: kernels, transfers and waits.
+
+    The counts come from a pretend accelerator, so they are the same on every machine.
+    """
+    figures = benchmark("launches").measure(quick=quick, say=_speaker(as_json))
+    if as_json:
+        print_json(figures)
+
+
+@app.command()
 def start(as_json: AsJson = False) -> None:
     """Measure start-up: `import fedloom` against `import torch`, and `fedloom --help`."""
     figures = benchmark("start").measure(say=_speaker(as_json))

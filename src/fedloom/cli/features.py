@@ -18,6 +18,7 @@ from ..core.errors import FedloomError, unknown
 from .groups import grouped
 from .options import (
     AsJson,
+    DeviceOption,
     benchmark,
     console,
     given,
@@ -110,6 +111,7 @@ def encode(
     data: Annotated[str, typer.Option(help="Data set by name (see `fedloom data`) or path.")],
     encoder: Annotated[str, typer.Option(help="Image encoders, commas between them.")],
     set_: EncodeSettings = None,
+    device: DeviceOption = None,
     ending: Ending,
 ) -> None:
     """Compute the features of a data set, so that runs with this encoder find them ready.
@@ -118,6 +120,7 @@ def encode(
 
         fedloom encode --data digits4 --encoder efficientnet-lite0
     """
+    from ..core.device import find as find_devices
     from ..data.catalogue import load
     from ..encoders import encode as compute
     from ..encoders import images
@@ -130,7 +133,12 @@ def encode(
     start = time.perf_counter()
     with _encoding(in_log=not ending.as_json) as progress:
         encoded = compute(
-            dataset, chosen, views=config.views, augment=config.training.augment, progress=progress
+            dataset,
+            chosen,
+            views=config.views,
+            augment=config.training.augment,
+            progress=progress,
+            device=find_devices(device or "cpu")[0],
         )
     facts = {
         "data": dataset.name,
@@ -229,6 +237,7 @@ def pretrain_vit(
     out: Annotated[str, typer.Option(help="Folder for the network; use it as hf:FOLDER.")],
     teacher: Annotated[str, typer.Option(help="The encoder to learn from.")] = "efficientnet-lite0",
     set_: PretrainSettings = None,
+    device: DeviceOption = None,
     ending: Ending,
 ) -> None:
     """Train a small ViT to give what a frozen encoder gives, and labels where there are any.
@@ -241,6 +250,7 @@ def pretrain_vit(
 
     A training that was interrupted goes on with the same command.
     """
+    from ..core.device import find as find_devices
     from ..encoders import image
     from ..encoders.pretrain import pretrain, settings
     from ..engine.config import parse_set
@@ -256,6 +266,7 @@ def pretrain_vit(
             root=ending.data_root,
             reading=_task(bar, "images"),
             training=_task(bar, "steps"),
+            device=find_devices(device or "cpu")[0],
         )
     figures["seconds"] = round(time.perf_counter() - start, 1)
     if ending.as_json:

@@ -17,6 +17,7 @@ from .options import (
     BadFile,
     Clients,
     Data,
+    DeviceOption,
     EncoderOption,
     Executor,
     Model,
@@ -101,11 +102,12 @@ class Machine:
     precision: Precision = None
     executor: Executor = None
     workers: Workers = None
+    device: DeviceOption = None
     data_root: Root = None
 
     def execution(self, otherwise: str | None = None) -> dict[str, Any]:
         """The settings of the executor, which is `otherwise` unless the user names one."""
-        return execution(self.executor or otherwise, self.workers)
+        return execution(self.executor or otherwise, self.workers, self.device)
 
     def changes(self, settings: dict[str, Any], **others: Any) -> dict[str, Any]:
         """The settings given with `--set`, with these options and others on top."""

@@ -100,7 +100,16 @@ Precision = Annotated[
     str | None,
     typer.Option(
         help="fp32, or bf16 for networks that compute with 16 bits, which is quicker on "
-        "processors that support it (docs/speed.md)."
+        "processors that support it (docs/speed.md); tf32 and fp16 are for accelerators "
+        "(docs/devices.md)."
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where networks compute: cpu, cuda, cuda:1, cuda:0,1 (for a pool), mps, xpu or auto "
+        "(docs/devices.md). Default: cpu.",
     ),
 ]
 Workers = Annotated[
@@ -155,13 +164,15 @@ def separated(text: str | None, separator: str = ",") -> list[str]:
     return names
 
 
-def execution(executor: str | None, workers: int | None) -> dict[str, Any]:
+def execution(
+    executor: str | None, workers: int | None, device: str | None = None
+) -> dict[str, Any]:
     """The options that say how clients are executed; workers alone mean the pool."""
     if workers and executor is None:
         executor = "pool"
     if workers and executor not in ("pool", "auto"):
         raise FedloomError(f"--workers is for --executor pool and auto; {executor} is one process.")
-    return given(executor=executor, workers=workers)
+    return given(executor=executor, workers=workers, device=device)
 
 
 def print_line(text: str) -> None:

@@ -13,6 +13,7 @@ from ..core.errors import FedloomError
 from .groups import Machine, Printing, World, grouped
 from .options import (
     BadFile,
+    DeviceOption,
     Executor,
     Log,
     Metric,
@@ -172,11 +173,13 @@ def resume(
     ] = None,
     executor: Executor = None,
     workers: Workers = None,
+    device: DeviceOption = None,
     no_report: NoReport = False,
     trust: Trust = False,
     printing: Printing,
 ) -> None:
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
+    from ..core.device import find as find_devices
     from ..core.lookup import refuse_untrusted
     from ..engine.folder import Run
     from ..engine.run import resume as resume_run
@@ -192,9 +195,13 @@ def resume(
     earlier = Run.load(folder, trust)
     method = earlier.config.method
     refuse_untrusted(method, folder)
-    options = execution(executor, workers)
+    options = execution(executor, workers, device)
     if earlier.timing and not earlier.finished and not printing.silent:
         print_line(f"{method}: continuing after round {earlier.timing[-1]['round']}")
+        before = earlier.timing[-1].get("device", "cpu")
+        now = find_devices(device or earlier.config.execution.device)[0]
+        if before != str(now):
+            print_line(f"{method}: computed on {before} so far, from now on {now}")
     total = rounds or earlier.config.schedule.rounds
     with watching(total, printing.silent, f"fedloom resume {folder}") as watch:
         watch.begin(method)

@@ -135,6 +135,14 @@ class Device:
             return None
         return float(peak(*self._place)) / 1e6
 
+    def used_memory_mb(self) -> float | None:
+        """The memory that all processes together have on an accelerator; None where unknown."""
+        info = getattr(self._module, "mem_get_info", None) if self.accelerated else None
+        if info is None:
+            return None
+        free, total = info(*self._place)
+        return float(total - free) / 1e6
+
     def fits(self, nbytes: int) -> bool:
         """Whether so many bytes of samples may stay on the device."""
         free = self.free_memory()

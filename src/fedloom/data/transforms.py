@@ -1,7 +1,8 @@
 """Changes to whole batches of images, N x channels x height x width, of bytes or floats.
 
 The type of the numbers is kept. Random changes draw from the generator that they receive, which is
-the CPU's, once per sample, whatever the images show and wherever they are. They move images only: class maps that belong to them stay.
+the CPU's, once per sample, whatever the images show and wherever they are. They move images only:
+class maps that belong to them stay.
 """
 
 from __future__ import annotations

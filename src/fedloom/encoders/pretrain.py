@@ -25,6 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..core.device import CPU, Device
 from ..core.errors import FedloomError, explain
 from ..core.files import write_atomic
 from ..core.rng import key, torch_rng
@@ -85,6 +86,7 @@ def pretrain(
     cache: Cache | None = None,
     reading: Progress | None = None,
     training: Progress | None = None,
+    device: Device = CPU,
 ) -> dict[str, Any]:
     """Train a ViT and leave it in `out`.
 
@@ -108,8 +110,8 @@ def pretrain(
         if finished["settings"] == wanted:
             return {**finished["figures"], "steps": finished["steps"], "reused": True}
         raise FedloomError(f"{out} holds another network; choose another folder.")
-    taught = features(data.x, teacher, cache=cache, data=data.name, progress=reading)
-    work = Work(data, taught, student)
+    taught = features(data.x, teacher, cache=cache, data=data.name, progress=reading, device=device)
+    work = Work(data, taught, student, device)
     work.resume(out / "training", wanted)
     while work.step < work.steps:
         work.advance()
@@ -159,8 +161,11 @@ def _image_files(folder: Path) -> list[Path]:
 class Work:
     """A training in progress: student, its two maps, optimiser, and how many steps were taken."""
 
-    def __init__(self, data: Dataset, taught: Tensor, student: Student) -> None:
+    def __init__(
+        self, data: Dataset, taught: Tensor, student: Student, device: Device = CPU
+    ) -> None:
         transformers = import_transformers()
+        self._device = device.torch
         self.data, self.student, self.step = data, student, 0
         self.rows = (~data.test).nonzero().flatten()
         self.held = data.test.nonzero().flatten()
@@ -185,7 +190,7 @@ class Work:
             }
             if len(data.classes) > 1:
                 parts["classify"] = nn.Linear(student.width, len(data.classes))
-        self.parts = nn.ModuleDict(parts)
+        self.parts = nn.ModuleDict(parts).to(self._device)
         self.preprocess = Preprocess(student.size)
         self.optimizer = torch.optim.AdamW(
             self.parts.parameters(), student.lr, weight_decay=student.weight_decay, foreach=True
@@ -204,7 +209,7 @@ class Work:
         order = torch.randperm(len(self.rows), generator=shuffling)
         rows = self.rows[order[place * s.batch : (place + 1) * s.batch]]
         shaken = augment(
-            self.data.take(rows),
+            self.data.take(rows).to(self._device),
             ("crop", "flip"),
             torch_rng(s.seed, "pretrain", "augment", self.step),
         )
@@ -212,12 +217,12 @@ class Work:
             group["lr"] = self.rate()
         self.parts.train()
         token = self.token(shaken)
-        guess, target = self.parts["project"](token), self.taught[rows]
+        guess, target = self.parts["project"](token), self.taught[rows].to(self._device)
         loss = 2 * (1 - F.cosine_similarity(guess, target)).mean() + 0.5 * F.mse_loss(guess, target)
         if "classify" in self.parts:
             classes = self.parts["classify"](token)
             loss = loss + s.label_weight * F.cross_entropy(
-                classes, self.data.y[rows], label_smoothing=0.1
+                classes, self.data.y[rows].to(self._device), label_smoothing=0.1
             )
         self.optimizer.zero_grad()
         loss.backward()
@@ -245,11 +250,11 @@ class Work:
         self.parts.eval()
         near, right = 0.0, 0
         for rows in self.held.split(self.student.batch):
-            token = self.token(self.data.take(rows))
-            guess = self.parts["project"](token)
+            token = self.token(self.data.take(rows).to(self._device))
+            guess = self.parts["project"](token).cpu()
             near += float(F.cosine_similarity(guess, self.taught[rows]).sum())
             if "classify" in self.parts:
-                classes = self.parts["classify"](token).argmax(1)
+                classes = self.parts["classify"](token).argmax(1).cpu()
                 right += int((classes == self.data.y[rows]).sum())
         figures["cosine"] = near / held
         if "classify" in self.parts:
@@ -260,10 +265,10 @@ class Work:
         """Note everything that the next step needs."""
         tensors = {}
         for name, tensor in self.parts.state_dict().items():
-            tensors[f"parts/{name}"] = tensor.contiguous()
+            tensors[f"parts/{name}"] = tensor.cpu().contiguous()
         for i, moments in self.optimizer.state_dict()["state"].items():
             for name, tensor in moments.items():
-                tensors[f"optimizer/{i}/{name}"] = tensor.contiguous()
+                tensors[f"optimizer/{i}/{name}"] = tensor.cpu().contiguous()
         about = {"step": str(self.step), "settings": json.dumps(wanted)}
         write_atomic(folder / "state.safetensors", save(tensors, about))
 
@@ -297,7 +302,7 @@ class Work:
         """The student as a Hugging Face folder; the note that says it is finished comes last."""
         out.mkdir(parents=True, exist_ok=True)
         vit: Any = self.parts["vit"]
-        vit.eval().save_pretrained(out)
+        vit.cpu().eval().save_pretrained(out)
         side = {"height": self.student.size, "width": self.student.size}
         recipe = {"size": side, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2}
         write_atomic(out / "preprocessor_config.json", json.dumps(recipe, indent=1).encode())

@@ -131,6 +131,11 @@ class Config(BaseModel):
         Execution(), "Where and how fast the run is computed.", affects="nothing"
     )
 
+    def on(self, device: str) -> Config:
+        """The same config, computed on another device."""
+        execution = self.execution.model_copy(update={"device": device})
+        return self.model_copy(update={"execution": execution})
+
     def what(self) -> dict[str, Any]:
         """The settings that can change a result, as plain values."""
         return self._without(affecting("nothing"))

@@ -49,8 +49,26 @@ class Recorder:
             "round": engine.round,
             "seconds": round(seconds, 4),
             "peak_rss_mb": round(peak_memory_mb(engine.executor.processes), 1),
+            **self._device(engine),
             "spent": {who: round(spent, 4) for who, spent in engine.spent.items()},
         }
+
+    @staticmethod
+    def _device(engine: Engine) -> dict[str, Any]:
+        """Which devices computed the round, and the memory that it took of them, where known."""
+        devices = engine.worker.devices
+        about: dict[str, Any] = {"device": ",".join(map(str, devices))}
+        peaks = []
+        for device in devices:
+            # What other processes take is only known as of now, not at its peak.
+            peak = device.used_memory_mb()
+            if not engine.executor.processes:
+                peak = device.peak_memory_mb()
+            if peak is not None:
+                peaks.append(peak)
+        if peaks:
+            about["peak_device_mb"] = round(max(peaks), 1)
+        return about
 
     def _save_is_due(self, engine: Engine) -> bool:
         """Whether a round that is not the last one gets a checkpoint.

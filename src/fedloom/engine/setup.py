@@ -50,12 +50,15 @@ class Setup:
         method: Method | None = None,
         model: nn.Module | None = None,
         progress: Progress | None = None,
+        device: str | None = None,
     ) -> Setup:
         """Make everything that the config describes; what is given is used instead.
 
         `images` still go through the config's encoder, a `federation` is used as it stands.
         `progress` hears how far the encoder has got.
         """
+        if device is not None:
+            config = config.on(device)
         devices = find_devices(config.execution.device)  # refuse one that is not there at once
         if config.partition == "given" and images is None and federation is None:
             raise _made_in_python("federation")
@@ -100,14 +103,16 @@ class Trained:
         federation: Federation | None = None,
         progress: Progress | None = None,
         trust: bool = False,
+        device: str = "cpu",
     ) -> Trained:
         """Open the run in a folder at its last checkpoint; the rest is as in `from_config`.
 
-        `trust` allows a method file that the folder names to be executed.
+        `trust` allows a method file that the folder names to be executed. The `device` may be
+        another than the one that the run was computed on.
         """
         run = folder if isinstance(folder, Run) else Run.load(folder, trust)
         setup = Setup.from_config(
-            run.config, images=images, federation=federation, progress=progress
+            run.config, images=images, federation=federation, progress=progress, device=device
         )
         checkpoint, store = last_checkpoint(run)
         assert checkpoint.server is not None

@@ -31,6 +31,7 @@ def summary(run: Run, worker: ClientWorker) -> dict[str, Any]:
         "clients": len(run.federation["clients"]),
         "stage": worker.method.traits.stage,
         **summarise_run(run.metrics, run.timing, config.schedule.metric),
+        "device": {"name": ",".join(map(str, worker.devices)), "title": worker.device.title},
         "better_than_local": None,
         "versions": versions(),
         "hash": config.hash(),

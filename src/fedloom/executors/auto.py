@@ -3,6 +3,9 @@
 It stays with what is quicker. Both give the same bits, so results do not depend on the choice, and
 what was computed while trying is used. The choice is kept in the cache folder for the next run of
 the same kind. `vmap`, whose last digits differ, is not tried.
+
+On accelerators the pool has as many workers for each device as fit into its memory, judged by what
+one took of it, and not more than the setting `workers` allows.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from .inplace import Inplace
 from .pool import Pool
 
 WORTH = 3.0  # seconds of work after which workers are tried: about what their start takes
+SAFE = 0.8  # the share of a device's free memory that workers may take
 TRIAL = 1.0  # seconds for which they are tried at least: a round's first tasks tell little
 
 
@@ -53,6 +57,7 @@ class Auto:
             first = next(waiting, None)
             if first is None:
                 return
+            self._workers = _that_fit(self._worker, self._workers)
             self._pool = self._pool or Pool(self._worker, self._workers)
             yield from self._timed(self._pool, "pool", chain([first], waiting))
             self._settle()
@@ -137,6 +142,17 @@ class Auto:
         self._here.close()
 
 
+def _that_fit(worker: ClientWorker, workers: int) -> int:
+    """How many workers the devices have room for, at least one for each device."""
+    peak, free = worker.device.peak_memory_mb(), worker.device.free_memory()
+    if peak is None or free is None or not peak:
+        return workers
+    devices = len(worker.devices)
+    # A device's own libraries take memory in every process, about as much again as tensors do.
+    for_each = max(1, int(SAFE * free / 1e6 / (2 * peak)))
+    return max(devices, min(workers, for_each * devices))
+
+
 def _cores() -> int:
     """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -149,5 +165,8 @@ def _kind_of_run(worker: ClientWorker, workers: int, cores: int) -> str:
     shapes = [tuple(p.shape) for p in worker.model.parameters()]
     sizes = worker.sizes()
     method = repr(worker.method)
-    kind = (method, worker.training, shapes, len(sizes), median(sizes), workers, cores)
+    kind: tuple[object, ...] = (method, worker.training, shapes, len(sizes), median(sizes))
+    kind += (workers, cores)
+    if worker.device.accelerated:
+        kind += (*map(str, worker.devices), worker.device.title)
     return sha256(repr(kind).encode())[:32]

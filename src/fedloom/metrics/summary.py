@@ -117,6 +117,7 @@ def _cost(metrics: list[Record], timing: list[Record]) -> dict[str, Any]:
     seconds_per_round = None
     if rounds:
         seconds_per_round = round(seconds / rounds, 4)
+    on_device = [line["peak_device_mb"] for line in timing if "peak_device_mb" in line]
     return {
         "bytes": sent,
         "floats": last.get("floats"),  # up and down, per client in the last round
@@ -124,6 +125,7 @@ def _cost(metrics: list[Record], timing: list[Record]) -> dict[str, Any]:
         "spent": spent,
         "seconds_per_round": seconds_per_round,
         "peak_rss_mb": round(max((line["peak_rss_mb"] for line in timing), default=0.0), 1),
+        "peak_device_mb": max(on_device, default=None),
     }
 
 

@@ -26,6 +26,7 @@ from ..core.payload import Payload
 from ..executors.base import Task
 from ..executors.inplace import Inplace
 from ..executors.pool import Pool
+from . import on_device
 from .small_world import ROUNDS, Backwards, Trace, federation, place, same, trace, usual, watched
 
 
@@ -152,6 +153,12 @@ def check_deterministic(method: Method) -> None:
 def check_pool(method: Method) -> None:
     """A worker process for each client gives the same bits as one process for all."""
     same(usual(method), trace(method, wrap=partial(Pool, workers=4)), "4 workers")
+
+
+@check(on_device.why_not)
+def check_device(method: Method) -> None:
+    """An accelerator computes what the CPU does, and training waits for it at most once per fit."""
+    on_device.compare(method)
 
 
 @check()

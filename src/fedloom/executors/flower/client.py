@@ -100,10 +100,10 @@ def _reason(error: Exception, node: dict[str, Any]) -> str:
 def from_config(context: Context) -> Home:
     """The client that run config and node config describe.
 
-    In the node config, `partition-id` says which client it is, `domain` its domain and `state`
-    where it keeps its memory. `data` names a file or folder with the site's own samples; without
-    it, the site takes its share of the run's data set. Where a site writes, and whether it runs
-    code that is no part of fedloom, is never up to the run config.
+    In the node config, `partition-id` says which client it is, `domain` its domain, `state` where
+    it keeps its memory and `device` where it computes. `data` names a file or folder with the
+    site's own samples; without it, the site takes its share of the run's data set. Where a site
+    writes, and whether it runs code that is no part of fedloom, is never up to the run config.
     """
     node = dict(context.node_config)
     method = str(context.run_config.get("method", ""))
@@ -119,7 +119,11 @@ def from_config(context: Context) -> Home:
     run = json.dumps(dict(context.run_config), sort_keys=True)
     path = str(node.get("data", ""))
     config, worker, federation = _workplace(
-        run, path, str(node.get("domain", "")), str(node.get("data-root", ""))
+        run,
+        path,
+        str(node.get("domain", "")),
+        str(node.get("data-root", "")),
+        str(node.get("device", "cpu")),
     )
     if path:
         federation = _among(federation, client, config)
@@ -134,7 +138,7 @@ def from_config(context: Context) -> Home:
 
 @lru_cache(maxsize=1)
 def _workplace(
-    run: str, path: str, domain: str, root: str
+    run: str, path: str, domain: str, root: str, device: str
 ) -> tuple[Config, ClientWorker, Federation]:
     """Model and data, loaded once per process: a simulation plays one client after another."""
     config, settings = parse(json.loads(run))
@@ -143,7 +147,7 @@ def _workplace(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would end up in the server's log
         images = _samples(config, settings, path, domain) if path else None
-        setup = Setup.from_config(config, images=images)
+        setup = Setup.from_config(config, images=images, device=device)
     return config, setup.worker, setup.federation
 
 

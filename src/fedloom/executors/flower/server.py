@@ -102,7 +102,7 @@ def _attempt(
 
 
 def _worker(config: Config, federation: Federation) -> ClientWorker:
-    return Setup.from_config(config, federation=federation).worker
+    return Setup.from_config(config, federation=federation, device="cpu").worker
 
 
 app = ServerApp()

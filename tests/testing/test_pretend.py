@@ -1,0 +1,263 @@
+"""The pretend accelerator, and everything that is tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.launches import measure
+from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
+from fedloom.core.device import CPU, Device, find
+from fedloom.core.errors import ClientError
+from fedloom.core.local import Batch, Fit, Local
+from fedloom.core.lookup import make
+from fedloom.core.payload import Payload
+from fedloom.encoders import Encoder, Preprocess, encode
+from fedloom.engine.engine import Engine
+from fedloom.engine.schedule import Schedule
+from fedloom.executors.base import Executor
+from fedloom.executors.inplace import Inplace
+from fedloom.executors.pool import Pool
+from fedloom.executors.stacked import Vmap
+from fedloom.methods.fedavg import FedAvg
+from fedloom.models import Task, build
+from fedloom.testing.on_device import compare
+from fedloom.testing.pretend import Pretend, pretend, reason_missing
+from fedloom.testing.small_world import federation, place, trace
+
+pytestmark = pytest.mark.skipif(
+    reason_missing() is not None, reason=str(reason_missing() or "it is there")
+)
+
+
+# -- the device itself ------------------------------------------------------------------------
+
+
+def test_it_is_there_only_while_it_is_open() -> None:
+    with pretend():
+        assert find("pretend") == find("auto") == [Pretend()]
+    assert find("auto") == [CPU]
+
+
+def test_mixing_with_the_cpu_names_the_line() -> None:
+    with pretend():
+        there = torch.ones(3, device="pretend")
+        with pytest.raises(RuntimeError, match=r"on the cpu meets.*test_pretend.py, line \d+"):
+            there + torch.ones(3)
+        assert (there + torch.tensor(1.0)).tolist() == [2, 2, 2]  # a single number may
+
+
+def test_a_generator_of_the_cpu_cannot_draw_for_it() -> None:
+    with pretend(), pytest.raises(RuntimeError, match="generator of the cpu draws for pretend"):
+        torch.rand(3, generator=torch.Generator(), device="pretend")
+
+
+def test_it_has_no_numpy_arrays() -> None:
+    with pretend(), pytest.raises(TypeError, match="no numpy array"):
+        torch.ones(3, device="pretend").numpy()
+
+
+def test_its_generator_is_its_own() -> None:
+    with pretend():
+        torch.manual_seed(0)
+        torch.get_device_module("pretend").manual_seed(1)
+        state = torch.get_rng_state()
+        first = torch.rand(3, device="pretend")
+        assert torch.equal(torch.get_rng_state(), state)  # the CPU's was not used
+        torch.get_device_module("pretend").manual_seed(1)
+        assert torch.equal(torch.rand(3, device="pretend").cpu(), first.cpu())
+
+
+def test_counts_by_hand() -> None:
+    with pretend() as counts:
+        x = torch.ones(4).to("pretend")
+        assert (counts.to_device, counts.kernels) == (1, 0)
+        y = (x * 2 + 1).view(2, 2)
+        assert counts.kernels == 2  # a view launches nothing
+        assert counts.waits == 0
+        float(y.sum())
+        assert (counts.kernels, counts.waits) == (4, 1)
+        x[x > 0]
+        assert counts.waits == 2  # only values tell how many a mask picks
+        x.cpu()
+        assert counts.to_host == 1
+
+
+# -- methods that are wrong on an accelerator ---------------------------------------------------
+
+
+def wrong(loss: Callable[[Batch], Tensor]) -> FedAvg:
+    """FedAvg with this loss."""
+
+    class Wrong(FedAvg):
+        def train(self, down: Payload, state: Payload, local: Local) -> Fit:
+            return local.fit(loss)
+
+    return Wrong()
+
+
+def test_a_tensor_of_the_cpu_in_a_loss_is_caught_with_file_and_line() -> None:
+    bad = wrong(lambda batch: (batch.logits * torch.ones(len(batch.y), 1)).sum())
+    with pytest.raises(
+        ClientError, match=r"on the cpu meets one on pretend; at .*test_pretend\.py"
+    ):
+        compare(bad)
+
+
+def test_a_loss_that_reads_its_value_is_caught() -> None:
+    def loss(batch: Batch) -> Tensor:
+        ce = F.cross_entropy(batch.logits, batch.y)
+        return ce * 0 if ce.item() < 0 else ce
+
+    with pytest.raises(ClientError, match=r"waits .* times for the device"):
+        compare(wrong(loss))
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+def weights(worker: ClientWorker, wrap: Callable[[ClientWorker], Executor]) -> Payload:
+    executor = wrap(worker)
+    try:
+        engine = Engine(worker, executor, Schedule(rounds=2))
+        engine.run()
+    finally:
+        executor.close()
+    return engine.server
+
+
+def small(device: Device, **training: Any) -> ClientWorker:
+    """The small world: a network with BatchNorm and dropout."""
+    return place(make("fedavg"), training=Training(**{"batch": 8, **training}), device=device)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {},
+        {"augment": ("flip", "rotate")},
+        {"optimizer": "adam"},
+        {"momentum": 0.9, "clip": 1.0},
+        {"precision": "fp16"},
+    ],
+    ids=str,
+)
+def test_same_bits_as_on_the_cpu_twice_and_in_a_pool_of_two(training: dict[str, Any]) -> None:
+    on_cpu = weights(small(CPU, **training), Inplace)
+    with pretend():
+        first = weights(small(Pretend(), **training), Inplace)
+        second = weights(small(Pretend(), **training), Inplace)
+        pooled = weights(small(Pretend(), **training), lambda worker: Pool(worker, 2))
+    assert first.equal(second)
+    assert first.equal(pooled)
+    if training.get("precision") != "fp16":  # autocast has no rules for a pretend device
+        assert first.equal(on_cpu)
+
+
+def test_f2dcs_random_mask_is_keyed_on_the_device() -> None:
+    """The mask draws from the device's own generator, and gives the same run every time."""
+    seen = []
+    with pretend():
+        for wrap in (Inplace, Inplace, lambda worker: Pool(worker, 2)):
+            seen.append(trace(make("f2dc"), device=Pretend(), wrap=wrap).server)
+    assert seen[0].equal(seen[1]) and seen[0].equal(seen[2])
+    assert seen[0].equal(trace(make("f2dc")).server)
+
+
+def test_data_that_do_not_fit_go_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = weights(small(CPU), Inplace)
+    monkeypatch.setattr(Device, "fits", lambda self, nbytes: False)
+    with pretend():
+        worker = small(Pretend())
+        assert not worker.resident and worker.data.x.device.type == "cpu"
+        assert weights(worker, Inplace).equal(on_cpu)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("cnn", {"width": 4, "features": 16}),
+        ("resnet10", {"width": 8}),
+        ("resnet18", {"width": 8, "stem": "small"}),
+        ("mlp", {}),
+        ("linear", {}),
+        ("projection", {}),
+    ],
+)
+def test_models_give_the_cpus_bits(
+    model: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDLOOM_FAST", "0")  # the CPU's shortcuts for large layers round otherwise
+
+    def run(device: Device) -> Payload:
+        world = federation(sizes=(12, 12))
+        task = Task((1, 8, 8), 4)
+        if model == "cnn":
+            world = _larger(world)
+            task = Task((1, 16, 16), 4)
+        torch.manual_seed(0)
+        net = build(model, task, **options)
+        training = Training(batch=6, lr=0.05)
+        return weights(
+            ClientWorker(make("fedavg"), world, net, training, 0, devices=(device,)), Inplace
+        )
+
+    expected = run(CPU)
+    with pretend():
+        assert run(Pretend()).equal(expected)
+
+
+def _larger(world: Any) -> Any:
+    from dataclasses import replace
+
+    x = world.data.x.repeat(1, 1, 2, 2)
+    return replace(world, data=replace(world.data, x=x))
+
+
+def test_an_encoder_computes_on_the_device() -> None:
+    data = federation().data
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    encoder = Encoder("small", 5, Preprocess(8), lambda: network, settings="device test")
+    expected = encoder.encode(data.x)
+    with pretend() as counts:
+        encoded = encode(data, [encoder], device=Pretend())
+        assert counts.kernels > 0
+    assert torch.equal(torch.as_tensor(encoded.x), expected)
+
+
+# -- stacks and launches -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_stack_of_convolutional_networks_agrees_with_one_client_after_another(
+    norm: bool,
+) -> None:
+    def run(device: Device, wrap: Callable[[ClientWorker], Executor]) -> Payload:
+        torch.manual_seed(0)
+        net = build("cnn", Task((1, 16, 16), 4), width=4, features=16, norm=norm)
+        world = _larger(federation(sizes=(20, 20, 20, 17)))
+        worker = ClientWorker(make("fedavg"), world, net, Training(batch=8), 0, devices=(device,))
+        return weights(worker, wrap)
+
+    expected = run(CPU, Inplace).tree("model")
+    with pretend():
+        stacked = run(Pretend(), Vmap).tree("model")
+    for name, tensor in expected.items():
+        assert torch.allclose(stacked[name].float(), tensor.float(), atol=1e-5), name
+
+
+def test_kernels_per_step() -> None:
+    """The goals of `fedloom bench launches`."""
+    figures = measure(quick=True)
+    bare = figures["bare loop"]["kernels"]
+    assert figures["inplace"]["kernels"] <= 1.05 * bare
+    assert figures["inplace"]["waits"] == 0
+    assert figures["vmap"]["kernels"] <= bare / 8
+    assert figures["vmap"]["difference"] < 1e-5
