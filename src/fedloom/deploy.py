@@ -208,7 +208,7 @@ def export(
     predict: Predictor, worker: ClientWorker, config: Config, out: str | Path, *, onnx: bool = False
 ) -> Path:
     """Write a model to a folder: `model.safetensors`, `config.json` and perhaps `model.onnx`."""
-    if not isinstance(predict, Network) or predict.inputs is not None:
+    if not isinstance(predict, Network) or predict.inputs or predict.rule:
         raise FedloomError(
             f"{config.method} predicts with more than a network (prototypes, other clients' data, "
             "the test set's own order ...), and that cannot be exported; "

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
 from ..core.local import Batch, Local, Predictor, Worker
@@ -40,7 +40,8 @@ from ..parts.prototype_contrast import (
     prototype_loss,
     supcon,
 )
-from ..parts.prototypes import class_means, distance_to_own, nearest
+from ..parts.prototypes import class_means, distance_to_own
+from ..parts.rules import ByDistance, ByProduct
 from ._bases import Perturbed
 
 
@@ -153,11 +154,7 @@ class FedPCL(Perturbed, Method):
         if self.candidates == "padded" and len(down.tensor("sets")):
             means = padded(means, counts, down.tensor("common"))
             known = known | down.tensor("known")
-
-        def predict(x: Tensor) -> Tensor:
-            z = F.normalize(local.worker.outputs(x).features, dim=1)
-            if self.inference == "distance":
-                return nearest(z, means, known)
-            return (z @ means.T).masked_fill(~known, -torch.inf)
-
-        return predict
+        rule: nn.Module = ByProduct(means, known)
+        if self.inference == "distance":
+            rule = ByDistance(means, known, unit=True)
+        return local.predictor(rule=rule)
