@@ -14,7 +14,19 @@ from click import Context
 from typer.core import TyperGroup
 
 from ..core.errors import FedloomError
-from . import bench, data, experiments, extend, features, flower, look, report, reproduce, run
+from . import (
+    bench,
+    data,
+    experiments,
+    extend,
+    features,
+    flower,
+    look,
+    predict,
+    report,
+    reproduce,
+    run,
+)
 from .options import SECTIONS, errors
 
 # Every command stands here once, in the order in which people come to need them.
@@ -22,7 +34,7 @@ PANELS = {
     "Work": ("run", "compare", "report", "resume", "sweep", "reproduce", "encode"),
     "Look": ("methods", "data", "models", "encoders", "settings", "cache"),
     "Extend": ("new", "check", "pretrain", "bench"),
-    "Serve": ("export", "personalise", "flower", "dash"),
+    "Serve": ("export", "predict", "personalise", "flower", "dash"),
 }
 
 
@@ -71,6 +83,7 @@ for command in (
     run.resume,
     run.personalise,
     run.export,
+    predict.predict,
     experiments.compare,
     experiments.sweep,
     reproduce.reproduce,

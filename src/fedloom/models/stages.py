@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from ..core.errors import unknown
@@ -76,3 +77,32 @@ def _below(kind: type[Piece]) -> list[type[Piece]]:
     for child in kind.__subclasses__():
         found += [child, *_below(child)]
     return found
+
+
+class Bytes(nn.Module):
+    """Images of bytes, standardised as `Dataset.prepare` does it."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        scale = torch.tensor([1 / (255 * s) for s in std])
+        shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)])
+        self.register_buffer("scale", scale[:, None, None], persistent=False)
+        self.register_buffer("shift", shift[:, None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32) * self.scale - self.shift
+
+
+class Whole(nn.Module):
+    """Samples as they are read -> scores: all that lies between a file and an answer."""
+
+    def __init__(self, prepare: nn.Module, stages: Stages) -> None:
+        super().__init__()
+        self.prepare, self.stages = prepare, stages
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.stages(self.prepare(x))
+        return scores

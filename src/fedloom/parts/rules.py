@@ -68,8 +68,9 @@ class SecondHead(Piece):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], model: Any, **settings: Any) -> Piece:
-        """With a copy of the model's own head as the second one: it has the same shape."""
-        return cls(copy.deepcopy(model.head))
+        """With a linear layer of the tensors' shape."""
+        classes, width = tensors["second.weight"].shape
+        return cls(nn.Linear(width, classes, bias="second.bias" in tensors))
 
 
 class ShiftedHeads(Piece):
