@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
+from ..core.errors import FedloomError
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Method, Traits, Update, Uploads, sizes
@@ -84,6 +85,12 @@ class FedPCL(Perturbed, Method):
     )
 
     def roles(self, model: Any) -> Roles:
+        trains = any(weight.requires_grad for weight in model.body.parameters())
+        if not trains and self.loss not in ("ce", "ce+distance"):
+            raise FedloomError(
+                f"{self.name} trains the body of the network, and this one has no weights in it: "
+                "take --model projection."
+            )
         return Roles(model, private=[model])
 
     def init(self, worker: Worker) -> Payload:
