@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedloom import run
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make, names
 from fedloom.deploy import export, load, personalise, predict, trained
-from fedloom.models.onnx import close
+from fedloom.models.onnx import close, differing
 from fedloom.testing import small_world
 from fedloom.testing.checks import check_export
 from fedloom.testing.exports import exportable, scores_of
@@ -168,10 +169,15 @@ def test_onnx_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
     from fedloom.models.onnx import Session
 
     *_, (_, served) = exportable(make(name))
-    session = Session(export(served, tmp_path, onnx=True) / "model.onnx")
+    with warnings.catch_warnings(record=True) as said:
+        session = Session(export(served, tmp_path, onnx=True) / "model.onnx")
     x = served.raw.take(torch.arange(len(served.raw.y)))
     assert len(x) == 192
-    assert close(session(x), scores_of(served))
+    apart = differing(session(x), scores_of(served))
+    # One image of the small world lacks a frequency altogether: rounding decides about its phase,
+    # which harmofl gives the common amplitude.
+    assert len(apart) <= (name == "harmofl")
+    assert bool(apart) == any("disagree about 1 of 192" in str(w.message) for w in said)
     assert session.about["classes"] == list(served.raw.classes)
 
 
@@ -180,6 +186,8 @@ def test_scores_that_differ_are_not_close() -> None:
     assert close(a, a + 1e-6)
     assert not close(a, a + 1e-3)
     assert not close(a, torch.tensor([[1.0, 2.0, 3.0]]))
+    assert not close(a * torch.nan, a)
+    assert differing(torch.cat([a, a + 1, a]), torch.cat([a, a, a])) == [1]
 
 
 def test_onnx_without_its_packages_names_the_extra(
