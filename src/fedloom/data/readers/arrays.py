@@ -60,7 +60,9 @@ def npz_keys(path: Path) -> tuple[str, ...]:
     """The names of the arrays in a file, none of which is read."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return tuple(file.files)
+            keys = tuple(file.files)
+        refuse_bombs(path)
+        return keys
     except FedloomError:
         raise
     except Exception as error:  # damaged bytes may raise anything
@@ -236,14 +238,7 @@ def _damaged(path: Path, key: str, error: Exception) -> FedloomError:
 def _load(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a file."""
     arrays = {}
-    keys = npz_keys(path)
-    try:
-        refuse_bombs(path)
-    except FedloomError:
-        raise
-    except Exception as error:  # damaged bytes may raise anything
-        raise _unreadable(path, error) from error
-    for key in keys:
+    for key in npz_keys(path):
         try:
             with np.load(path, allow_pickle=False) as file:
                 value = file[key]
