@@ -123,9 +123,9 @@ def _refuse_wrong_rows(federation: Federation) -> None:
         return
     for place, index in enumerate(rows):
         for row in index[(index < 0) | (index >= n)]:
-            k, split = divmod(place, len(SPLITS))
+            k, part = divmod(place, len(SPLITS))
             raise FedloomError(
-                f"client {k}: {SPLITS[split]} names sample {row}, but {federation.data.name} has "
+                f"client {k}: {SPLITS[part]} names sample {row}, but {federation.data.name} has "
                 f"samples 0 to {n - 1}."
             )
 
