@@ -51,7 +51,12 @@ def test_tensorboard(tmp_path: Path) -> None:
     run = logged("tensorboard", tmp_path / "A")
     events = EventAccumulator(str(tmp_path / "A/tensorboard"))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == set(scalars(run.metrics[-1]))
+    timed = {"time/seconds", "time/clients", "time/server", "time/evaluation", "memory/peak_mb"}
+    assert set(events.Tags()["scalars"]) == {*scalars(run.metrics[-1]), *timed}
+    seconds = events.Scalars("time/seconds")
+    assert [p.step for p in seconds] == [1, 2, 3]  # every round takes time
+    assert [p.value for p in seconds] == pytest.approx([t["seconds"] for t in run.timing])
+    assert events.Scalars("memory/peak_mb")[-1].value > 50
     points = events.Scalars("personal/accuracy_mean")
     assert [p.step for p in points] == [2, 3]  # rounds that were evaluated
     assert [p.value for p in points] == pytest.approx(
@@ -103,7 +108,8 @@ def test_wandb_is_called_as_its_manual_says(
 
     class Opened:
         def log(self, values: dict, step: int) -> None:
-            calls.append(("log", step, values["personal/accuracy_mean"]))
+            assert values["time/seconds"] > 0
+            calls.append(("log", step, values.get("personal/accuracy_mean")))
 
         def finish(self, exit_code: int) -> None:
             calls.append(("finish", exit_code))
@@ -114,6 +120,7 @@ def test_wandb_is_called_as_its_manual_says(
     run = logged("wandb", tmp_path / "A")
     assert calls[0][1]["resume"] == "allow" and calls[0][1]["config"]["hyper.mu"] == "0.5"
     assert calls[1:] == [
+        ("log", 1, None),  # not evaluated
         *(("log", m["round"], m["personal"]["accuracy_mean"]) for m in run.metrics),
         ("finish", 0),
     ]

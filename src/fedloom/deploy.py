@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .client.context import ClientContext
-from .client.worker import ClientWorker, Headed, Network
+from .client.worker import ClientWorker, Network, eval_batch
 from .core.errors import FedloomError, unknown
 from .core.files import write_atomic
 from .core.local import Predictor
@@ -26,24 +26,31 @@ from .core.payload import Payload
 from .data.catalogue import Progress
 from .data.catalogue import load as load_data
 from .data.federation import Client, Dataset, Federation
-from .engine.config import Config
+from .data.readers.unlabelled import read_samples
 from .engine.folder import Run
 from .engine.setup import Setup, Trained, last_checkpoint
 from .models import Task, build
-from .parts.heads import AdapterHead, CacheHead, PromptHead, TextHead
+from .models.stages import Bytes, Piece, Stages, Whole, piece
+from .parts.heads import PromptHead
 
-FORMAT = 1  # of exported folders
-HEADS = {"text": TextHead, "cache": CacheHead, "adapter": AdapterHead}
-TOLERANCE = 1e-4  # of ONNX against torch, relative to the largest logit
+FORMAT = 2  # of exported folders
+SHOWN = 200  # samples for which ONNX is compared with torch
 
 
 @dataclass(frozen=True)
-class Personal:
-    """The model of a client that joined after training, and how good it is."""
+class Served:
+    """A trained model, and what it was trained with."""
 
     predict: Predictor
     worker: ClientWorker
     run: Run
+    raw: Dataset  # samples as they were read: images, where the network takes features of them
+
+
+@dataclass(frozen=True)
+class Personal(Served):
+    """The model of a client that joined after training, and how good it is."""
+
     train: int
     test: int
     # Accuracy on its test samples with what the server sent, and after its own training; None if it
@@ -99,7 +106,7 @@ def personalise(
     after = _accuracy(predict, x, y)
     seconds = round(time.monotonic() - clock, 3)
     train = len(images.clients[k].train)
-    return Personal(predict, worker, run, train, len(y), before, after, seconds)
+    return Personal(predict, worker, run, images.data, train, len(y), before, after, seconds)
 
 
 def _newcomer(run: Run, data: str) -> Federation:
@@ -181,77 +188,149 @@ def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
 
 
 # -- files -------------------------------------------------------------------------------------
-def trained(
-    folder: str | Path, client: int | None = None, *, trust: bool = False
-) -> tuple[Predictor, ClientWorker, Run]:
-    """The common model of a run or, with a number, a client's own; `trust` as in `personalise`."""
+def trained(folder: str | Path, client: int | str | None = None, *, trust: bool = False) -> Served:
+    """The common model of a run or a client's own, by its number or by a domain that is its alone.
+
+    `trust` is as in `personalise`.
+    """
     trained = Trained.from_folder(folder, trust=trust)
     method, worker = trained.setup.method, trained.setup.worker
     if client is None:
         predict = method.common(trained.server, worker)
         if predict is None:
             raise FedloomError(
-                f"{method.name} has no common model: name a client, whose own model is exported, "
+                f"{method.name} has no common model: name a client, whose own model is meant, "
                 "with --client."
             )
-        return predict, worker, trained.run
-    if not 0 <= client < worker.clients:
-        raise FedloomError(
-            f"there is no client {client}; they are numbered from 0 to {worker.clients - 1}."
-        )
-    local = ClientContext(worker, client, trained.round)
-    down = method.download(trained.server, client)
-    return method.personal(down, trained.store.get(client), local), worker, trained.run
+    else:
+        k = _client_number(client, worker.federation)
+        local = ClientContext(worker, k, trained.round)
+        down = method.download(trained.server, k)
+        predict = method.personal(down, trained.store.get(k), local)
+    return Served(predict, worker, trained.run, trained.setup.images.data)
 
 
-def export(
-    predict: Predictor, worker: ClientWorker, config: Config, out: str | Path, *, onnx: bool = False
-) -> Path:
-    """Write a model to a folder: `model.safetensors`, `config.json` and perhaps `model.onnx`."""
-    if not isinstance(predict, Network) or predict.inputs is not None:
+def _client_number(client: int | str, federation: Federation) -> int:
+    """The number of a client that is named by it, or by its domain."""
+    if isinstance(client, int) or client.isdecimal():
+        number = int(client)
+        if number < len(federation):
+            return number
         raise FedloomError(
-            f"{config.method} predicts with more than a network (prototypes, other clients' data, "
-            "the test set's own order ...), and that cannot be exported; "
-            "its run folder has all of it."
+            f"there is no client {number}; they are numbered from 0 to {len(federation) - 1}."
         )
-    out = Path(out)
-    data = worker.federation.data
-    head = predict.head
-    if isinstance(head, PromptHead):  # its prompts are final: text features suffice
-        head = TextHead(head.text().detach(), head.scale)
-    module: nn.Module = worker.model
-    if head is not None:
-        module = Headed(worker.model.body, head)
-    description = {
+    owners: dict[str, list[int]] = {}
+    for k, member in enumerate(federation.clients):
+        owners.setdefault(member.domain or "", []).append(k)
+    if client not in owners:
+        raise unknown("client", client, sorted(name for name in owners if name))
+    if len(owners[client]) > 1:
+        numbers = ", ".join(map(str, owners[client]))
+        raise FedloomError(f"several clients are called {client!r}; say which: {numbers}.")
+    return owners[client][0]
+
+
+def whole(served: Served) -> tuple[Whole, dict[str, Any]]:
+    """Everything between a sample as it is read and its scores, as a module, and its description.
+
+    The module is a copy on the CPU.
+    """
+    predict, config = served.predict, served.run.config
+    if served.worker.method.traits.transductive:
+        raise FedloomError(
+            f"what {config.method} predicts for a sample depends on the other samples that are "
+            "asked about with it, so its model cannot be exported."
+        )
+    if not isinstance(predict, Network):
+        raise FedloomError(
+            f"{config.method} predicts with a function, which cannot be exported; "
+            "`local.predictor(rule=...)` makes a network of it."
+        )
+    stages = predict.module
+    if isinstance(stages.head, PromptHead):
+        stages.head = stages.head.final()
+    data = served.worker.federation.data
+    brought = {"head": predict.head and stages.head, "inputs": stages.inputs, "rule": stages.rule}
+    description: dict[str, Any] = {
         "format": FORMAT,
         "method": config.method,
         "hyper": config.hyper,
         "classes": list(data.classes),
-        "input": {
-            "shape": list(data.x.shape[1:]),
-            "vocabulary": data.vocabulary,
-            "encoder": data.encoder,  # the module takes this encoder's features
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "bytes": data.x.dtype == torch.uint8,  # then the module takes (x / 255 - mean) / std
-        },
+        "input": _input_description(served),
         "model": config.model,
         "network": config.network,
-        "head": _head_description(head),
+        "pieces": {name: _described(part) for name, part in brought.items()},
     }
+    module = Whole(_prepare(description["input"]), copy.deepcopy(stages).cpu())
+    return module.eval(), description
+
+
+def _input_description(served: Served) -> dict[str, Any]:
+    """What the model takes, and what the network behind the preparation takes."""
+    raw, data, config = served.raw, served.worker.federation.data, served.run.config
+    encoder = None
+    if raw.encoder is None:
+        encoder = data.encoder
+    return {
+        "kind": raw.kind,
+        "shape": list(raw.x.shape[1:]),
+        "dtype": str(raw.x.dtype).removeprefix("torch."),
+        "mean": list(raw.mean),  # images become (x / 255 - mean) / std, within the model
+        "std": list(raw.std),
+        "vocabulary": raw.vocabulary,
+        "hashed": config.source.hashed,
+        "encoder": encoder,  # within the model too, with its own way of preparing images
+        "pixels": config.pixels,
+        "features": list(data.x.shape[1:]),
+        "features_of": data.encoder,
+    }
+
+
+def _prepare(about: Mapping[str, Any]) -> nn.Module:
+    """The module from samples as they are read to samples as the network wants them."""
+    if about["encoder"]:
+        from .encoders import images
+        from .encoders.frozen import Frozen
+
+        return Frozen(images(about["encoder"]), tuple(about["shape"]), about["pixels"])
+    if about["dtype"] == "uint8":
+        return Bytes(about["mean"], about["std"])
+    return nn.Identity()
+
+
+def _described(part: nn.Module | None) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    if not isinstance(part, Piece):
+        raise FedloomError(
+            f"a {type(part).__name__} cannot be exported: it is not a fedloom.models.stages.Piece."
+        )
+    return part.describe()
+
+
+def export(served: Served, out: str | Path, *, onnx: bool = False) -> Path:
+    """Write a model to a folder: `model.safetensors`, `config.json` and perhaps `model.onnx`."""
+    module, description = whole(served)
+    out = Path(out)
     tensors = {n: t.detach().clone().contiguous() for n, t in module.state_dict().items()}
     write_atomic(out / "model.safetensors", save(tensors))
     write_atomic(out / "config.json", json.dumps(description, indent=1).encode())
     (out / "model.onnx").unlink(missing_ok=True)  # an earlier export's is of another model
     if onnx:
-        _onnx(module.eval(), data, out / "model.onnx")
+        from .models.onnx import write_onnx
+
+        some = torch.arange(min(len(served.raw.y), SHOWN))
+        write_onnx(module, served.raw.take(some), out / "model.onnx", description)
     return out
 
 
-def load(folder: str | Path, *, trust: bool = False) -> nn.Module:
-    """The network in an exported folder, in evaluation mode: prepared samples to logits.
+def load(
+    folder: str | Path, *, trust: bool = False, network: nn.Module | None = None
+) -> tuple[Whole, dict[str, Any]]:
+    """The model in an exported folder, in evaluation mode, and its description.
 
-    `trust` allows a method file that the folder names to be executed.
+    It takes samples as `description["input"]` says, and gives scores. `trust` allows a method file
+    that the folder names to be executed. A `network` that was not made by its name has to be given.
     """
     folder = Path(folder)
     try:
@@ -265,80 +344,91 @@ def load(folder: str | Path, *, trust: bool = False) -> nn.Module:
         raise FedloomError(
             f"{folder} has format {description.get('format')}, this version reads format {FORMAT}."
         )
-    inputs = description["input"]
-    task = Task(tuple(inputs["shape"]), len(description["classes"]), inputs["vocabulary"])
     if not trust:
         refuse_untrusted(description["method"], folder)
     method = make(description["method"], description["hyper"])
     with torch.random.fork_rng(devices=[]):
-        network = build(description["model"], task, **description["network"])
-        extended: Any = method.extend(network, description["classes"])
-    module: nn.Module = extended
-    if description["head"] is not None:
-        module = Headed(extended.body, _head(description["head"], tensors))
+        if network is None:
+            network = _network(description, folder)
+        model: Any = method.extend(copy.deepcopy(network), description["classes"])
+    pieces = {}
+    for name, about in description["pieces"].items():
+        if about is not None:
+            start = f"stages.{name}."
+            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            pieces[name] = piece(about, own, model)
+    stages = Stages(model.body, **{"head": model.head, **pieces})
+    module = Whole(_prepare(description["input"]), stages)
     module.load_state_dict(tensors)
-    return module.eval()
+    return module.eval(), description
 
 
-def _head_description(head: nn.Module | None) -> dict[str, Any] | None:
-    """The kind of a head, and those of its settings that its tensors do not show."""
-    if head is None:
-        return None
-    for kind, cls in HEADS.items():
-        if type(head) is cls:
-            names = ("scale", "alpha", "beta", "unit")
-            return {"kind": kind, **{n: getattr(head, n) for n in names if hasattr(head, n)}}
-    raise FedloomError(f"a {type(head).__name__} cannot be exported.")
-
-
-def _head(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A head of the kind and the shapes in the files; its numbers are loaded afterwards."""
-    settings = {name: value for name, value in description.items() if name != "kind"}
-    text = tensors["head.text"]
-    if description["kind"] != "cache":
-        return HEADS[description["kind"]](text, **settings)
-    values = tensors.get("head.values")
-    owners = None if values is None else values.argmax(1)
-    return CacheHead(
-        tensors["head.keys"], text, start=tensors.get("head.start"), owners=owners, **settings
+def _network(description: Mapping[str, Any], folder: Path) -> nn.Module:
+    """The network that the description names."""
+    if description["model"] == "given":
+        raise FedloomError(f"{folder}: its network was made in Python; give it as `network`.")
+    about = description["input"]
+    task = Task(
+        tuple(about["features"]),
+        len(description["classes"]),
+        about["vocabulary"],
+        about["features_of"],
+        tuple(about["mean"]),
+        tuple(about["std"]),
     )
+    return build(description["model"], task, **description["network"])
 
 
-def _onnx(module: nn.Module, data: Dataset, file: Path) -> None:
-    """Write the module as ONNX for any number of samples, and check it against torch."""
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401 - torch's exporter wants it
-    except ImportError:
-        raise FedloomError(
-            "onnxruntime is not installed; `pip install 'fedloom[onnx]'` brings it."
-        ) from None
-    rows = torch.arange(min(len(data.y), 5))
-    x = data.prepare(data.take(rows))
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the exporter warns of packages that we do not need
-        try:
-            torch.onnx.export(
-                module,
-                (x,),
-                file,
-                input_names=["x"],
-                output_names=["logits"],
-                dynamo=True,
-                verbose=False,
-                dynamic_shapes=({0: torch.export.Dim("samples")},),
-                external_data=False,
-            )
-        except Exception as error:  # the exporter raises many kinds
-            raise FedloomError(
-                f"this model does not go into ONNX: {str(error).strip().splitlines()[0]}"
-            ) from error
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        for part in (x, x[:1]):
-            ours = module(part)
-            theirs = torch.from_numpy(session.run(None, {"x": part.numpy()})[0])
-            if (ours - theirs).abs().max() > TOLERANCE * max(1.0, float(ours.abs().max())):
-                file.unlink()
-                raise FedloomError(
-                    "onnxruntime and torch disagree about this model; no ONNX file was written."
-                )
+# -- predictions -------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says about one sample: classes with probabilities, the likeliest first."""
+
+    sample: str
+    classes: dict[str, float]
+
+
+def predict(
+    model: str | Path,
+    samples: str | Path,
+    *,
+    client: int | str | None = None,
+    trust: bool = False,
+) -> list[Prediction]:
+    """Classes with probabilities for images, or for the rows of a CSV file.
+
+    `model` is an exported folder, a `.onnx` file, or the folder of a run; a run has a model for
+    each `client`, and perhaps a common one. The class of a map's sample is that of most pixels: its
+    probabilities are means over pixels.
+    """
+    scores, description = _opened(Path(model), client, trust)
+    names, x = read_samples(Path(samples), description["input"])
+    found = []
+    with torch.no_grad():
+        for part in x.split(eval_batch(x.shape)):
+            shares = torch.softmax(scores(part), dim=1)
+            if shares.ndim > 2:
+                shares = shares.flatten(2).mean(2)
+            found.append(shares)
+    answers = []
+    for name, row in zip(names, torch.cat(found), strict=True):
+        order = row.argsort(descending=True).tolist()
+        classes = description["classes"]
+        answers.append(Prediction(name, {classes[c]: float(row[c]) for c in order}))
+    return answers
+
+
+def _opened(
+    model: Path, client: int | str | None, trust: bool
+) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
+    """What gives scores, and its description."""
+    if (model / "config.toml").is_file():
+        return whole(trained(model, client, trust=trust))
+    if client is not None:
+        raise FedloomError(f"{model} holds one model; --client chooses among those of a run.")
+    if model.suffix == ".onnx":
+        from .models.onnx import Session
+
+        session = Session(model)
+        return session, session.about
+    return load(model, trust=trust)

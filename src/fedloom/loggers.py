@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from .core.errors import FedloomError, unknown
 from .engine.config import Config
 from .engine.engine import Callback, Engine
+from .engine.folder import Run
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
@@ -34,6 +35,33 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     for direction, count in record["bytes_total"].items():
         figures[f"bytes/{direction}"] = float(count)
     return figures
+
+
+def costs(line: Mapping[str, Any]) -> dict[str, float]:
+    """A line of timing as flat names (`time/seconds`, `time/clients`, `memory/peak_mb`)."""
+    figures = {"time/seconds": line["seconds"], "memory/peak_mb": line["peak_rss_mb"]}
+    for who, seconds in line["spent"].items():
+        figures[f"time/{who}"] = seconds
+    return figures
+
+
+class _Figures:
+    """What all loggers log of a round: its cost and, if it was evaluated, its metrics."""
+
+    _under_way: Run | None = None
+
+    def before_run(self, run: Run, images: Any) -> None:
+        """Remember the run, which has the timing of each round before a logger is called."""
+        self._under_way = run
+
+    def figures(self, record: Mapping[str, Any] | None) -> dict[str, float]:
+        """The figures of the round that has just ended."""
+        found: dict[str, float] = {}
+        if self._under_way and self._under_way.timing:
+            found |= costs(self._under_way.timing[-1])
+        if record:
+            found |= scalars(record)
+        return found
 
 
 def settings(config: Config) -> dict[str, str]:
@@ -56,7 +84,7 @@ class Logger(Callback, Protocol):
         ...
 
 
-class TensorBoard:
+class TensorBoard(_Figures):
     """Event files in the folder `tensorboard` of a run."""
 
     def __init__(self, config: Config, folder: Path) -> None:
@@ -72,9 +100,8 @@ class TensorBoard:
             # wrote about them.
             self._writer = self._module.SummaryWriter(str(self._folder), purge_step=engine.round)
             self._writer.add_text("config", f"```toml\n{self._config.toml()}```", 0)
-        if record:
-            for name, value in scalars(record).items():
-                self._writer.add_scalar(name, value, engine.round)
+        for name, value in self.figures(record).items():
+            self._writer.add_scalar(name, value, engine.round)
         self._writer.flush()
 
     def close(self, failed: bool) -> None:
@@ -83,7 +110,7 @@ class TensorBoard:
             self._writer.close()
 
 
-class MLflow:
+class MLflow(_Figures):
     """A run of the MLflow experiment `fedloom`, at MLFLOW_TRACKING_URI; resuming continues it."""
 
     def __init__(self, config: Config, folder: Path, experiment: str = "fedloom") -> None:
@@ -107,16 +134,15 @@ class MLflow:
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Log a round's figures, with the round as their step."""
-        if record:
-            for name, value in scalars(record).items():
-                self._client.log_metric(self._run, name, value, step=engine.round)
+        for name, value in self.figures(record).items():
+            self._client.log_metric(self._run, name, value, step=engine.round)
 
     def close(self, failed: bool) -> None:
         """Record how the run ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-class WandB:
+class WandB(_Figures):
     """A run of the Weights & Biases project `fedloom`; WANDB_MODE=offline needs no account."""
 
     def __init__(self, config: Config, folder: Path, project: str = "fedloom") -> None:
@@ -131,8 +157,7 @@ class WandB:
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
         """Log a round's figures, with the round as their step."""
-        if record:
-            self._run.log(scalars(record), step=engine.round)
+        self._run.log(self.figures(record), step=engine.round)
 
     def close(self, failed: bool) -> None:
         """Record how the run ended."""

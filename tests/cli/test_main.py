@@ -417,3 +417,21 @@ def test_plug_ins_are_named_shown_and_refused(fedloom, tmp_path) -> None:
     ):
         code, _, err = fedloom(*args)
         assert code == 2 and said in " ".join(err.split()), err
+
+
+def test_run_ends_with_the_headline_its_cost_and_the_report(fedloom, tmp_path: Path) -> None:
+    small = ["--clients", "4", "--rounds", "2", "--set", "limit_train=20", "--out", "A"]
+    code, out, err = fedloom("run", "fedavg", *small)
+    assert code == 0, err
+    lines = out.splitlines()
+    summary = json.loads((tmp_path / "A/summary.json").read_text())
+    last = 100 * summary["personal"]["accuracy_mean"]["last"]
+    assert any(f"fedavg: personal {last:.1f} %" in line for line in lines)
+    best = summary["chosen_rounds"]["best_by_validation"]
+    chosen = 100 * summary["personal"]["accuracy_mean"]["best_by_validation"]
+    (line,) = [line for line in lines if line.startswith("best by validation")]
+    assert f"personal {chosen:.1f} %" in line and line.endswith(f"in round {best}")
+    (line,) = [line for line in lines if line.startswith("cost: ")]
+    assert f"{summary['bytes']['up']['total'] / 1e6:.1f} MB up" in line
+    assert f"{summary['seconds']:.1f} s" in line and "MB of memory" in line
+    assert lines[-1] == f"report: {(tmp_path / 'A/report.html').resolve()}"

@@ -57,5 +57,5 @@ def test_from_the_command_line(finished: Path) -> None:
 def test_a_federation_is_only_taken_back(finished: Path) -> None:
     (finished / "federation-log.json").write_text("{}")
     done = CliRunner().invoke(app, ["resume", str(finished), "--from-round", "3"])
-    assert done.exit_code == 0 and "`flwr run` continues it" in done.output
+    assert done.exit_code == 0 and "`flwr run` of its app continues it" in done.output
     assert Store(finished / "checkpoint").load().round == 3

@@ -483,6 +483,16 @@ def test_methods_on_features_are_compared_and_counted(
     assert (tmp_path / "report.html").exists()
 
 
+def test_a_method_that_equals_local_is_noted_so(tmp_path: Path, watch: Watch) -> None:
+    """On a linear model FedPer's body has no weights, so there is nothing to share."""
+    configs = plan(["fedper", "local"], [0, 1], GIVEN | {"model": "linear"}, {"rounds": 2})
+    board = compare(configs, tmp_path, watch, "t")
+    notes = {row["method"]: row["note"] for row in board["rows"]}
+    assert notes["fedper"].startswith("gives every client exactly what training alone gives it")
+    assert notes["local"] is None
+    assert f"- fedper: {notes['fedper']}" in (tmp_path / "leaderboard.md").read_text()
+
+
 def test_a_side_figure_that_fails_costs_nothing_else(
     tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import fedloom
 from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
 from fedloom.client.worker import ClientWorker
+from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.engine import Engine
@@ -17,6 +18,12 @@ from fedloom.engine.schedule import Schedule
 from fedloom.executors.inplace import Inplace
 from fedloom.methods.fedpcl import FedPCL
 from fedloom.models import Task, build
+
+
+def test_a_model_without_a_body_to_train_is_refused_before_the_first_round(tmp_path) -> None:
+    with pytest.raises(FedloomError, match=r"fedpcl trains the body .* take --model projection"):
+        fedloom.run("fedpcl", model="linear", clients=4, rounds=1, out=tmp_path / "A")
+    assert not (tmp_path / "A" / "metrics.jsonl").exists()
 
 
 def vectors(

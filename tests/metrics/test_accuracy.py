@@ -92,14 +92,13 @@ def test_nobody_has_test_samples() -> None:
     assert summarise(np.zeros((0, 2), dtype=np.int64), []) == {}
 
 
-def test_one_domain_has_no_spread() -> None:
+def test_with_one_domain_clients_count_with_their_own_accuracy() -> None:
     found = summarise(scores((5, 10), (9, 10)), ["a", "a"])
     assert found["domains"] == {"a": 0.7}
     assert found["domain_avg"] == 0.7
     assert found["domain_std"] is None
     assert found["sigma_type"] is None
-    assert found["sigma_client"] == pytest.approx(0.0)  # both count with their domain's 0.7
-    assert found["accuracy_std"] == pytest.approx(0.2)
+    assert found["sigma_client"] == found["accuracy_std"] == pytest.approx(0.2)
 
 
 def test_clients_of_no_single_domain() -> None:
@@ -113,11 +112,11 @@ def test_clients_of_no_single_domain() -> None:
 
 def test_some_clients_have_a_domain() -> None:
     """Domain a pools (1, 2) and (5, 8) to 0.6; the third client has no domain and keeps 0.9."""
-    found = summarise(scores((1, 2), (5, 8), (9, 10)), ["a", "a", None])
-    assert found["domains"] == pytest.approx({"a": 0.6})
-    assert found["sigma_type"] is None
-    assert found["sigma_client"] == pytest.approx(math.sqrt(0.02))  # of 0.6, 0.6, 0.9
-    assert found["accuracy_weighted"] == pytest.approx(15 / 20)
+    found = summarise(scores((1, 2), (5, 8), (9, 10), (6, 10)), ["a", "a", None, "b"])
+    assert found["domains"] == pytest.approx({"a": 0.6, "b": 0.6})
+    assert found["sigma_type"] == pytest.approx(0.0)
+    assert found["sigma_client"] == pytest.approx(0.3 * math.sqrt(3) / 4)  # of 0.6, 0.6, 0.9, 0.6
+    assert found["accuracy_weighted"] == pytest.approx(21 / 30)
 
 
 def test_figures_are_plain_values() -> None:

@@ -6,13 +6,17 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
 
-from fedloom.report.figures import Axis, Chart, Heat, Mark
+from fedloom.report import RunData
+from fedloom.report.document import main as render_main
+from fedloom.report.figures import PERCENT, Axis, Chart, Heat, Mark
 from fedloom.report.interactive import plotly
+from fedloom.report.page import Page
 from fedloom.report.palette import COLOURS, SYMBOLS, shorten
 from fedloom.report.static import MARKERS, draw, page_svg, save
 
@@ -145,6 +149,29 @@ def test_plotly_gets_plain_json_with_named_colours() -> None:
     warm = plotly(heat())
     assert warm["data"][0]["z"] == [[-0.5, None, 0.25, 0.25]] and warm["data"][0]["zmin"] == -0.5
     assert [a["text"] for a in warm["layout"]["annotations"]] == ["left", "right"]
+
+
+def test_whiskers_and_bands_of_shares_end_at_0_and_100(make: Callable[..., RunData]) -> None:
+    mark = Mark("bars", [0, 1], [95.0, 10.0], 0, dy=[20.0, None], ends=PERCENT, size=0.4)
+    assert mark.reach(mark.y, mark.dy) == [[20.0, 0.0], [5.0, 0.0]]
+    error = plotly(Chart("", [mark], Axis(), Axis()))["data"][0]["error_y"]
+    assert (error["arrayminus"], error["array"]) == ([20.0, 0.0], [5.0, 0.0])
+    runs = []
+    for seed, value in enumerate((1.0, 1.0, 0.5)):  # the mean is 0.83, the std 0.29
+        runs.append(make("fedavg", [value, value], seed))
+    page = Page(runs, "t")
+    render_main(page)
+    drawn = 0
+    for panel in page.panels:
+        for mark in getattr(panel.figure, "marks", ()):
+            if mark.kind == "band" or any(mark.dx) or any(mark.dy):
+                drawn += 1
+                assert max(mark.y) <= 100 and min(mark.low, default=0) >= 0
+                for values, errors in ((mark.x, mark.dx), (mark.y, mark.dy)):
+                    if any(errors):
+                        _, up = mark.reach(values, errors)
+                        assert values[0] + up[0] <= 100
+    assert drawn > 3
 
 
 def test_symbols_have_markers_and_colours_their_two_values() -> None:

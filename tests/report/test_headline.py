@@ -14,6 +14,7 @@ from fedloom.report.columns import in_a_sentence
 from fedloom.report.conclusion import cards
 from fedloom.report.export import table
 from fedloom.report.page import Page
+from fedloom.report.twins import SENTENCE
 
 Make = Callable[..., RunData]
 
@@ -100,8 +101,16 @@ def test_equal_methods_are_level(make: Make) -> None:
 def test_a_mean_loss_is_not_shown_as_a_gain(make: Make) -> None:
     local = make("local", [0.6, 0.8])
     mixed = [local, make("fedavg", [0.61, 0.4])]
-    value, _, rest = card(mixed, "Most clients better off than alone")
-    assert (value, rest) == ("50.0", ", with a mean loss of 19.5 points")
+    value, _, rest = card(mixed, "Better off than alone")
+    assert value == "not on average"
+    assert rest == (
+        " comes closest, with a mean loss of 19.5 points; 50.0 % of the clients are better off"
+    )
+    # Fedprox helps fewer clients, but it helps on average: it wins.
+    three = [make("local", [0.6, 0.8, 0.7]), make("fedavg", [0.61, 0.81, 0.1])]
+    three.append(make("fedprox", [0.6, 0.8, 0.8]))
+    value, name, rest = card(three, "Most clients better off than alone")
+    assert (value, name, rest) == ("33.3", "fedprox", ", mean gain +3.3 points")
     worse = [local, make("fedavg", [0.5, 0.7]), make("fedprox", [0.55, 0.7])]
     value, name, rest = card(worse, "Better off than alone")
     assert (value, name, rest) == (
@@ -109,5 +118,16 @@ def test_a_mean_loss_is_not_shown_as_a_gain(make: Make) -> None:
         "fedprox",
         " comes closest, with a mean loss of 7.5 points",
     )
-    same = [local, make("fedavg", [0.6, 0.8])]
-    assert card(same, "Better off than alone")[2] == " comes closest, level on average"
+    level = [local, make("fedavg", [0.8, 0.6])]
+    assert card(level, "Better off than alone")[2].startswith(" comes closest, level on average")
+
+
+def test_a_method_that_equals_training_alone_wins_no_card(make: Make) -> None:
+    runs = [make("local", [0.6, 0.8]), make("fedper", [0.6, 0.8]), make("fedavg", [0.5, 0.7])]
+    page = Page(runs, "t")
+    assert [entry.name for entry in page.ranking.twins] == ["fedper"]
+    named = [(card.entry.name, card.rest) for card in cards(page)]
+    assert "fedper" not in str(named) and named[0] == ("local", ", 10.0 points ahead of fedavg")
+    assert SENTENCE in html.unescape(render(runs, "t"))
+    twice = [make("local", [0.6, 0.8], seed=1), make("fedper", [0.6, 0.9], seed=1)]
+    assert Page([*runs, *twice], "t").ranking.twins == []  # not with every seed

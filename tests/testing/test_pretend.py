@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.local import Batch, Fit, Local
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
-from fedloom.encoders import Encoder, Preprocess, encode
+from fedloom.encoders import Cache, Encoder, Preprocess, encode
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.base import Executor
@@ -220,14 +221,14 @@ def _larger(world: Any) -> Any:
     return replace(world, data=replace(world.data, x=x))
 
 
-def test_an_encoder_computes_on_the_device() -> None:
+def test_an_encoder_computes_on_the_device(tmp_path: Path) -> None:
     data = federation().data
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
     encoder = Encoder("small", 5, Preprocess(8), lambda: network, settings="device test")
     expected = encoder.encode(data.x)
     with pretend() as counts:
-        encoded = encode(data, [encoder], device=Pretend())
+        encoded = encode(data, [encoder], cache=Cache(tmp_path), device=Pretend())
         assert counts.kernels > 0
     assert torch.equal(torch.as_tensor(encoded.x), expected)
 

@@ -6,6 +6,8 @@ Commands import heavy modules only when they run, so that `--help` answers at on
 from __future__ import annotations
 
 import sys
+import tempfile
+import traceback
 import warnings
 from typing import Annotated, Any
 
@@ -14,7 +16,19 @@ from click import Context
 from typer.core import TyperGroup
 
 from ..core.errors import FedloomError
-from . import bench, data, experiments, extend, features, flower, look, report, reproduce, run
+from . import (
+    bench,
+    data,
+    experiments,
+    extend,
+    features,
+    flower,
+    look,
+    predict,
+    report,
+    reproduce,
+    run,
+)
 from .options import SECTIONS, errors
 
 # Every command stands here once, in the order in which people come to need them.
@@ -22,7 +36,7 @@ PANELS = {
     "Work": ("run", "compare", "report", "resume", "sweep", "reproduce", "encode"),
     "Look": ("methods", "data", "models", "encoders", "settings", "cache"),
     "Extend": ("new", "check", "pretrain", "bench"),
-    "Serve": ("export", "personalise", "flower", "dash"),
+    "Serve": ("export", "predict", "personalise", "flower", "dash"),
 }
 
 
@@ -71,6 +85,7 @@ for command in (
     run.resume,
     run.personalise,
     run.export,
+    predict.predict,
     experiments.compare,
     experiments.sweep,
     reproduce.reproduce,
@@ -94,13 +109,36 @@ bench.app.command("encoders")(features.bench_encoders)
 
 
 def main() -> None:
-    """Entry point: an error that the user can mend is one sentence and a non-zero exit."""
+    """Entry point: an error is one sentence and a non-zero exit.
+
+    2 is for what the user can mend, 3 for a fault of fedloom, whose traceback goes to a file.
+    """
     warnings.showwarning = _print_warning
     try:
         app()
     except FedloomError as error:
-        errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
+        _print_error(str(error))
         sys.exit(2)
+    except Exception as error:
+        _print_error(_unexpected(error))
+        sys.exit(3)
+
+
+def _print_error(sentence: str) -> None:
+    errors.print(f"error: {sentence}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _unexpected(error: Exception) -> str:
+    """One sentence about an error that nobody foresaw, with the file that has its traceback."""
+    cause = "".join(traceback.format_exception_only(error)).strip().splitlines()[0].rstrip(".")
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="fedloom-", suffix=".txt", errors="backslashreplace", delete=False
+        ) as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return f"{cause}; the traceback could not be written to a file."
+    return f"{cause}; the traceback is in {file.name}."
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -28,6 +28,7 @@ from .options import (
     print_line,
     watching,
 )
+from .predict import Client
 
 if TYPE_CHECKING:
     from ..deploy import Personal
@@ -222,18 +223,43 @@ def _print_run(run: Run, printing: Printing) -> None:
     if run.metrics:
         accuracy = accuracy_line(run.metrics[-1], run.config.schedule.metric)
     line = f"{run.config.method}: {accuracy} after round {run.summary['rounds']}"
-    best = run.summary["chosen_rounds"].get("best_by_validation")
-    if best:
-        line += f", best by validation in round {best}"
     print_line(line)
+    for text in (_best_by_validation(run), _cost(run)):
+        if text:
+            print_line(text)
     for remark in run.summary.get("remarks", []):
         print_line(f"{run.config.method} {remark}.")
     print_line(f"run: {run.folder}")
+    if run.folder and (run.folder / "report.html").exists():
+        print_line(f"report: {(run.folder / 'report.html').resolve()}")
     if run.reused:
         console.print(
             "The folder holds this run already, finished, so nothing was computed "
             "(`fedloom run --fresh` computes it again)."
         )
+
+
+def _best_by_validation(run: Run) -> str:
+    """The headline in the round that validation data choose; empty without such data."""
+    from .progress import accuracy_line
+
+    best = run.summary["chosen_rounds"].get("best_by_validation")
+    for record in run.metrics:
+        if record["round"] == best:
+            accuracy = accuracy_line(record, run.config.schedule.metric)
+            return f"best by validation: {accuracy} in round {best}"
+    return ""
+
+
+def _cost(run: Run) -> str:
+    """What the run took, in a line."""
+    summary = run.summary
+    up = summary["bytes"]["up"]["total"] / 1e6
+    down = summary["bytes"]["down"]["total"] / 1e6
+    return (
+        f"cost: {summary['seconds']:.1f} s, {up:.1f} MB up and {down:.1f} MB down in all, "
+        f"{summary['peak_rss_mb']:.0f} MB of memory"
+    )
 
 
 @grouped
@@ -267,7 +293,7 @@ def personalise(
         watch.begin("newcomer")
         newcomer = make(folder, data, progress=watch.encoding, trust=trust)
     if out is not None:
-        write(newcomer.predict, newcomer.worker, newcomer.run.config, out, onnx=onnx)
+        write(newcomer, out, onnx=onnx)
     if printing.as_json:
         written = None
         if out is not None:
@@ -294,16 +320,12 @@ def _print_newcomer(newcomer: Personal, out: Path | None) -> None:
 def export(
     folder: RunFolder,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    client: Annotated[
-        int | None,
-        typer.Option(help="Number of the client whose model to write. Default: the common model."),
-    ] = None,
+    client: Client = None,
     onnx: Onnx = False,
     trust: Trust = False,
 ) -> None:
-    """Write a trained model to a folder, as files that `fedloom.deploy.load` reads."""
+    """Write a trained model to a folder, with all that lies between a sample and its scores."""
     from ..deploy import export as write
     from ..deploy import trained
 
-    predict, worker, run = trained(folder, client, trust=trust)
-    print_line(f"model: {write(predict, worker, run.config, out, onnx=onnx)}")
+    print_line(f"model: {write(trained(folder, client, trust=trust), out, onnx=onnx)}")

@@ -85,9 +85,14 @@ class ClientContext:
         """A copy of the resident model's trainable parameters, of all modules or `only` some."""
         return self.worker.parameters(only)
 
-    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
-        """The resident model as it is now, or its body with another head, as a predictor."""
-        return self.worker.predictor(inputs, head)
+    def predictor(
+        self,
+        inputs: nn.Module | None = None,
+        head: nn.Module | None = None,
+        rule: nn.Module | None = None,
+    ) -> Network:
+        """The resident model as it is now, as a predictor; see `ClientWorker.predictor`."""
+        return self.worker.predictor(inputs, head, rule)
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """The client's samples as the model wants them, and their labels, in order, in chunks."""

@@ -22,6 +22,7 @@ from ..core.roles import Role
 from ..core.tree import Tree
 from ..data.federation import Federation
 from ..models.base import unhooked
+from ..models.stages import Stages
 from .training import Training
 
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precisions of 16 bits
@@ -46,23 +47,30 @@ class Headed(nn.Module):
 class Network:
     """A predictor that is a network: the resident body with the model's head or another one.
 
-    It sees `inputs(x)` in place of the samples `x`.
+    It sees `inputs(x)` in place of the samples `x`. A `rule` makes scores of the features and
+    logits of all samples; without one, logits are the scores.
     """
 
     worker: ClientWorker
     head: nn.Module | None = None
-    inputs: Inputs | None = None
+    inputs: nn.Module | None = None
+    rule: nn.Module | None = None
 
+    @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        return self.worker.outputs(x, self.inputs, self.head).logits
+        seen = self.worker.outputs(x, self.inputs, self.head)
+        if self.rule is None:
+            return seen.logits
+        if self.rule.training:
+            self.rule.eval()
+        scores: Tensor = self.rule(seen.features, seen.logits)
+        return scores
 
     @property
-    def module(self) -> nn.Module:
-        """The module that turns samples, as the model wants them, into logits."""
-        model: nn.Module = self.worker.model
-        if self.head is None:
-            return model
-        return Headed(self.worker.model.body, self.head)
+    def module(self) -> Stages:
+        """The module that turns samples, as the model wants them, into scores."""
+        model = self.worker.model
+        return Stages(model.body, self.head or model.head, self.inputs, self.rule)
 
 
 class ClientWorker:
@@ -242,12 +250,18 @@ class ClientWorker:
         x = self.data.prepare(self.here(x))
         return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
 
-    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Network:
+    def predictor(
+        self,
+        inputs: nn.Module | None = None,
+        head: nn.Module | None = None,
+        rule: nn.Module | None = None,
+    ) -> Network:
         """The resident model as it is now, as a predictor that sees `inputs(x)`.
 
-        It is valid until the next `load`. `head` takes the place of the model's own head.
+        It is valid until the next `load`. `head` takes the place of the model's own head;
+        `rule(features, logits)` are the scores.
         """
-        return Network(self, head, inputs)
+        return Network(self, head, inputs, rule)
 
     @torch.no_grad()
     def outputs(

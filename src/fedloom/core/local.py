@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from .roles import Role, Roles
 from .tree import Tree
 
-# All stored samples of a split at once -> one row of scores each.
+# All stored samples of a split at once -> one row of scores each. What `local.predictor` gives can
+# be exported; a function cannot.
 Predictor = Callable[[Tensor], Tensor]
 # Samples as the model wants them -> what it is shown instead.
 Inputs = Callable[[Tensor], Tensor]
@@ -210,8 +211,18 @@ class Worker(Protocol):
         """Features and logits of stored samples, in evaluation mode, in large batches."""
         ...
 
-    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Predictor:
-        """The resident model as it is now, as a predictor. Valid until the next `load`."""
+    def predictor(
+        self,
+        inputs: nn.Module | None = None,
+        head: nn.Module | None = None,
+        rule: nn.Module | None = None,
+    ) -> Predictor:
+        """The resident model as it is now, as a predictor. Valid until the next `load`.
+
+        It sees `inputs(x)` in place of samples, `head` takes the place of the model's head, and
+        `rule(features, logits)` makes the scores. All three are modules (of `parts/`, where one
+        fits), so that whatever predicts can also be exported.
+        """
         ...
 
     def tests(self) -> tuple[Tensor, Tensor]:
@@ -283,8 +294,13 @@ class Local(Protocol):
         """A copy of the resident model's trainable parameters, of all modules or `only` some."""
         ...
 
-    def predictor(self, inputs: Inputs | None = None, head: nn.Module | None = None) -> Predictor:
-        """The resident model as it is now, or its body with another head, as a predictor."""
+    def predictor(
+        self,
+        inputs: nn.Module | None = None,
+        head: nn.Module | None = None,
+        rule: nn.Module | None = None,
+    ) -> Predictor:
+        """The resident model as it is now, as a predictor; see `Worker.predictor`."""
         ...
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:

@@ -70,6 +70,9 @@ class Traits:
     # The server's tensors with an entry for each client; a client that joins after training gets an
     # entry of zeros. None: the server has nothing of use for a client that has sent nothing.
     by_client: tuple[str, ...] | None = ("sizes",)
+    # Whether what is predicted for a sample depends on the other samples that are asked about with
+    # it. Such a method cannot be exported; all others can.
+    transductive: bool = False
 
     def but(self, **changes: Any) -> Traits:
         """The same traits with these changes."""

@@ -13,6 +13,7 @@ from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
 from ..core.settings import part_of
 from .dataset import Dataset
+from .finite import refuse_not_finite
 from .partitions import PARTITIONS, Share, partition
 
 SPLITS = ("train", "validation", "test")
@@ -47,6 +48,11 @@ class Federation:
     clients: tuple[Client, ...]
     partition: str = "given"
     description: str = ""
+
+    def __post_init__(self) -> None:
+        _refuse_wrong_rows(self)
+        if self.data.encoder is None:  # encoders check their features themselves
+            refuse_not_finite(self.data.x, self.data.name)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -98,6 +104,30 @@ class Federation:
             "shape": list(self.data.x.shape[1:]),
             "clients": clients,
         }
+
+
+def _refuse_wrong_rows(federation: Federation) -> None:
+    """Refuse a client with numbers of samples that the data set does not have."""
+    n = len(federation.data.y)
+    rows = []
+    for k, client in enumerate(federation.clients):
+        for split in SPLITS:
+            index = getattr(client, split)
+            if not isinstance(index, np.ndarray) or index.ndim != 1 or index.dtype.kind not in "iu":
+                raise FedloomError(
+                    f"client {k}: {split} must be a NumPy vector of sample numbers, not {index!r}."
+                )
+            rows.append(index)
+    every = np.concatenate(rows) if rows else np.arange(0)
+    if not every.size or (every.min() >= 0 and every.max() < n):
+        return
+    for place, index in enumerate(rows):
+        for row in index[(index < 0) | (index >= n)]:
+            k, part = divmod(place, len(SPLITS))
+            raise FedloomError(
+                f"client {k}: {SPLITS[part]} names sample {row}, but {federation.data.name} has "
+                f"samples 0 to {n - 1}."
+            )
 
 
 def federate(

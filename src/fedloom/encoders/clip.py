@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.device import on_device
 from ..core.errors import FedloomError
 from .duals import DUAL, Context, Dual, Normalised, dual
 from .encoder import IMAGE, Encoder
@@ -84,7 +85,7 @@ class Clip(ModelFolder):
         model's own.
         """
         names = [f"{name.replace('_', ' ')}." for name in classes]
-        plain = self.tokenizer(names, padding=True, return_tensors="pt")
+        plain = self.tokenizer(names, padding=True, return_tensors="pt").to(context.device)
         ids, mask, n = plain["input_ids"], plain["attention_mask"], len(context)
         if ids.shape[1] + n > self.text_config.get("max_position_embeddings", 77):
             raise FedloomError(
@@ -100,9 +101,10 @@ class Clip(ModelFolder):
             between = context.expand(len(ids), -1, -1)
             return torch.cat([vectors[:, :1], between, vectors[:, n + 1 :]], dim=1)
 
-        handle = self.model.text_model.embeddings.token_embedding.register_forward_hook(put)
+        model: Any = on_device(self.model, context.device)
+        handle = model.text_model.embeddings.token_embedding.register_forward_hook(put)
         try:
-            vectors: Tensor = self.model.get_text_features(**inputs).pooler_output
+            vectors: Tensor = model.get_text_features(**inputs).pooler_output
         finally:
             handle.remove()
         return vectors

@@ -241,6 +241,10 @@ def _size_and_edge(settings: dict[str, Any]) -> tuple[int | None, int | None]:
     return size, None
 
 
+# Nothing is fetched, and code that a folder brings (`auto_map`) is not executed, nor asked about.
+_SAFE = {"local_files_only": True, "trust_remote_code": False}
+
+
 def load_model(folder: Path, **options: Any) -> Any:
     """The model in a folder.
 
@@ -251,7 +255,7 @@ def load_model(folder: Path, **options: Any) -> Any:
     weight_files(folder)
     with _quiet(transformers):
         try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            config = transformers.AutoConfig.from_pretrained(folder, **_SAFE)
             kind = transformers.AutoModel._model_mapping[type(config)]
             if "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
                 # A pooling layer is seldom in the weights, and never used here.
@@ -260,7 +264,7 @@ def load_model(folder: Path, **options: Any) -> Any:
             model, report = kind.from_pretrained(
                 folder,
                 config=config,
-                local_files_only=True,
+                **_SAFE,
                 output_loading_info=True,
                 dtype=torch.float32,
                 weights_only=True,
@@ -298,7 +302,7 @@ def load_tokenizer(folder: Path) -> Any:
     transformers = import_transformers()
     with _quiet(transformers):
         try:
-            return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            return transformers.AutoTokenizer.from_pretrained(folder, **_SAFE)
         except Exception as error:
             raise FedloomError(
                 f"{folder} holds no tokeniser: {str(error).strip().splitlines()[0]}"

@@ -168,8 +168,8 @@ class Store:
                 f"{self.folder} has no checkpoint of round {round}; there are those of: {there}."
             )
         self._read(rounds[round])  # refuse a damaged one before any other is removed
-        for number, path in rounds.items():
-            if number > round:
+        for later, path in rounds.items():
+            if later > round:
                 path.unlink()
 
     def tidy(self) -> None:
@@ -210,7 +210,7 @@ class Store:
             "clients": {str(k): files[k] for k in sorted(files)},
             "extra": checkpoint.extra,
         }
-        named = {body["server"], *files.values()}
+        named = {str(body["server"]), *files.values()}
         body = json.loads(json.dumps(body))  # as it will be read: keys are texts
         text = json.dumps({**body, "sha256": sha256(_canonical(body))}, indent=1)
         if durable:

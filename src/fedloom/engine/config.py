@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -318,9 +319,15 @@ def _complete(body: dict[str, Any], section: str, choice: str, options: Any) -> 
 def read(path: Path) -> dict[str, Any]:
     """Read a TOML file as a mapping."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
         raise FedloomError(f"there is no file {path}.") from None
+    except OSError as error:
+        raise FedloomError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise FedloomError(f"{path} is not valid TOML: it is not UTF-8.") from None
+    except RecursionError:
+        raise FedloomError(f"{path} is not valid TOML: it is nested too deep.") from None
     except tomllib.TOMLDecodeError as error:
         raise FedloomError(f"{path} is not valid TOML: {error}") from None
 
@@ -333,9 +340,12 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise FedloomError(f"--set wants key=value, got {item!r}.")
         try:
-            changes[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            changes[key.strip()] = text.strip()
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (tomllib.TOMLDecodeError, RecursionError):
+            value = text.strip()
+        if isinstance(value, date | time):  # datetime is a date; no setting is any of them
+            value = text.strip()
+        changes[key.strip()] = value
     return changes
 
 

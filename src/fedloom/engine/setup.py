@@ -26,6 +26,7 @@ from ..data.federation import Federation, federate
 from ..executors import make as make_executor
 from ..executors.base import Executor
 from ..models import Task, build
+from ..models.fit_for_use import refuse_unfit
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .folder import Run
@@ -70,7 +71,11 @@ class Setup:
         if method is None:
             refuse_untrusted(config.method, "the config")
             method = make(config.method, config.hyper)
-        model = model or network(config, federation)
+        if model is None:
+            model = network(config, federation)
+        else:
+            rows = torch.arange(min(2, len(federation.data.y)))
+            refuse_unfit(model, federation.data.prepare(federation.data.take(rows)))
         worker = ClientWorker(
             method, federation, model, config.training, config.seed, devices=devices
         )

@@ -20,6 +20,8 @@ from ..metrics.registry import DEFAULT, METRICS, Metric, headline
 from ..metrics.summary import summarise_run
 from ..report.entries import TUNED
 from ..report.side import side_figure
+from ..report.twins import SENTENCE
+from ..report.twins import figures as clients_figures
 from .plan import Cell
 from .statistics import ALPHA, paired_tests
 from .values import mean_and_std, value_at
@@ -95,6 +97,8 @@ def leaderboard(
         flops[TUNED] = flops.get("fedavg")
         notes[TUNED] = _how_tuned(runs["fedavg"])
     notes |= _special_training(cells)
+    for name in _twins_of_local(runs):
+        notes[name] = " ".join([SENTENCE, notes.get(name, "")]).strip()
     _compare_with_alone(runs)
     target, target_is = _target(runs.get("local", {}), target)
     rows = []
@@ -254,6 +258,23 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
     if away:
         return f"{text}; {away} clients did not train in the last round and count untuned."
     return f"{text}."
+
+
+def _twins_of_local(runs: Runs) -> list[str]:
+    """The methods that give every client exactly what `local` gives it, with every seed."""
+    alone = runs.get("local", {})
+    found = []
+    for name, by_seed in runs.items():
+        if name == "local" or not by_seed or not set(by_seed) <= set(alone):
+            continue
+        if all(_equal(run, alone[seed]) for seed, run in by_seed.items()):
+            found.append(name)
+    return found
+
+
+def _equal(run: Run, alone: Run) -> bool:
+    own = clients_figures(run.metrics, run.summary["stage"])
+    return bool(own) and own == clients_figures(alone.metrics, alone.summary["stage"])
 
 
 def _special_training(cells: Sequence[Cell]) -> dict[str, str]:

@@ -194,8 +194,9 @@ def _domain_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         *_table(widened, [*columns, *SPREAD]),
         "",
-        "Domain std has ddof 1; σ type (over domains) and σ client (over clients) have "
-        "ddof 0. All of the last round.",
+        "Domain std has ddof 1; σ type (over domains) and σ client (over clients, each with "
+        "its domain's accuracy, or with its own if there are not two domains) have ddof 0. "
+        "All of the last round.",
     ]
 
 

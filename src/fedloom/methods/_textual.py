@@ -87,7 +87,8 @@ class AveragedHead(Textual):
     def build(self, weights: Tree, texts: Payload, worker: Worker) -> nn.Module:
         """The head with these parameters."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            head = self.first(worker, texts)
+            some = next(iter(weights.values()))
+            head = self.first(worker, texts).to(some.device)
             named = dict(head.named_parameters())
             torch._foreach_copy_([named[n] for n in weights], list(weights.values()))
         return head

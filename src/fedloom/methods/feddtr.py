@@ -32,6 +32,7 @@ from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
+from ..parts.rules import ShiftedHeads, with_tensors
 from ..parts.texts import Texts, prior, text_loss
 from .fedavg import FedAvg
 
@@ -139,21 +140,25 @@ class FedDTR(FedAvg):
         logits: Tensor = local.model.head(shifted)
         if self.frozen_head == "none" or not self.federated:
             return logits
+        frozen = self.frozen_tensors(down, local)
+        return logits + functional_call(local.model.head, frozen, features.detach())
+
+    def frozen_tensors(self, down: Payload, local: Local) -> dict[str, Tensor]:
+        """The tensors of h_f by their names in the head."""
         model = local.worker.first
         if self.frozen_head == "average":
             model = down.tree("model")
-        frozen = {name.removeprefix("head."): tensor for name, tensor in _head(model).items()}
-        return logits + functional_call(local.model.head, frozen, features.detach())
+        return {name.removeprefix("head."): tensor for name, tensor in _head(model).items()}
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         self.install(down, state, local)
-        anchors = self.anchors(local).detach()
-
-        @torch.no_grad()
-        def predict(x: Tensor) -> Tensor:
-            return self.logits(local.worker.outputs(x).features, anchors, down, local)
-
-        return predict
+        shift = None
+        if self.prior != "none" and self.text != "none":
+            shift = prior(self.anchors(local).detach(), local.counts)
+        frozen = None
+        if self.frozen_head != "none" and self.federated:
+            frozen = with_tensors(local.model.head, self.frozen_tensors(down, local))
+        return local.predictor(rule=ShiftedHeads(local.model.head, shift, frozen))
 
     def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return None

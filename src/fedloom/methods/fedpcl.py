@@ -23,9 +23,10 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
+from ..core.errors import FedloomError
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Method, Traits, Update, Uploads, sizes
@@ -40,7 +41,8 @@ from ..parts.prototype_contrast import (
     prototype_loss,
     supcon,
 )
-from ..parts.prototypes import class_means, distance_to_own, nearest
+from ..parts.prototypes import class_means, distance_to_own
+from ..parts.rules import ByDistance, ByProduct
 from ._bases import Perturbed
 
 
@@ -83,6 +85,12 @@ class FedPCL(Perturbed, Method):
     )
 
     def roles(self, model: Any) -> Roles:
+        trains = any(weight.requires_grad for weight in model.body.parameters())
+        if not trains and self.loss not in ("ce", "ce+distance"):
+            raise FedloomError(
+                f"{self.name} trains the body of the network, and this one has no weights in it: "
+                "take --model projection."
+            )
         return Roles(model, private=[model])
 
     def init(self, worker: Worker) -> Payload:
@@ -153,11 +161,7 @@ class FedPCL(Perturbed, Method):
         if self.candidates == "padded" and len(down.tensor("sets")):
             means = padded(means, counts, down.tensor("common"))
             known = known | down.tensor("known")
-
-        def predict(x: Tensor) -> Tensor:
-            z = F.normalize(local.worker.outputs(x).features, dim=1)
-            if self.inference == "distance":
-                return nearest(z, means, known)
-            return (z @ means.T).masked_fill(~known, -torch.inf)
-
-        return predict
+        rule: nn.Module = ByProduct(means, known)
+        if self.inference == "distance":
+            rule = ByDistance(means, known, unit=True)
+        return local.predictor(rule=rule)

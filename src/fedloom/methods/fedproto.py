@@ -31,7 +31,8 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
-from ..parts.prototypes import class_means, distance_to_own, nearest, table
+from ..parts.prototypes import class_means, distance_to_own, table
+from ..parts.rules import ByDistance
 from ._bases import Perturbed
 from .local import Alone
 
@@ -97,4 +98,4 @@ class FedProto(Perturbed, Alone):
         protos, known = table(down.tree("protos"), local.classes)
         if self.predict == "head" or not known.any():
             return local.predictor()
-        return lambda x: nearest(local.worker.outputs(x).features, protos, known)
+        return local.predictor(rule=ByDistance(protos, known))

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -30,6 +29,7 @@ from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import NotNegative, setting
+from ..parts.rules import SecondHead
 from .fedavg import FedAvg
 
 
@@ -70,14 +70,7 @@ class FedRoD(FedAvg):
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))
-
-        @torch.no_grad()
-        def both(x: Tensor) -> Tensor:
-            seen = local.worker.outputs(x)
-            summed: Tensor = seen.logits + local.model.personal(seen.features)
-            return summed
-
-        return both
+        return local.predictor(rule=SecondHead(local.model.personal))
 
     def common(self, server: Payload, worker: Worker) -> Predictor | None:
         worker.load(server.tree("model"))

@@ -37,13 +37,13 @@ from ..core.roles import Roles
 from ..core.settings import NotNegative, Share, setting
 from ..parts.anchors import semantic_anchors
 from ..parts.prototypes import (
-    by_nearest,
     class_means,
     margin_loss,
     nearest_other,
     row_numbers,
     squared_gap,
 )
+from ..parts.rules import ByDistance
 from ._bases import Prototypical
 
 
@@ -120,4 +120,4 @@ class FedSA(Prototypical):
         predict = super().personal(down, state, local)
         if self.predict == "head" or not down.tensor("seen").any():
             return predict
-        return by_nearest(local.worker.outputs, down.tensor("prototypes"), down.tensor("seen"))
+        return local.predictor(rule=ByDistance(down.tensor("prototypes"), down.tensor("seen")))

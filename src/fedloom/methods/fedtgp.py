@@ -33,7 +33,8 @@ from ..core.rng import torch_rng
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Tree
-from ..parts.prototypes import by_nearest, class_means, margin_loss, nearest_other, squared_gap
+from ..parts.prototypes import class_means, margin_loss, nearest_other, squared_gap
+from ..parts.rules import ByDistance
 from ..parts.serverside import descend
 from ._bases import Prototypical
 
@@ -109,7 +110,7 @@ class FedTGP(Prototypical):
             return predict
         anchors = down.tensor("prototypes")
         known = anchors.new_ones(local.classes, dtype=torch.bool)
-        return by_nearest(local.worker.outputs, anchors, known)
+        return local.predictor(rule=ByDistance(anchors, known))
 
 
 def first_prototypes(classes: int, width: int, seed: int) -> Tree:

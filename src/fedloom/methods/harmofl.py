@@ -21,17 +21,16 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ..core.claims import Claim, Claims
 from ..core.errors import FedloomError
-from ..core.local import Fit, Inputs, Local, Predictor, Samples, Step, Worker
+from ..core.local import Fit, Local, Predictor, Samples, Step, Worker
 from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Tree
 from ..parts.sharpness import uphill
-from ..parts.spectrum import amplitude, with_amplitude
+from ..parts.spectrum import CommonAmplitude, amplitude
 from .fedavg import FedAvg
 
 
@@ -81,17 +80,12 @@ class HarmoFL(FedAvg):
 
         return local.fit(inputs=shown, gradient=perturbed)
 
-    def _shown(self, source: Payload, data: Samples) -> Inputs | None:
-        """Images with the common amplitude, on a scale from 0 to 1: a negative mean is a phase."""
+    def _shown(self, source: Payload, data: Samples) -> CommonAmplitude | None:
+        """What gives images the common amplitude."""
         if "amplitude" not in source:
             return None
         mean, std = data.scale
-        target = source.tensor("amplitude")
-
-        def shown(x: Tensor) -> Tensor:
-            return (with_amplitude(x * std + mean, target, self.amplitude == "mean") - mean) / std
-
-        return shown
+        return CommonAmplitude(source.tensor("amplitude"), mean, std, self.amplitude == "mean")
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         local.load(down.tree("model"), state.tree("model"))

@@ -18,13 +18,17 @@ def spreads(
 
     A domain's accuracy pools its clients' samples. `domain_avg` and `domain_std` (ddof 1) are over
     domains. `sigma_type` (over domains) and `sigma_client` (over clients, each with its domain's
-    accuracy where it has one) are population spreads (ddof 0).
+    accuracy where it has one) are population spreads (ddof 0). With fewer than two domains every
+    client counts with its own accuracy: that of the only domain would hide all differences.
     """
     by_domain = _by_domain(scores, domains)
     typed = []
     for accuracy, domain in zip(per_client, domains, strict=True):
-        if accuracy is not None:
-            typed.append(by_domain.get(domain or "", accuracy))
+        if accuracy is None:
+            continue
+        if len(by_domain) > 1:
+            accuracy = by_domain.get(domain or "", accuracy)
+        typed.append(accuracy)
     figures: dict[str, Any] = {
         "domains": by_domain,
         "domain_avg": None,

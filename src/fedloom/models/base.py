@@ -18,18 +18,21 @@ from ..core.settings import keyword_options
 class Split(nn.Module):
     """A network in two parts.
 
-    `body` gives a feature vector of `width` numbers, `head` turns it into logits.
+    `body` gives a feature vector of `width` numbers, `head` turns it into logits. `place` is where
+    the head was in the network that `split` took apart.
     """
 
     body: nn.Module
     head: nn.Module
     width: int
+    place: str
 
-    def __init__(self, body: nn.Module, head: nn.Module, width: int) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module, width: int, place: str = "") -> None:
         super().__init__()
         self.body = body
         self.head = head
         self.width = width
+        self.place = place
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))
@@ -83,7 +86,7 @@ def split(module: nn.Module, head: str | None = None) -> Split:
 
     `head`, a dotted path, names another one. "Last" is in the order in which the layers were
     assigned. The network must return what the head returns: anything applied afterwards, such as a
-    softmax, would act on the features instead; this can be detected only inside a Sequential.
+    softmax, would act on the features instead. A run refuses such a network (`refuse_unfit`).
     """
     unhooked(module)
     body = copy.deepcopy(module)  # the user's own network stays whole
@@ -108,7 +111,7 @@ def split(module: nn.Module, head: str | None = None) -> Split:
             f"the head '{head}' must come last, but a {type(parent[-1]).__name__} follows it"
         )
     setattr(parent, leaf, nn.Identity())
-    return Split(body, last, last.in_features)
+    return Split(body, last, last.in_features, head)
 
 
 def _last_linear(modules: dict[str, nn.Module], network: str) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..encoders import Context
+from ..models.stages import Piece
 
 
-class TextHead(nn.Module):
+class TextHead(Piece):
     """`scale * f . h_c` for every class's row h_c; f is the feature scaled to length one."""
 
+    settings: ClassVar[tuple[str, ...]] = ("scale",)
     text: Tensor
 
     def __init__(self, text: Tensor, scale: float) -> None:
@@ -33,6 +36,7 @@ class CacheHead(TextHead):
     key; without it, key n belongs to class n.
     """
 
+    settings: ClassVar[tuple[str, ...]] = ("alpha", "beta", "scale", "unit")
     start: Tensor | None
     values: Tensor | None
 
@@ -72,6 +76,15 @@ class CacheHead(TextHead):
             votes = votes @ self.values
         return self.alpha * votes + self.scale * f @ self.text.T
 
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], model: Any, **settings: Any) -> Piece:
+        """With the owners of keys read off their votes."""
+        owners = None
+        if "values" in tensors:
+            owners = tensors["values"].argmax(1)
+        keys, text, start = tensors["keys"], tensors["text"], tensors.get("start")
+        return cls(keys, text, start=start, owners=owners, **settings)
+
 
 class AdapterHead(TextHead):
     """Text logits of f * A(f), scaled to length one, with attention A over dimensions (FedCLIP).
@@ -90,6 +103,11 @@ class AdapterHead(TextHead):
         f = F.normalize(features, dim=1)
         return super().forward(f * self.layers(f))
 
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], model: Any, **settings: Any) -> Piece:
+        """With layers as wide as the text."""
+        return cls(tensors["text"], **settings)
+
 
 class PromptHead(nn.Module):
     """Text logits with trained context vectors in front of each class name (CoOp)."""
@@ -107,6 +125,11 @@ class PromptHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.text().T
+
+    @torch.no_grad()
+    def final(self) -> TextHead:
+        """The same head once its context is trained: text rows are all that is left to know."""
+        return TextHead(self.text(), self.scale)
 
 
 def scaled(matrix: Tensor, unit: bool) -> Tensor:

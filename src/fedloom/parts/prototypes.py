@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import FedloomError
-from ..core.local import Outputs, Predictor
 
 
 def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -77,10 +76,3 @@ def nearest_other(points: Tensor) -> Tensor:
 def margin_loss(features: Tensor, y: Tensor, anchors: Tensor, margin: Tensor) -> Tensor:
     """Cross-entropy of minus distances to all anchors, the true one `margin` further away."""
     return F.cross_entropy(-(distances(features, anchors) + margin * F.one_hot(y, len(anchors))), y)
-
-
-def by_nearest(
-    outputs: Callable[[Tensor], Outputs], prototypes: Tensor, known: Tensor
-) -> Predictor:
-    """A predictor that names the class of the nearest known prototype, by a body's features."""
-    return lambda x: nearest(outputs(x).features, prototypes, known)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..models.stages import Piece
+
 
 def amplitude(x: Tensor) -> Tensor:
     """The amplitude of every frequency of each channel of images (N x channels x h x w)."""
@@ -23,3 +25,26 @@ def with_amplitude(x: Tensor, target: Tensor, mean_only: bool = False) -> Tensor
         wanted = own.clone()
         wanted[..., 0, 0] = target[..., 0, 0]
     return torch.fft.ifft2(torch.polar(wanted, spectrum.angle())).real
+
+
+class CommonAmplitude(Piece):
+    """Standardised images with the amplitudes `target`, set on a scale from 0 to 1.
+
+    On another scale a mean may be negative, and the sign would count as phase.
+    """
+
+    settings = ("mean_only",)
+    target: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, target: Tensor, mean: Tensor, std: Tensor, mean_only: bool) -> None:
+        super().__init__()
+        self.mean_only = mean_only
+        self.register_buffer("target", target)
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = x * self.std + self.mean
+        return (with_amplitude(plain, self.target, self.mean_only) - self.mean) / self.std

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .columns import Show, text
 from .entries import Entry, RunData, mean_std, present
@@ -14,11 +14,15 @@ Cells = Mapping[int, Sequence[tuple[Value, Value]]]  # by method: mean and std o
 
 @dataclass(frozen=True)
 class Scale:
-    """The vertical axis: its label, the factor from values to it, and how tips show a value."""
+    """The vertical axis: its label, the factor from values to it, and how tips show a value.
+
+    `ends` is what values on the axis can be.
+    """
 
     label: str
     factor: float
     show: Show
+    ends: tuple[float, float] | None = None
 
 
 def cells_of(
@@ -66,7 +70,8 @@ def bars(
                 error = scale.factor * std
             errors.append(error)
             tips.append(f"{entry.name}, {names[j]}: {text(value, std, scale.show)}")
-        marks.append(Mark("bars", x, y, entry.number, entry.name, dy=errors, tips=tips, size=wide))
+        mark = Mark("bars", x, y, entry.number, entry.name, dy=errors, tips=tips, size=wide)
+        marks.append(replace(mark, ends=scale.ends))
     ticks = [(float(j), name) for j, name in enumerate(names)]
     across = Axis(ticks=ticks, ends=(-0.5, len(names) - 0.5))
     return Chart(heading, marks, across, Axis(scale.label, zero=True), width=1080, height=320)

@@ -296,8 +296,8 @@ NOTES = {
     "Worst tenth": "mean accuracy of the worst-off tenth of the clients.",
     "Domain std": "sample std (ddof 1) of the domains' accuracies; lower is fairer.",
     f"{SIGMA} type": "population std (ddof 0) of the domains' accuracies; lower is fairer.",
-    f"{SIGMA} client": "population std (ddof 0) over clients, each with its domain's accuracy; "
-    "lower is fairer.",
+    f"{SIGMA} client": "population std (ddof 0) over clients, each with its domain's accuracy, "
+    "or with its own if there are not two domains; lower is fairer.",
     "±": "std over seeds (ddof 1). Without it there is one seed only.",
     "Up, Down": "what all clients together send and receive, as serialised; MB are 10⁶ bytes.",
     "Numbers up": "how many floating-point numbers a client sends in a round: what papers count.",

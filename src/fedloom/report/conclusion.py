@@ -75,7 +75,7 @@ def cards(page: Page) -> list[Card]:
 
 def _leader(page: Page, key: str) -> Card | None:
     """The best method in a column, and how far the next one is behind."""
-    ranked = page.ranking.ranked(key)
+    ranked = page.ranking.competing(key)
     if not ranked:
         return None
     column = page.ranking.columns_by_key[key]
@@ -105,19 +105,39 @@ def _more(entries: list[Entry]) -> str:
 
 
 def _helper(page: Page) -> Card | None:
-    """Who helps most clients; if nobody gains, who costs them least."""
-    helpers = page.ranking.leaders("better_than_local")
-    if not helpers:
-        return None
-    share, std = page.ranking.values("better_than_local")[helpers[0].number]
+    """Who helps most clients and does not cost the others more; if nobody, who comes closest."""
     gains = page.ranking.values("gain_over_local")
-    if not share:
-        least = page.ranking.ranked("gain_over_local")[0]
-        rest = f" comes closest{_change(*gains[least.number])}"
-        return Card("Better off than alone", "no client", "", least, rest)
+    shares = page.ranking.values("better_than_local")
+    by_share: dict[str, list[Entry]] = {}  # as printed, the largest first
+    for entry in page.ranking.competing("better_than_local"):
+        if _gains(gains[entry.number][0]):
+            printed = text(shares[entry.number][0], None, percent)
+            by_share.setdefault(printed, []).append(entry)
+    if not by_share:
+        return _no_helper(page)
+    helpers = next(iter(by_share.values()))
     rest = _more(helpers) + _change(*gains[helpers[0].number])
     about = "Most clients better off than alone"
-    return Card(about, text(share, std, percent), "%", helpers[0], rest)
+    return Card(about, text(*shares[helpers[0].number], percent), "%", helpers[0], rest)
+
+
+def _gains(gain: Value) -> bool:
+    """Whether a mean gain is one at the precision that is printed."""
+    return gain is not None and gain > 0 and percent(gain) != "0.0"
+
+
+def _no_helper(page: Page) -> Card | None:
+    """Nobody gains on average: who comes closest, and how many it helps all the same."""
+    closest = page.ranking.competing("gain_over_local")
+    if not closest:
+        return None
+    mean, std = page.ranking.values("gain_over_local")[closest[0].number]
+    share, _ = page.ranking.values("better_than_local")[closest[0].number]
+    rest = f" comes closest{_change(mean, std)}"
+    if not share:
+        return Card("Better off than alone", "no client", "", closest[0], rest)
+    rest += f"; {percent(share)} % of the clients are better off"
+    return Card("Better off than alone", "not on average", "", closest[0], rest)
 
 
 def _change(gain: Value, std: Value) -> str:
@@ -146,7 +166,7 @@ def _cheapest(page: Page) -> Card | None:
     federated = 0
     for entry in page.entries:
         cost = sent.get(entry.number, 0.0)
-        if cost > 0:
+        if cost > 0 and entry not in page.ranking.twins:
             by_cost.setdefault(cost, []).append(entry)
             federated += 1
     if not federated:
@@ -169,7 +189,7 @@ def evidence(page: Page) -> Evidence | None:
             "The methods have not been run with the same seeds, so their means are not over the "
             "same data: nothing is marked as best."
         )
-    leader = page.ranking.ranked("personal")[0]
+    leader = page.ranking.competing("personal")[0]
     about_leader: list[str] = []
     others: list[str] = []
     for test in page.ranking.tests:

@@ -14,6 +14,7 @@ from .palette import CHARACTER, colour
 Value = float | None
 Grid = Sequence[Sequence[Value]]
 ABSENT = "\u2013"
+PERCENT = (0.0, 100.0)  # what a share in percent can be
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Mark:
     low: Sequence[float] = ()  # a band reaches from here to y
     dx: Sequence[Value] = ()  # half the length of horizontal error bars
     dy: Sequence[Value] = ()
+    ends: tuple[float, float] | None = None  # what values can be; no error bar goes beyond
     tips: Sequence[str] = ()  # one for each point, or one for all
     symbol: str = "circle"
     size: float = 3.0  # radius of dots, or width of bars in units of x
@@ -58,6 +60,18 @@ class Mark:
     def colour(self) -> str:
         """The name or the value of its colour."""
         return self.ink or colour(self.series or 0)
+
+    def reach(self, values: Sequence[float], errors: Sequence[Value]) -> list[list[float]]:
+        """How far the error bars of these values go down, and how far they go up."""
+        down, up = [], []
+        for value, error in zip(values, errors, strict=True):
+            length = error or 0.0
+            low, high = value - length, value + length
+            if self.ends:
+                low, high = max(low, self.ends[0]), min(high, self.ends[1])
+            down.append(value - low)
+            up.append(high - value)
+        return [down, up]
 
     def tip(self, i: int) -> str:
         """The text that explains point `i`."""

@@ -79,9 +79,10 @@ def _trace(mark: Mark) -> Json:
         trace |= _points(mark)
     if mark.beside:
         trace |= _beside(mark)
-    for way, errors in (("error_x", mark.dx), ("error_y", mark.dy)):
-        if any(errors):
-            trace[way] = _errors(mark, errors)
+    if any(mark.dx):
+        trace["error_x"] = _errors(mark, mark.reach(mark.x, mark.dx))
+    if any(mark.dy):
+        trace["error_y"] = _errors(mark, mark.reach(mark.y, mark.dy))
     return trace
 
 
@@ -137,12 +138,20 @@ def _beside(mark: Mark) -> Json:
     }
 
 
-def _errors(mark: Mark, errors: Sequence[float | None]) -> Json:
+def _errors(mark: Mark, reach: Sequence[Sequence[float]]) -> Json:
     colour = f"@{mark.colour}/0.5"
     if mark.kind == "bars":
         colour = "@ink/0.75"
-    lengths = [_digits(e or 0.0) for e in errors]
-    return {"type": "data", "array": lengths, "color": colour, "thickness": 1.2, "width": 0}
+    down, up = reach
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": list(map(_digits, up)),
+        "arrayminus": list(map(_digits, down)),
+        "color": colour,
+        "thickness": 1.2,
+        "width": 0,
+    }
 
 
 def _layout(chart: Chart) -> Json:

@@ -8,6 +8,7 @@ from typing import Any
 from .columns import Column, cell, columns_for, headline_key
 from .entries import Entry, RunData, common_metric, domain_names
 from .figures import Value
+from .twins import twins
 
 SIGNIFICANT = 0.05
 
@@ -23,6 +24,7 @@ class Ranking:
         self.headline = headline_key(self.metric)
         self.columns_by_key = {column.key: column for column in columns_for(self.metric)}
         self._runs = runs
+        self.twins = twins(entries, runs)  # of local: they win nothing
         self.tests: list[Mapping[str, Any]] = []
         for test in board.get("tests") or []:
             if isinstance(test, Mapping):
@@ -73,9 +75,13 @@ class Ranking:
         higher = self.columns_by_key[key].higher is not False
         return sorted(measured, key=lambda entry: means[entry.number], reverse=higher)
 
+    def competing(self, key: str) -> list[Entry]:
+        """The same without the methods that come down to training alone."""
+        return [entry for entry in self.ranked(key) if entry not in self.twins]
+
     def leaders(self, key: str) -> list[Entry]:
         """The best method in a column, then those whose gap to it prints as zero."""
-        ranked = self.ranked(key)
+        ranked = self.competing(key)
         means = self.means(key)
         show = self.columns_by_key[key].show
         leaders = []

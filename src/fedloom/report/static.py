@@ -198,9 +198,10 @@ def _mark(sheet: Sheet, mark: Mark) -> None:
             sheet.tag(bar, mark.series, [mark.tip(i)])
     else:
         _points(sheet, mark, ink)
-    for way, errors in (("xerr", mark.dx), ("yerr", mark.dy)):
-        if any(errors):
-            _errors(sheet, mark, way, errors)
+    if any(mark.dx):
+        _errors(sheet, mark, xerr=mark.reach(mark.x, mark.dx))
+    if any(mark.dy):
+        _errors(sheet, mark, yerr=mark.reach(mark.y, mark.dy))
 
 
 def _points(sheet: Sheet, mark: Mark, ink: str) -> None:
@@ -242,14 +243,11 @@ def _pattern(mark: Mark) -> Any:
     return (0, [float(length) / 1.8 for length in lengths])
 
 
-def _errors(sheet: Sheet, mark: Mark, way: str, errors: Sequence[float | None]) -> None:
+def _errors(sheet: Sheet, mark: Mark, **reach: Any) -> None:
     colour, wide = light(mark.colour), 0.9
     if mark.kind == "bars":
         colour, wide = light("ink"), 1.2
-    lengths: dict[str, Any] = {way: [e or 0.0 for e in errors]}
-    bars = sheet.axes.errorbar(
-        mark.x, mark.y, fmt="none", ecolor=colour, elinewidth=wide, **lengths
-    )
+    bars = sheet.axes.errorbar(mark.x, mark.y, fmt="none", ecolor=colour, elinewidth=wide, **reach)
     for part in bars.lines[2]:
         sheet.tag(part, mark.series)
 

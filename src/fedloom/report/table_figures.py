@@ -10,7 +10,7 @@ from typing import Any
 from ..engine.folder import Run
 from .columns import COLUMNS
 from .entries import present
-from .figures import Axis, Chart, Figure, Heat, Mark, Value
+from .figures import PERCENT, Axis, Chart, Figure, Heat, Mark, Value
 from .static import save
 
 Block = Mapping[str, Any]  # a setting of a table, as `table.json` holds it
@@ -27,7 +27,7 @@ def lines(board: Mapping[str, Any], name: str, settings: Sequence[str]) -> str:
         points = _points(blocks, row["row"])
         if points:
             x, y, std = zip(*points, strict=True)
-            marks.append(Mark("line", x, y, series, row["row"], dy=std))
+            marks.append(Mark("line", x, y, series, row["row"], dy=std, ends=PERCENT))
     ticks = []
     for place, block in enumerate(blocks):
         numbers = re.findall(r"[\d.]+", block["name"])

@@ -9,6 +9,7 @@ From a shell: `fedloom check mymethod.py`. From a test file:
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ from ..core.errors import FedloomError
 from ..core.lookup import find, make
 from ..core.method import Method
 from ..core.payload import Payload
+from ..deploy import export, load
 from ..executors.base import Task
 from ..executors.inplace import Inplace
 from ..executors.pool import Pool
+from ..models.onnx import close
 from . import on_device
+from .exports import exportable, scores_of
 from .small_world import ROUNDS, Backwards, Trace, federation, place, same, trace, usual, watched
 
 
@@ -116,6 +120,12 @@ def _without_neutral(method: Method) -> str | None:
 def _never_alone(method: Method) -> str | None:
     if method.traits.alone is None:
         return "it says that one client is not plain training (alone = None)"
+    return None
+
+
+def _transductive(method: Method) -> str | None:
+    if method.traits.transductive:
+        return "what it predicts for a sample depends on the others that are asked about with it"
     return None
 
 
@@ -330,6 +340,21 @@ def check_roles(method: Method) -> None:
     kept = {f"/{n}" for n in (*worker.roles.names("private"), *worker.roles.names("frozen"))}
     leaked = sorted(n for n in watched(method)[1].sent if any(n.endswith(k) for k in kept))
     assert not leaked, f"private or frozen tensor {leaked[0]!r} was sent"
+
+
+@check(_transductive)
+def check_export(method: Method) -> None:
+    """What it predicts with can be written to a file, and predicts the same when read again."""
+    with tempfile.TemporaryDirectory() as folder:
+        for what, served in exportable(method):
+            module, _ = load(
+                export(served, folder), trust=True, network=copy.deepcopy(served.worker.given)
+            )
+            with torch.no_grad():
+                read_again = module(served.raw.take(torch.arange(len(served.raw.y))))
+            assert close(read_again, scores_of(served)), (
+                f"{what}: the exported model gives other scores than the method"
+            )
 
 
 @check(_personalised)

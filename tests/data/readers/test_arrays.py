@@ -162,7 +162,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             "cam_y": [0, 1],
         }
         read_npz(save(tmp_path / "a.npz", **both), name="a")
-    with pytest.raises(FedloomError, match="holds values that are not finite"):
+    with pytest.raises(FedloomError, match="web_x: sample 0 holds a number that is not finite"):
         read_npz(save(tmp_path / "a.npz", web_x=[[np.nan]], web_y=[0]), name="a")
     with pytest.raises(FedloomError, match="holds no samples"):
         read_npz(save(tmp_path / "a.npz", web_x=np.ones((0, 2)), web_y=np.ones(0, int)), name="a")

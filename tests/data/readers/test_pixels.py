@@ -48,8 +48,8 @@ def read_folder(folder: Path) -> np.ndarray:
 
 
 def parquet(folder: Path, images: list[dict[str, Any]]) -> Path:
-    pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("datasets")
+    import pyarrow
     import pyarrow.parquet
 
     struct_ = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])

@@ -25,6 +25,7 @@ from ...core.errors import FedloomError
 from ...core.registry import Registry
 from ...core.settings import Count, Names, NotNegative, Share, setting
 from ..dataset import Dataset
+from ..finite import refuse_not_finite
 
 Kind = Literal["image", "vector", "sparse", "text", "segmentation"]
 Progress = Callable[[int, int], None]
@@ -140,6 +141,7 @@ def read_with(
         raise FedloomError(
             f"the reader {_name_of(reader)!r} made a {kind} of {path}, where a Dataset is wanted."
         )
+    refuse_not_finite(data.x, path)
     return data
 
 

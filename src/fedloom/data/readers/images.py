@@ -114,12 +114,23 @@ def _folders(path: Path) -> list[str]:
             names = []
             for entry in entries:
                 if entry.is_dir() and not entry.name.startswith("."):
+                    _refuse_odd_name(path, entry.name)
                     names.append(entry.name)
             return sorted(names)
     except FileNotFoundError:
         raise FedloomError(f"{path}: no such folder.") from None
     except OSError as error:
         raise FedloomError(f"{path}: cannot be read as a folder ({error.strerror}).") from error
+
+
+def _refuse_odd_name(path: Path, name: str) -> None:
+    """Refuse a name that is not UTF-8: as a class or a domain it could not be written to a file."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise FedloomError(
+            f"{path}: the name of the folder {os.fsencode(name)!r} is not UTF-8; rename it."
+        ) from None
 
 
 def _parts(path: Path, names: Sequence[str]) -> dict[str, str]:

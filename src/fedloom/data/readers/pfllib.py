@@ -11,6 +11,7 @@ import io
 import json
 import math
 import pickle
+import pickletools
 import re
 import zipfile
 from pathlib import Path
@@ -22,6 +23,7 @@ from numpy.lib import format as npy
 
 from ...core.errors import FedloomError
 from ..dataset import Dataset
+from .archives import refuse_bombs
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import plain_names
 
@@ -120,12 +122,13 @@ def _config(file: Path) -> tuple[int, int]:
 
 def _samples(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """The samples and labels of one client's file, of the types a `Dataset` holds."""
-    stored = _unpickled(file)
+    stored, length = _unpickled(file)
+    room = [length]  # every number takes a byte at least
     if not isinstance(stored, dict) or not {"x", "y"} <= stored.keys():
         raise FedloomError(f"{file}: wants a dictionary with x and y.")
     try:
-        x = _plain(stored["x"])
-        y = _plain(stored["y"])
+        x = _plain(stored["x"], room)
+        y = _plain(stored["y"], room)
     except (ValueError, TypeError, RecursionError) as error:
         raise FedloomError(f"{file}: x and y must be arrays of numbers ({error}).") from error
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
@@ -148,10 +151,14 @@ def _samples(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(np.int64)
 
 
-def _plain(value: Any) -> np.ndarray:
-    """An array of numbers from an array stand-in, or from nested lists."""
+def _plain(value: Any, room: list[int]) -> np.ndarray:
+    """An array of numbers from an array stand-in, or from nested lists.
+
+    `room` is how many numbers there may still be: a list can hold another one many times over.
+    """
     if isinstance(value, _Array):
         array: Any = value.array
+        room[0] -= array.size
         if not array.dtype.hasobject:
             return array
         if array.ndim == 2 and array.shape[1] == 2:
@@ -159,10 +166,13 @@ def _plain(value: Any) -> np.ndarray:
         value = array.tolist()
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"found {type(value).__name__}")
+    room[0] -= len(value)
     cells = []
     for cell in value:
+        if room[0] < 0:
+            raise ValueError("more numbers than a file of this length can hold")
         if isinstance(cell, (_Array, list, tuple)):
-            cell = _plain(cell)
+            cell = _plain(cell, room)
         cells.append(cell)
     numbers = np.array(cells)
     if numbers.dtype.kind not in "biuf":
@@ -170,8 +180,11 @@ def _plain(value: Any) -> np.ndarray:
     return numbers
 
 
-def _unpickled(file: Path) -> Any:
-    """What NumPy stored as the object `data` in a `.npz`, with stand-ins for its arrays."""
+def _unpickled(file: Path) -> tuple[Any, int]:
+    """What NumPy stored as the object `data` in a `.npz`, with stand-ins for its arrays.
+
+    The number is the length of what is stored.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.namelist()
@@ -179,6 +192,7 @@ def _unpickled(file: Path) -> Any:
                 raise FedloomError(
                     f"{file}: wants one entry, data; found {', '.join(entries) or 'none'}."
                 )
+            refuse_bombs(file)
             stream = io.BytesIO(archive.read("data.npy"))
         version = npy.read_magic(stream)
         header = npy.read_array_header_2_0
@@ -189,6 +203,7 @@ def _unpickled(file: Path) -> Any:
             raise FedloomError(
                 f"{file}: data must be one dictionary, found an array of {dtype}, shape {shape}."
             )
+        _refuse_large_memo(stream.getvalue()[stream.tell() :])
         stored = _Reader(stream, file).load()
         if (
             not isinstance(stored, _Array)
@@ -196,11 +211,69 @@ def _unpickled(file: Path) -> Any:
             or stored.array.shape != ()
         ):
             raise FedloomError(f"{file}: data must be one dictionary.")
-        return stored.array.item()
+        return stored.array.item(), stream.getbuffer().nbytes
     except FedloomError:
         raise
     except Exception as error:  # damaged bytes may raise anything
         raise FedloomError(f"{file}: damaged or cut short, or not PFLlib's ({error}).") from error
+
+
+_LENGTHS = {-2: 1, -3: 4, -4: 4, -5: 8}  # by pickletools' marks: bytes that hold a length
+
+
+def _steps() -> tuple[list[int], dict[int, int]]:
+    """By opcode, the length of the operation; or where that varies, the mark of pickletools."""
+    fixed, varying = [0] * 256, {}
+    for operation in pickletools.opcodes:
+        code = ord(operation.code)
+        argument = operation.arg.n if operation.arg else 0
+        if argument >= 0:
+            fixed[code] = 1 + argument
+        else:
+            varying[code] = argument
+    return fixed, varying
+
+
+_FIXED, _VARYING = _steps()
+_LONG_BINPUT, _PUT = ord("r"), ord("p")
+_TWO_LINES = (ord("c"), ord("i"))  # a module and a name in it
+
+
+def _refuse_large_memo(data: bytes) -> None:
+    """Refuse a pickle that remembers something under a number larger than its own length.
+
+    The unpickler would make a table of that size at once. The standard library can list the
+    operations of a pickle too, but takes several times as long over lists of tokens.
+    """
+    place = 0
+    while place < len(data):
+        code = data[place]
+        after = place + _FIXED[code]
+        if after == place:
+            if code not in _VARYING:
+                return  # no operation: the unpickler stops here too
+            after = _after(data, place, _VARYING[code])
+        number = 0
+        if code == _LONG_BINPUT:
+            number = int.from_bytes(data[place + 1 : after], "little")
+        elif code == _PUT:
+            number = int(data[place + 1 : after])
+        if number > len(data):
+            raise ValueError("its memo is larger than the file")
+        place = after
+
+
+def _after(data: bytes, place: int, mark: int) -> int:
+    """Where an operation of varying length ends."""
+    if mark in _LENGTHS:
+        start = place + 1 + _LENGTHS[mark]
+        return start + int.from_bytes(data[place + 1 : start], "little")
+    lines = 1
+    if data[place] in _TWO_LINES:
+        lines = 2
+    for _ in range(lines):
+        place = data.index(b"\n", place) + 1
+    return place
 
 
 class _StandIn:

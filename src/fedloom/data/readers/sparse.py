@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from ...core.errors import FedloomError
 from ..dataset import Dataset
+from .archives import refuse_bombs
 from .arrays import count_classes, is_sparse, npz_keys
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import plain_names
@@ -162,6 +161,7 @@ def _arrays(path: Path) -> dict[tuple[str, str, str], np.ndarray]:
     """The arrays of a file by domain, part and name."""
     arrays = {}
     try:
+        refuse_bombs(path)
         with np.load(path) as stored:  # refuses pickled arrays
             names = stored.files
             for key in names:
@@ -170,7 +170,9 @@ def _arrays(path: Path) -> dict[tuple[str, str, str], np.ndarray]:
                     arrays[match["domain"], match["part"], match["array"]] = stored[key]
     except FileNotFoundError:
         raise FedloomError(f"{path}: there is no such file.") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
+    except FedloomError:
+        raise
+    except Exception as error:  # damaged bytes may raise anything
         raise FedloomError(
             f"{path}: not a readable .npz file of plain arrays ({error})."
         ) from error
@@ -197,6 +199,10 @@ def _part(
     values, columns, ends, y = (arrays[domain, part, name] for name in _ARRAYS)
     if y.ndim != 1 or y.dtype.kind not in "iu" or (y.size and y.min() < 0):
         raise FedloomError(f"{path}: {where}_y must be a vector of whole numbers from 0.")
+    if not np.isfinite(values.astype(np.float32)).all():
+        entry = int(np.flatnonzero(~np.isfinite(values.astype(np.float32)))[0])
+        row = int(np.searchsorted(ends, entry, side="right")) - 1
+        raise FedloomError(f"{path}: {where}: row {row} holds a number that is not finite.")
     if columns.dtype.kind not in "iu" or ends.dtype.kind not in "iu":
         raise FedloomError(f"{path}: {where}_indices and {where}_indptr must be whole numbers.")
     if len(ends) != len(y) + 1:

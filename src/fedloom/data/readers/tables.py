@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...core.errors import FedloomError
 from ..dataset import Dataset
+from .archives import gunzipped
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import in_order_of_appearance, number_labels
 from .splits import test_part
@@ -100,9 +101,7 @@ def _long_fields() -> Iterator[None]:
 
 def _rows_of(path: Path) -> list[_Row]:
     try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
+        data = gunzipped(path) if path.suffix == ".gz" else path.read_bytes()
         text = data.decode("utf-8-sig")  # spreadsheets like to write a byte-order mark
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FedloomError(f"{path}: damaged or cut short ({error}).") from error

@@ -25,7 +25,13 @@ from .words import LONGEST_NAME, cut
 # The message type of each kind of task.
 TYPES = {"hello": "query.hello", "client": "train", "before": "evaluate"}
 DESCRIBE = "query.site"
-RECORDS = {"payload", "scalars", "metrics", "receipt"}  # what a reply consists of
+# What a reply consists of.
+RECORDS = {
+    "payload": ArrayRecord,
+    "scalars": ConfigRecord,
+    "metrics": MetricRecord,
+    "receipt": ConfigRecord,
+}
 LARGEST = 1e12  # a loss, or a figure that scores are made of, above this is no measurement
 PARTS = 64  # parts of a loss
 
@@ -171,6 +177,9 @@ def read_result(content: RecordDict, order: Order) -> Result:
     for name in content:
         if name not in RECORDS:
             raise FedloomError(f"the reply has a record {cut(name, LONGEST_NAME)!r}, which is none")
+    for name, kind in RECORDS.items():
+        if not isinstance(content.get(name), kind):
+            raise FedloomError(f"the reply has no {kind.__name__} {name!r}")
     result = Result((order.client,), _payload(content))
     if order.kind == "client":
         result = replace(result, state=held(order))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...metrics.registry import DEFAULT, METRICS, Metric
 from ..columns import in_a_sentence
 from ..entries import Entry, RunData, mean_std, number
-from ..figures import Axis, Chart, Mark, Panel, Value
+from ..figures import PERCENT, Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
 
@@ -86,7 +86,8 @@ def curve(entries: Sequence[Entry], metric: Metric, model: str, by: str) -> Pane
             continue
         x, y, spreads = map(list, zip(*points, strict=True))
         if None not in spreads:
-            bands.append(band(entry, x, y, spreads, opacity=0.16))
+            ends = PERCENT if metric.unit == "percent" else None
+            bands.append(band(entry, x, y, spreads, ends, opacity=0.16))
         tips = [_tip(entry.name, metric, by, point) for point in points]
         lines.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.6))
     if not lines:
@@ -124,14 +125,22 @@ def curve(entries: Sequence[Entry], metric: Metric, model: str, by: str) -> Pane
 
 
 def band(
-    entry: Entry, x: list[float], middle: list[float], spreads: list[float], opacity: float
+    entry: Entry,
+    x: list[float],
+    middle: list[float],
+    spreads: list[float],
+    ends: tuple[float, float] | None,
+    opacity: float,
 ) -> Mark:
-    """From one std below the line of a method to one above it."""
+    """From one std below the line of a method to one above it, but not beyond the ends."""
     upper: list[float] = []
     lower: list[float] = []
     for value, spread in zip(middle, spreads, strict=True):
-        upper.append(value + spread)
-        lower.append(value - spread)
+        low, high = value - spread, value + spread
+        if ends:
+            low, high = max(low, ends[0]), min(high, ends[1])
+        upper.append(high)
+        lower.append(low)
     return Mark("band", x, upper, entry.number, low=lower, opacity=opacity)
 
 

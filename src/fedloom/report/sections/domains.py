@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bars import Scale, bars, cells_of, filled
 from ..columns import percent
 from ..entries import RunData, domain_names, mean_std
-from ..figures import Panel
+from ..figures import PERCENT, Panel
 from ..page import Page
 from . import section
 
@@ -25,7 +25,7 @@ def domains(page: Page) -> str | None:
             means[name] = mean
     hardest = min(means, key=lambda name: means[name])
     heading = "Accuracy by domain"
-    chart = bars(heading, names, entries, cells, Scale("accuracy, %", 100, percent))
+    chart = bars(heading, names, entries, cells, Scale("accuracy, %", 100, percent, PERCENT))
     caption = (
         "Last accuracy of the headline model on the test samples of each domain's clients, pooled; "
         f"whiskers are the std over seeds. Hardest on average: {hardest}, "

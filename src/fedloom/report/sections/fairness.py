@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..columns import percent, text
 from ..entries import Entry, mean_std, present
-from ..figures import Axis, Chart, Mark, Panel, Value
+from ..figures import PERCENT, Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
 from .curves import BAND, band
@@ -121,6 +121,7 @@ def _mean_dot(entry: Entry, seeds: Seeds, beside: bool) -> Mark:
         entry.name,
         dx=[_points(dx)],
         dy=[_points(dy)],
+        ends=PERCENT,
         tips=[f"{entry.name}: {text(x, dx, percent)} %, {text(y, dy, percent)}"],
         size=6.5,
         beside=beside,
@@ -154,7 +155,7 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
                 spreads.append(100 * std)
             tips.append(f"{entry.name}: {text(mean, std, percent)} %")
         if len(spreads) == len(x):
-            bands.append(band(entry, x, y, spreads, opacity=0.14))
+            bands.append(band(entry, x, y, spreads, PERCENT, opacity=0.14))
         lines.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.2))
     if not lines:
         return None

@@ -8,6 +8,7 @@ from ..columns import Column, notes_for
 from ..entries import Entry, RunData, listed_seeds
 from ..figures import ABSENT
 from ..page import Page
+from ..twins import SENTENCE
 from . import section
 
 EMPTY = "no evaluated round yet"
@@ -24,7 +25,8 @@ def leaderboard(page: Page) -> str:
     rows = []
     for entry in page.ranking.order():
         cells = [_cell(page, entry, column, marks[column.key]) for column in columns]
-        row = {"entry": entry, "about": _about(entry), "remarks": _remarks(entry), "cells": cells}
+        about = _about(entry, entry in page.ranking.twins)
+        row = {"entry": entry, "about": about, "remarks": _remarks(entry), "cells": cells}
         rows.append(row)
     used: list[str] = []
     for by_method in marks.values():
@@ -68,8 +70,8 @@ def _cell(page: Page, entry: Entry, column: Column, marks: dict[int, str]) -> di
     return {**cell, "value": value, "shown": column.show(value), "spread": spread}
 
 
-def _about(entry: Entry) -> str:
-    """What a method's figures are based on."""
+def _about(entry: Entry, twin: bool) -> str:
+    """What a method's figures are based on; a twin is one of `local`."""
     notes = []
     if entry.shown:
         stages = " and ".join(dict.fromkeys(run.stage for run in entry.shown))
@@ -79,6 +81,8 @@ def _about(entry: Entry) -> str:
         notes.append(f"{seeds}, {stages} local training")
     elif not entry.failed and not entry.row:
         notes.append(EMPTY)
+    if twin and not entry.row.get("note"):
+        notes.append(SENTENCE)
     if entry.row.get("note"):
         notes.append(str(entry.row["note"]))
     under_way = []
