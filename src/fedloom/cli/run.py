@@ -99,6 +99,10 @@ def run(
     )
     config = configured(what, world.start(seed=seed), changes, trust)
     folder = out or Path("runs") / _folder_name(config)
+    if config.execution.device == "auto" and not printing.silent:
+        from ..core.device import find as find_devices
+
+        print_line(f"{config.method}: computing on {find_devices('auto')[0]}")
     finished = _execute(config, folder, log, fresh, not no_report, printing.silent)
     _print_run(finished, printing)
 
