@@ -63,21 +63,21 @@ class Pool:
         if _START == "forkserver":
             # Imported once, not once per worker.
             context.set_forkserver_preload(["fedloom.executors.pool"])
-        parts = (
-            _WithClass(worker.method),
-            worker.federation.share_memory(),
-            _WithClass(worker.given),
-            worker.training,
-            worker.seed,
-            worker.strict,
-        )
+        given = {
+            "method": _WithClass(worker.method),
+            "federation": worker.federation.share_memory(),
+            "model": _WithClass(worker.given),
+            "training": worker.training,
+            "seed": worker.seed,
+            "strict": worker.strict,
+        }
         self._workers: list[tuple[Any, Connection]] = []
         self._rooms: dict[Connection, _Room] = {}
         for i in range(workers):
             ours, theirs = context.Pipe()
             room = _Room()
             device = worker.devices[i % len(worker.devices)]
-            args = (theirs, room, device, *parts)
+            args = (theirs, room, device, given)
             process = context.Process(target=_work, args=args, daemon=True)
             try:
                 process.start()
@@ -320,7 +320,7 @@ def _follow() -> None:
         os._exit(1)
 
 
-def _work(connection: Connection, room: _Room, device: Device, *parts: Any) -> None:
+def _work(connection: Connection, room: _Room, device: Device, given: dict[str, Any]) -> None:
     """A worker's life: take tasks and answer until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
@@ -329,7 +329,7 @@ def _work(connection: Connection, room: _Room, device: Device, *parts: Any) -> N
     with device.opened():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the main process has shown them already
-            worker = ClientWorker(*parts, (device,))
+            worker = ClientWorker(**given, devices=(device,))
         _serve(connection, room, worker)
 
 

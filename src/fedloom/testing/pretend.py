@@ -37,11 +37,11 @@ NAME = "pretend"
 _aten = torch.ops.aten
 _COPIES = (_aten._to_copy, _aten.copy_, _aten._foreach_copy_)
 # These allocate memory or change how a tensor is looked at; a real device launches nothing.
-_NO_KERNEL = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")
-_NO_KERNEL += ("_unsafe_view", "_reshape_alias", "alias", "lift_fresh")
+_NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach"}
+_NO_KERNEL |= {"_unsafe_view", "_reshape_alias", "alias", "lift_fresh"}
 # The size of what these return depends on values, which the host has to wait for.
-_WAITING = ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal")
-_WAITING += ("_local_scalar_dense", "is_nonzero", "bincount", "repeat_interleave")
+_WAITING = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal"}
+_WAITING |= {"_local_scalar_dense", "is_nonzero", "bincount", "repeat_interleave"}
 
 
 @dataclass
@@ -179,7 +179,7 @@ def _register() -> None:
     """Make the device known to torch; once per process."""
     from torch.utils import backend_registration as registration
 
-    class Hook(registration._DummyPrivateUse1Hook):  # type: ignore[misc]
+    class Hook(registration._DummyPrivateUse1Hook):
         """Tells torch that the device is there only while it is open."""
 
         def is_available(self) -> bool:
@@ -224,7 +224,7 @@ class Elsewhere(Tensor):
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"a tensor on {NAME} has no numpy array; {_where()}")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Elsewhere({self.numbers!r})"
 
     @classmethod
