@@ -82,7 +82,8 @@ def personalise(
     clock = time.monotonic()
     k = len(run.federation["clients"])  # the newcomer's number
     images = _newcomer(run, data)
-    setup = Setup.from_config(config, images=images, method=method, progress=progress)
+    # On the CPU, wherever the run was computed: it is one client's work, once.
+    setup = Setup.from_config(config, images=images, method=method, progress=progress, device="cpu")
     federation = setup.federation
     worker = setup.worker
     shape = run.federation.get("shape", [])
