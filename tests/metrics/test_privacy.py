@@ -73,6 +73,6 @@ def test_without_the_accountant_a_promise_is_refused_before_training(tmp_path, m
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(FedloomError, match=r"pip install 'fedloom\[privacy\]'"):
         fedloom.run(
-            "fedpcl", model="linear", rounds=1, perturb="dp", limit_train=2, out=tmp_path / "R"
+            "fedpcl", model="mlp", rounds=1, perturb="dp", limit_train=2, out=tmp_path / "R"
         )
     assert not (tmp_path / "R").exists()

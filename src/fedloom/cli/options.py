@@ -100,8 +100,8 @@ Precision = Annotated[
     str | None,
     typer.Option(
         help="fp32, or bf16 for networks that compute with 16 bits, which is quicker on "
-        "processors that support it (docs/speed.md); tf32 and fp16 are for accelerators "
-        "(docs/devices.md)."
+        "processors that support it (docs/speed.md); tf32 is for CUDA, and fp16 pays on "
+        "accelerators only (docs/devices.md)."
     ),
 ]
 DeviceOption = Annotated[

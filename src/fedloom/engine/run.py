@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..client.worker import ClientWorker
+from ..core.device import find as find_devices
 from ..core.files import write_atomic
 from ..core.method import Method, PromisesPrivacy
 from ..core.rng import key
@@ -77,6 +78,7 @@ def execute(
 ) -> Run:
     """Carry out a config. If the folder holds the same run already, continue it."""
     EXECUTORS.find(config.execution.executor)  # refuse a wrong name before any work
+    find_devices(config.execution.device)
     run = Run(config, Path(out) if out else None)
     if run.folder and not fresh and begun(run.folder):
         run = same_run(run.folder, config)

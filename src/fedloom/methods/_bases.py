@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ..core.claims import COUNTS, LOSS, VECTORS, Claims
+from ..core.errors import FedloomError
 from ..core.local import Local
 from ..core.lookup import base
 from ..core.method import Method, Plugin, Update, Uploads
@@ -19,6 +20,15 @@ from ..core.settings import Positive, Share, setting
 from ..parts.privacy import gaussian_mechanism, noised
 from ..parts.prototypes import class_means
 from .fedavg import FedAvg
+
+
+def refuse_fixed_body(name: str, model: Any) -> None:
+    """Refuse a network whose body has nothing to train, for a loss that reaches only the body."""
+    if not any(weight.requires_grad for weight in model.body.parameters()):
+        raise FedloomError(
+            f"{name} trains the body of the network, and this one has no weights in it: "
+            "take --model projection."
+        )
 
 
 class Silent(Method):

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
-from ..core.errors import FedloomError
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Method, Traits, Update, Uploads, sizes
@@ -43,7 +42,7 @@ from ..parts.prototype_contrast import (
 )
 from ..parts.prototypes import class_means, distance_to_own
 from ..parts.rules import ByDistance, ByProduct
-from ._bases import Perturbed
+from ._bases import Perturbed, refuse_fixed_body
 
 
 @method("fedpcl")
@@ -85,12 +84,8 @@ class FedPCL(Perturbed, Method):
     )
 
     def roles(self, model: Any) -> Roles:
-        trains = any(weight.requires_grad for weight in model.body.parameters())
-        if not trains and self.loss not in ("ce", "ce+distance"):
-            raise FedloomError(
-                f"{self.name} trains the body of the network, and this one has no weights in it: "
-                "take --model projection."
-            )
+        if self.loss not in ("ce", "ce+distance"):
+            refuse_fixed_body(self.name, model)
         return Roles(model, private=[model])
 
     def init(self, worker: Worker) -> Payload:

@@ -11,6 +11,8 @@ import os
 import pickle
 import select
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -134,6 +136,14 @@ def until(path: Path) -> int:
 
 
 def test_faults(world, tmp_path: Path) -> None:
+    if "fedloom.testing.pretend" in sys.modules:
+        # Torch refuses to fork once it has threads for an accelerator, even for a pretend one.
+        without = {**os.environ, "FEDLOOM_PRETEND": "0"}
+        without.pop("PYTEST_XDIST_WORKER", None)
+        command = [sys.executable, "-m", "pytest", f"{__file__}::test_faults"]
+        done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+        return
     notes = tmp_path / "notes"
     for folder in (notes, tmp_path / "log"):
         folder.mkdir()
