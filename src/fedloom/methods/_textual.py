@@ -18,6 +18,7 @@ from ..core.payload import Payload
 from ..core.rng import key
 from ..core.settings import Positive, setting
 from ..core.tree import Mean, Tree
+from ..parts.heads import beside
 from ..parts.pooling import no_means, own_means, pool_means
 from ..parts.prompts import text_head
 
@@ -87,8 +88,7 @@ class AveragedHead(Textual):
     def build(self, weights: Tree, texts: Payload, worker: Worker) -> nn.Module:
         """The head with these parameters."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            some = next(iter(weights.values()))
-            head = self.first(worker, texts).to(some.device)
+            head = beside(self.first(worker, texts), weights)
             named = dict(head.named_parameters())
             torch._foreach_copy_([named[n] for n in weights], list(weights.values()))
         return head

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.tree import Tree
 from ..encoders import Context
 from ..models.stages import Piece
 
@@ -97,7 +98,7 @@ class AdapterHead(TextHead):
         width = text.shape[1]
         self.layers = nn.Sequential(
             nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1)
-        ).to(text.device)
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         f = F.normalize(features, dim=1)
@@ -130,6 +131,13 @@ class PromptHead(nn.Module):
     def final(self) -> TextHead:
         """The same head once its context is trained: text rows are all that is left to know."""
         return TextHead(self.text(), self.scale)
+
+
+def beside(head: nn.Module, weights: Tree) -> nn.Module:
+    """The head where the weights are that it is to get: both may be on an accelerator."""
+    for tensor in weights.values():
+        return head.to(tensor.device)
+    return head
 
 
 def scaled(matrix: Tensor, unit: bool) -> Tensor:
