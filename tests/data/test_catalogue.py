@@ -37,7 +37,7 @@ def npz(path: Path, n: int = 40, **extra: np.ndarray) -> Path:
 
 
 def test_every_known_set_has_a_model_and_a_line() -> None:
-    assert len(KNOWN) == 14 and set(ABOUT) == {"digits4", *KNOWN}
+    assert len(KNOWN) == 33 and set(ABOUT) == {"digits4", *KNOWN}
     assert {k.kind for k in KNOWN.values()} == set(MODEL_FOR)
 
 
@@ -51,15 +51,16 @@ def test_a_path_is_a_data_set(tmp_path) -> None:
 def test_the_root_is_given_or_taken_from_the_environment(tmp_path, monkeypatch) -> None:
     npz(tmp_path / "cifar10.npz")
     monkeypatch.delenv("FEDLOOM_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     assert locate("cifar10") is None
     with pytest.raises(
-        FedloomError, match="cifar10 needs its files: say where they lie with --data-root"
+        FedloomError, match=r"cifar10 is not in .*home/fedloom; `fedloom data get cifar10` or"
     ):
         load("cifar10")
     assert len(load("cifar10", root=str(tmp_path)).y) == 52
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
     assert len(load("cifar10").y) == 52
-    with pytest.raises(FedloomError, match="pacs is not at"):
+    with pytest.raises(FedloomError, match="pacs is not in"):
         load("pacs")
 
 

@@ -12,7 +12,7 @@ from fedloom.data.federation import Dataset
 def test_samples_are_taken_whole_and_keep_their_layout(layout: torch.memory_format) -> None:
     x = torch.randint(0, 255, (9, 3, 5, 4), dtype=torch.uint8).contiguous(memory_format=layout)
     data = Dataset(
-        "d", x, torch.zeros(9, dtype=torch.int64), torch.zeros(9), torch.zeros(9), ("a",), ("b",)
+        x, torch.zeros(9, dtype=torch.int64), torch.zeros(9), torch.zeros(9), ("a",), ("b",), "d"
     )
     rows = torch.tensor([7, 0, 7])
     found = data.take(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..core.files import write_atomic
+from ..core.files import locked, write_atomic
 
 PROBES = 64  # rows whose checksum is kept
 HASHED = 1 << 25  # bytes hashed per task
@@ -88,24 +87,8 @@ class ArrayCache:
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[None]:
         """Hold the lock of an entry; the system releases it if this process is killed."""
-        path = self.folder / f".{key}.lock"
-        how = fcntl.LOCK_EX
-        if not wait:
-            how |= fcntl.LOCK_NB
-        while True:
-            with open(path, "ab") as file:
-                fcntl.flock(file, how)
-                try:
-                    current = path.stat().st_ino == os.fstat(file.fileno()).st_ino
-                except FileNotFoundError:
-                    current = False
-                if not current:
-                    continue  # the last holder removed the file: that lock guards nothing any more
-                try:
-                    yield
-                finally:
-                    path.unlink(missing_ok=True)
-                return
+        with locked(self.folder / f".{key}.lock", wait):
+            yield
 
 
 def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
@@ -143,14 +126,26 @@ def content(x: Tensor) -> str:
     noted = noted_hash(x)
     if noted:
         return noted
-    flat = x.contiguous().flatten().view(torch.uint8).numpy()
-    parts = [flat[i : i + HASHED] for i in range(0, len(flat), HASHED)]
+    starts = range(0, x.nbytes, HASHED)
     # Hashing does not hold the interpreter's lock, so threads help.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
-        digests = b"".join(threads.map(lambda part: sha256(part).digest(), parts))
+        digests = b"".join(threads.map(lambda start: sha256(_bytes(x, start)).digest(), starts))
     whole = sha256(f"{x.dtype} {tuple(x.shape)}".encode() + digests).hexdigest()
     _note_hash(x, whole)
     return whole
+
+
+def _bytes(x: Tensor, start: int) -> memoryview:
+    """At most `HASHED` bytes of a tensor in row-major order, from a place on.
+
+    Only the rows that hold them are copied, and none if the tensor is in that order already.
+    """
+    if x.ndim == 0:
+        x = x[None]
+    row = x[0].nbytes
+    first, end = start // row, -(-(start + HASHED) // row)
+    flat: np.ndarray = x[first:end].contiguous().flatten().view(torch.uint8).numpy()
+    return flat[start - first * row :][:HASHED].data
 
 
 def remember_file(x: Tensor, file: Path) -> Tensor:

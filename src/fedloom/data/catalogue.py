@@ -14,6 +14,7 @@ from ..core.errors import FedloomError, unknown
 from . import digits4, stress
 from .cache import cache_folder
 from .dataset import Dataset
+from .published import published
 from .readers.base import (
     READERS,
     Kind,
@@ -25,6 +26,7 @@ from .readers.base import (
     read_with,
     reader_of,
 )
+from .store import is_kept
 from .transforms import resize
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Progress",
     "Source",
     "cache_folder",
+    "data_folder",
     "has_clients",
     "keep_classes",
     "keep_domains",
@@ -72,8 +75,6 @@ KNOWN: dict[str, Known] = {
     "digits5": Known(
         "digits5", "image", "five digit domains (chars74k_font stands in for SynthDigits), 32 px"
     ),
-    "pacs": Known("pacs", "image", "PACS: photo, art painting, cartoon, sketch; 7 classes, 128 px"),
-    "office31": Known("office31", "image", "Office-31: amazon, dslr, webcam; 31 classes, 128 px"),
     "office10": Known(
         "office31",
         "image",
@@ -83,22 +84,16 @@ KNOWN: dict[str, Known] = {
     "office_caltech_surf": Known(
         "office_caltech10_surf.npz", "vector", "Office-Caltech as 800-d SURF histograms"
     ),
-    "fashion_mnist": Known("fashion_mnist.npz", "image", "Fashion-MNIST, 28 px grey"),
-    "cifar10": Known("cifar10.npz", "image", "CIFAR-10, 32 px"),
-    "flowers102": Known("flowers102", "image", "Flowers-102, few-shot, 96 px"),
-    "dtd": Known("dtd", "image", "describable textures, few-shot, 96 px"),
-    "oxford_pets": Known("oxford_pets", "image", "Oxford pets, few-shot, 96 px"),
-    "ag_news": Known("ag_news", "text", "AG News: four topics, texts"),
-    "amazon_reviews": Known(
-        "amazon_reviews.npz", "sparse", "sentiment in four product domains, 5000-d bags of words"
-    ),
-    "amazon_reviews_text": Known("amazon_reviews_raw.csv.gz", "text", "the same task as texts"),
-    "ph2": Known("ph2_lesion_seg.npz", "segmentation", "PH2: skin lesions with masks, 96 px"),
 }
-
+for _entry in published().values():
+    # The classes choose some of the larger set, if only that is there.
+    _classes = _entry.classes if _entry.part_of else None
+    KNOWN[_entry.name] = Known(
+        _entry.prepared or _entry.name, _entry.kind, f"{_entry.title}: {_entry.about}", _classes
+    )
 
 ABOUT: dict[str, str] = {"digits4": digits4.ABOUT}
-for _name, _known in KNOWN.items():
+for _name, _known in sorted(KNOWN.items()):
     ABOUT[_name] = _known.about
 
 
@@ -107,17 +102,29 @@ def names() -> tuple[str, ...]:
     return tuple(ABOUT)
 
 
+def data_folder(root: str | None = None) -> Path:
+    """The folder with the known sets: `root`, `FEDLOOM_DATA`, or `fedloom` in the user's data."""
+    chosen = root or os.environ.get("FEDLOOM_DATA")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "fedloom"
+
+
 def locate(name: str, root: str | None = None) -> Path | None:
     """Where a data set lies, or None if it is not there.
 
-    A known name is looked up below `root` or `FEDLOOM_DATA`; anything else is a path.
+    A known name is looked up in the data folder; anything else is a path. What was imported comes
+    before a smaller copy.
     """
     if name in KNOWN:
-        folder = root or os.environ.get("FEDLOOM_DATA")
-        if folder and (Path(folder) / KNOWN[name].path).exists():
-            return Path(folder) / KNOWN[name].path
-        return None
-    if name and Path(name).exists():
+        folder = data_folder(root)
+        places = [folder / name, folder / KNOWN[name].path, folder / f"{name}.npz"]
+        for place in sorted(places, key=lambda place: not is_kept(place)):
+            if os.path.exists(place):  # unlike a Path, it takes any text for a name
+                return place
+        whole = name in published() and published()[name].part_of
+        return locate(whole, root) if whole else None
+    if name and os.path.exists(name):
         return Path(name)
     return None
 
@@ -166,20 +173,19 @@ def load(
     `seed` decides the noise that `source` asks for.
     """
     source = source or Source()
+    if source.only_classes is None and name in KNOWN:
+        source = source.model_copy(update={"only_classes": KNOWN[name].classes})
     if name == "digits4":
         data = digits4.dataset(cache_folder())
     else:
         data = _read(name, source, root, progress)
-    return _stressed(_selected(name, data, source), source, seed)
+    return _stressed(_selected(data, source), source, seed)
 
 
-def _selected(name: str, data: Dataset, source: Source) -> Dataset:
+def _selected(data: Dataset, source: Source) -> Dataset:
     """The classes, domains and number of samples that are asked for."""
-    wanted = source.only_classes
-    if wanted is None and name in KNOWN:
-        wanted = KNOWN[name].classes
-    if wanted:
-        data = keep_classes(data, wanted)
+    if source.only_classes:
+        data = keep_classes(data, source.only_classes)
     if source.only_domains:
         data = keep_domains(data, source.only_domains)
     if source.limit_train or source.limit_test:
@@ -224,15 +230,10 @@ def _missing(name: str, root: str | None) -> FedloomError:
         return FedloomError(
             f"no such file or folder: {name}; if a data set with a name was meant, {hint}"
         )
-    folder = root or os.environ.get("FEDLOOM_DATA")
-    if not folder:
-        return FedloomError(
-            f"{name} needs its files: say where they lie with --data-root or FEDLOOM_DATA."
-        )
-    return FedloomError(
-        f"{name} is not at {Path(folder) / KNOWN[name].path}; --data-root or FEDLOOM_DATA says "
-        "where to look."
-    )
+    advice = "--data-root or FEDLOOM_DATA says where to look"
+    if name in published():
+        advice = f"`fedloom data get {name}` or `fedloom data import {name} RAW` puts it there"
+    return FedloomError(f"{name} is not in {data_folder(root)}; {advice}.")
 
 
 def keep_classes(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
@@ -275,7 +276,7 @@ def _renumber(
 def _rows(data: Dataset, keep: Tensor, **changes: Any) -> Dataset:
     """The samples marked in `keep`, with some columns changed."""
     rows = torch.nonzero(keep).flatten()
-    for name in ("x", "y", "domain", "test", "owner"):
+    for name in ("x", "y", "domain", "test", "owner", "group", "validation"):
         column = changes.get(name, getattr(data, name))
         if isinstance(column, Tensor):
             changes[name] = column[rows]

@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..core.errors import FedloomError
+from ..core.errors import FedloomError, unknown
+from .defaults import completed
 from .partitions.base import Pool
 
 
@@ -27,37 +28,59 @@ class Rows(Protocol):
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Tensor) -> Tensor: ...
-    def share_memory_(self) -> object: ...
+    def tensors(self) -> tuple[Tensor, ...]: ...
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled samples with their domains and their official train and test parts."""
+    """Labelled samples with their domains and their official train and test parts.
 
-    name: str
+    Samples and labels are enough: `Dataset(x, y)` has one domain, classes called after their labels
+    and every fifth sample for testing. Both may be tensors, arrays or lists, and labels may be
+    texts.
+    """
+
     x: Tensor | Rows  # N x ...; images are uint8, N x channels x height x width
     y: Tensor  # N labels, or N x height x width class maps for segmentation
-    domain: Tensor  # N indices into `domains`
-    test: Tensor  # N booleans: belongs to the official test part
-    classes: tuple[str, ...]
-    domains: tuple[str, ...]
+    domain: Tensor = None  # type: ignore[assignment]  # N indices into `domains`
+    # N booleans: belongs to the official test part.
+    test: Tensor = None  # type: ignore[assignment]
+    classes: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    name: str = "data"
     # Models receive images as (x / 255 - mean) / std, with one number per channel or one for all.
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     vocabulary: int | None = None  # for token data: number of different tokens
+    words: tuple[str, ...] | None = None  # the list that numbered them, unless they were hashed
     owner: Tensor | None = None  # for data that come with their clients: N client numbers, from 0
+    # N numbers of patients, say: samples of one group never end up on two sides of a split.
+    group: Tensor | None = None
+    validation: Tensor | None = None  # N booleans: belongs to the official validation part
     encoder: str | None = None  # the frozen encoders that made the samples, separated by commas
 
     def __post_init__(self) -> None:
+        for name, value in completed(self).items():
+            object.__setattr__(self, name, value)
         n = len(self.y)
-        if not (len(self.x) == len(self.domain) == len(self.test) == n):
-            raise FedloomError(
-                f"{self.name}: x, y, domain and test must have one entry per sample."
-            )
+        for name in ("x", "domain", "test", "owner", "group", "validation"):
+            column = getattr(self, name)
+            if column is not None and len(column) != n:
+                raise FedloomError(
+                    f"{self.name}: {name} has {len(column)} entries for {n} labels; every sample "
+                    "needs one."
+                )
         if n and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
             raise FedloomError(
                 f"{self.name}: labels must lie between 0 and {len(self.classes) - 1}."
             )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that hold samples and labels: those of the samples first, labels last."""
+        if isinstance(self.x, Tensor):
+            return self.x, self.y
+        return *self.x.tensors(), self.y
 
     @property
     def pool(self) -> Pool:
@@ -135,6 +158,18 @@ class Dataset:
         shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)])
         place = self.y.device
         return scale[:, None, None].to(place), shift[:, None, None].to(place)
+
+
+def with_classes(data: Dataset, names: tuple[str, ...], what: str) -> Dataset:
+    """The same samples with classes numbered as in `names`, which may hold further classes.
+
+    A class that is not among them is refused as an unknown `what`.
+    """
+    for name in data.classes:
+        if name not in names:
+            raise unknown(what, name, names)
+    numbers = torch.tensor([names.index(name) for name in data.classes])
+    return replace(data, y=numbers[data.y], classes=names)
 
 
 def chosen(x: Tensor, rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import FedloomError
+from ..core.errors import FedloomError, unknown
 from ..core.rng import numpy_rng
 from ..core.settings import part_of
 from .dataset import Dataset
 from .finite import refuse_not_finite
+from .grouped import cut_by_group, refuse_shared_groups
 from .partitions import PARTITIONS, Share, partition
 
 SPLITS = ("train", "validation", "test")
@@ -57,6 +59,25 @@ class Federation:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def number(self, client: int | str) -> int:
+        """The number of a client that is named by it, or by a domain that is its alone."""
+        if isinstance(client, int) or client.isdecimal():
+            number = int(client)
+            if number < len(self):
+                return number
+            raise FedloomError(
+                f"there is no client {number}; they are numbered from 0 to {len(self) - 1}."
+            )
+        owners: dict[str, list[int]] = {}
+        for k, member in enumerate(self.clients):
+            owners.setdefault(member.domain or "", []).append(k)
+        if client not in owners:
+            raise unknown("client", client, sorted(name for name in owners if name))
+        if len(owners[client]) > 1:
+            numbers = ", ".join(map(str, owners[client]))
+            raise FedloomError(f"several clients are called {client!r}; say which: {numbers}.")
+        return owners[client][0]
+
     def samples(self, k: int, split: str = "train") -> tuple[Tensor, Tensor]:
         """Client `k`'s stored samples and labels in one of `SPLITS`."""
         index = torch.from_numpy(getattr(self.clients[k], split))
@@ -80,12 +101,6 @@ class Federation:
             )
         return replace(self, data=encoder.encode_dataset(self.data, **options))
 
-    def share_memory(self) -> Federation:
-        """Move the samples to shared memory, so that worker processes read them without a copy."""
-        self.data.x.share_memory_()
-        self.data.y.share_memory_()
-        return self
-
     def describe(self) -> dict[str, Any]:
         """Sizes, domains and class counts of every client, as plain values."""
         clients = []
@@ -94,6 +109,9 @@ class Federation:
             for split in SPLITS:
                 about[split] = len(getattr(client, split))
             about["counts"] = self.counts(k).tolist()
+            if self.data.group is not None:
+                everything = np.concatenate([getattr(client, split) for split in SPLITS])
+                about["groups"] = len(np.unique(self.data.group.numpy()[everything]))
             clients.append(about)
         return {
             "data": self.data.name,
@@ -143,41 +161,97 @@ def federate(
 ) -> Federation:
     """Deal `data` out to clients by the partition named `how`.
 
+    `auto` keeps the clients that the data come with, else makes one of each domain; data of one
+    domain are dealt out `iid`.
+
     `validation` is the share of each client's own training samples that is set aside for choosing
     rounds and stopping early; it is never taken from test data. A client with a single training
-    sample keeps it for training. With `split="merged"` the official parts are put together, dealt
-    out, and each client's samples are then cut at random into `merged_share` for training and the
-    rest for testing (the rule of the PFLlib family).
+    sample keeps it for training. Data with a validation part of their own keep it. Groups
+    (patients) are never split up, so that a share is met only roughly.
+
+    With `split="merged"` the official parts are put together, dealt out, and each client's samples
+    are then cut at random into `merged_share` for training and the rest for testing (the rule of
+    the PFLlib family).
     """
     if not 0 <= validation < 1:
         raise FedloomError(f"validation must be a share from 0 up to but not 1, got {validation}.")
     pool = data.pool
     if split == "merged":
         pool = replace(pool, test=np.zeros_like(pool.test))
+        data = replace(data, validation=None)
+    if how == "auto":
+        how = _how(data)
     how = PARTITIONS.spelling(how)
     rng = numpy_rng(seed, "partition", how)
     shares, description = partition(how, pool, clients, rng, **options)
     if split == "merged":
-        for k, share in enumerate(shares):
-            shares[k] = _cut(share, merged_share, numpy_rng(seed, "merged", k))
+        shares = _tested(data, shares, merged_share, seed)
         description += (
             f" Train and test were merged; {merged_share:.0%} of each client's samples are for "
             "training."
         )
+    sides = _validated(data, [share.train for share in shares], validation, seed)
     members = []
-    for k, share in enumerate(shares):
-        order = numpy_rng(seed, "validation", k).permutation(share.train)
-        held_out = part_of(len(order), validation)
+    for share, (train, held) in zip(shares, sides, strict=True):
         domain = None
         if share.domain >= 0:
             domain = data.domains[share.domain]
-        train, held = np.sort(order[held_out:]), np.sort(order[:held_out])
         members.append(Client(train, held, share.test, domain))
+    _refuse_no_training(data, members)
+    refuse_shared_groups(data, members)
     return Federation(data, tuple(members), how, description)
 
 
-def _cut(share: Share, train_share: float, rng: np.random.Generator) -> Share:
-    """A share's training samples cut into training and test samples."""
-    order = rng.permutation(share.train)
-    kept = max(1, part_of(len(order), train_share))
-    return Share(np.sort(order[:kept]), np.sort(order[kept:]), share.domain)
+def _how(data: Dataset) -> str:
+    """The partition that suits a data set: its own clients, else a client per domain, else iid."""
+    if data.owner is not None:
+        return "natural"
+    if len(data.domains) > 1:
+        return "domains"
+    return "iid"
+
+
+Sides = list[tuple[np.ndarray, np.ndarray]]  # for each client, the rows it keeps and the others
+
+
+def _validated(data: Dataset, trains: Sequence[np.ndarray], share: float, seed: int) -> Sides:
+    """Each client's training samples, cut into those for training and those for validation."""
+    if data.validation is not None:
+        marked = data.validation.numpy()
+        return [(rows[~marked[rows]], rows[marked[rows]]) for rows in trains]
+    if data.group is not None:
+        return cut_by_group(data.group.numpy(), trains, share, numpy_rng(seed, "validation groups"))
+    sides = []
+    for k, rows in enumerate(trains):
+        order = numpy_rng(seed, "validation", k).permutation(rows)
+        held_out = part_of(len(order), share)
+        sides.append((np.sort(order[held_out:]), np.sort(order[:held_out])))
+    return sides
+
+
+def _tested(data: Dataset, shares: Sequence[Share], train_share: float, seed: int) -> list[Share]:
+    """Shares whose training samples are cut into those for training and those for testing."""
+    sides: Sides = []
+    if data.group is not None:
+        trains = [share.train for share in shares]
+        rng = numpy_rng(seed, "merged groups")
+        sides = cut_by_group(data.group.numpy(), trains, 1 - train_share, rng)
+    else:
+        for k, share in enumerate(shares):
+            order = numpy_rng(seed, "merged", k).permutation(share.train)
+            kept = max(1, part_of(len(order), train_share))
+            sides.append((np.sort(order[:kept]), np.sort(order[kept:])))
+    cut = []
+    for share, (train, test) in zip(shares, sides, strict=True):
+        cut.append(Share(train, test, share.domain))
+    return cut
+
+
+def _refuse_no_training(data: Dataset, members: Sequence[Client]) -> None:
+    """Refuse a client all of whose samples are held out."""
+    for k, member in enumerate(members):
+        if not len(member.train):
+            raise FedloomError(
+                f"{data.name}: client {k} has nothing left to train on, as all its samples are for "
+                "validation; use fewer clients or another partition."
+            )

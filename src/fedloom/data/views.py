@@ -49,11 +49,9 @@ class Views:
             features[chosen == v] = view[rows[chosen == v]]
         return features
 
-    def share_memory_(self) -> Views:
-        """Move the features to shared memory."""
-        for view in self.views:
-            view.share_memory_()
-        return self
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What holds the features."""
+        return self.views
 
 
 class WithPixels:
@@ -90,11 +88,9 @@ class WithPixels:
         pixels = self.preprocess(self.images[rows]).flatten(1)
         return torch.cat([pixels, self.features[rows]], dim=1)
 
-    def share_memory_(self) -> WithPixels:
-        """Move images and features to shared memory."""
-        self.images.share_memory_()
-        self.features.share_memory_()
-        return self
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What holds the images and their features."""
+        return self.images, self.features
 
 
 def split_pixels(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from PIL import Image
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.readers.huggingface import read_hf
+from fedloom.testing import replicas
 
 datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
 
@@ -127,7 +128,7 @@ def test_arrow_files_in_folders_of_splits(tmp_path: Path, cache: Path) -> None:
     [
         (
             {"img": [1], "target": [0]},
-            "wants a column label and one of image, text, features; found img, target",
+            "wants a column label and one of image, text, features; found image, target",
         ),
         ({"text": ["a"]}, "found text"),
         ({"text": ["a", None], "label": [0, 1]}, "sample 1 has no text"),
@@ -217,3 +218,13 @@ def test_progress_bars_are_as_before(tmp_path: Path, cache: Path) -> None:
     before = datasets.are_progress_bars_disabled()
     read_hf(path, name="a", cache=cache)
     assert datasets.are_progress_bars_disabled() == before
+
+
+@pytest.mark.parametrize(("name", "form"), [("cifar100", 2), ("tiny_imagenet", 1)])
+def test_other_names_of_columns_and_splits(tmp_path, name, form) -> None:
+    """CIFAR has the columns img and fine_label, Tiny-ImageNet the split valid."""
+    replica = replicas.make(name, tmp_path / "raw", form)
+    data = read_hf(str(replica.folder), name=name, cache=tmp_path / "cache")
+    counts = replica.expected.counts[name]
+    assert (int((~data.test).sum()), int(data.test.sum())) == (counts["train"], counts["test"])
+    assert data.kind == "image" and len(torch.unique(data.y)) == replica.expected.class_count

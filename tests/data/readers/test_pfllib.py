@@ -22,7 +22,8 @@ from numpy.lib import format as npy
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.federation import federate
-from fedloom.data.readers.pfllib import _ALLOWED, read_pfllib
+from fedloom.data.readers.pfllib import read_pfllib
+from fedloom.data.readers.pickles import ALLOWED
 
 Samples = Callable[[int], dict[str, Any]]
 
@@ -231,13 +232,13 @@ def test_allowed_callables_cannot_be_abused(tmp_path: Path, evil: Any) -> None:
         read_pfllib(path, name="a")
 
 
-@pytest.mark.parametrize(("module", "name"), list(_ALLOWED))
+@pytest.mark.parametrize(("module", "name"), list(ALLOWED))
 @pytest.mark.parametrize(
     "state", [b"}X\x05\x00\x00\x00arrayK\x01s", b"N}X\x05\x00\x00\x00arrayK\x01s\x86"]
 )
 def test_no_pickle_changes_the_reader(tmp_path: Path, module: str, name: str, state: bytes) -> None:
     path = folder(tmp_path / "a", clients=1)
-    stand_in = _ALLOWED[module, name]
+    stand_in = ALLOWED[module, name]
     before = dict(vars(stand_in))
     hand_made(
         path / "test" / "0.npz", b"\x80\x02c" + f"{module}\n{name}\n".encode() + state + b"b."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 from pathlib import Path
@@ -10,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.federation import federate
 from fedloom.data.readers.sparse import SparseRows, read_sparse_npz
+from fedloom.executors.shared import Parcel
 
 REAL = os.environ.get("FEDLOOM_DATA")
 
@@ -98,18 +97,14 @@ def test_wrong_arrays(
         SparseRows(torch.tensor(data), torch.tensor(indices), torch.tensor(indptr), 3)
 
 
-def test_a_worker_process_shares_the_rows(dense: np.ndarray) -> None:
-    rows = sparse(dense).share_memory_()
-    assert all(tensor.is_shared() for tensor in (rows.data, rows.indices, rows.indptr))
+def test_worker_processes_share_the_rows(dense: np.ndarray) -> None:
+    parcel = Parcel(sparse(dense))
+    here, there = parcel.open(), parcel.open()
     index = torch.tensor([39, 3, 3, 0])
-    with torch.multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert torch.equal(
-            pool.apply(operator.getitem, (rows, index)), torch.from_numpy(dense)[index]
-        )
-        pool.apply(
-            operator.imul, (rows.data, 2)
-        )  # what the worker writes is seen here: no copy was made
-    assert torch.equal(rows[index], 2 * torch.from_numpy(dense)[index])
+    assert torch.equal(here[index], torch.from_numpy(dense)[index])
+    there.data *= 2  # what one writes the other sees: no copy was made
+    assert torch.equal(here[index], 2 * torch.from_numpy(dense)[index])
+    parcel.close()
 
 
 def arrays(**sizes: int) -> dict[str, np.ndarray]:
@@ -137,7 +132,7 @@ def test_reading_a_file(tmp_path: Path) -> None:
             assert torch.equal(data.x[index], torch.from_numpy(held[f"{domain}_{part}_x"]).float())
             assert data.y[index].tolist() == held[f"{domain}_{part}_y"].tolist()
     clients = federate(data, "iid", clients=2)
-    assert clients.share_memory().samples(0)[0].shape[1] == 9
+    assert clients.samples(0)[0].shape[1] == 9
 
 
 def test_more_classes_are_numbered(tmp_path: Path) -> None:

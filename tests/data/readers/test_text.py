@@ -74,8 +74,8 @@ def test_hashed_words_need_no_list() -> None:
 
 def test_only_training_texts_make_the_list() -> None:
     test = torch.tensor([False, True, False])
-    rows, size = encode_texts(TEXTS, test, length=5, vocabulary=None, hashed=False)
-    assert size == 6  # bird cat sat the
+    rows, size, words = encode_texts(TEXTS, test, length=5, vocabulary=None, hashed=False)
+    assert size == 6 and words == ("bird", "cat", "sat", "the")
     assert rows[1].tolist() == [5, 1, 4, 5, 1]
     assert encode_texts(TEXTS, test, length=5, vocabulary=4, hashed=False)[1] == 4
     assert encode_texts(TEXTS, test, length=5, vocabulary=None, hashed=True)[1] == 2**15

@@ -11,6 +11,7 @@ from pathlib import Path
 from numpy.lib import format as npy
 
 from ...core.errors import FedloomError
+from ...core.files import read_regular, refuse_no_file
 
 # A file may unpack to this many bytes, or to this many times its own length, whichever is more.
 ROOM = 256 << 20
@@ -22,6 +23,7 @@ def refuse_bombs(path: Path) -> None:
 
     NumPy allocates an array as its header says, before it reads the first number.
     """
+    refuse_no_file(path)
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         _refuse_size(path, sum(entry.file_size for entry in entries))
@@ -47,7 +49,7 @@ def _refuse_lie(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) ->
 
 def gunzipped(path: Path) -> bytes:
     """What a .gz file holds, unless it is far longer than the file."""
-    data = path.read_bytes()
+    data = read_regular(path)
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
         content = stream.read(most(len(data)) + 1)
     _refuse_size(path, len(content))

@@ -59,10 +59,9 @@ def is_sparse(keys: Iterable[str]) -> bool:
 def npz_keys(path: Path) -> tuple[str, ...]:
     """The names of the arrays in a file, none of which is read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            keys = tuple(file.files)
         refuse_bombs(path)
-        return keys
+        with np.load(path, allow_pickle=False) as file:
+            return tuple(file.files)
     except FedloomError:
         raise
     except Exception as error:  # damaged bytes may raise anything
@@ -218,13 +217,19 @@ def resize(x: Tensor, size: int) -> Tensor:
     return out
 
 
+def _begins_like_a_zip(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"PK"
+
+
 def _unreadable(path: Path, error: Exception) -> FedloomError:
     """The sentence for a file that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return FedloomError(f"{path}: no such file.")
     if isinstance(error, IsADirectoryError):
         return FedloomError(f"{path}: is a folder, not an .npz file.")
-    if "allow_pickle" in str(error):  # what NumPy says of anything that it does not know
+    # The first is what NumPy says of anything that it does not know.
+    if "allow_pickle" in str(error) or not _begins_like_a_zip(path):
         return FedloomError(
             f"{path}: is not an .npz file (a pickle, perhaps, which would be refused)."
         )

@@ -57,6 +57,18 @@ class Source(BaseModel):
     limit_test: Count | None = setting(
         None, "Keep only the first so many test samples of each class and domain.", affects="data"
     )
+    label_column: str | None = setting(
+        None, "The column of a manifest that holds the labels.", affects="data"
+    )
+    site_column: str | None = setting(
+        None, "The column of a manifest that becomes the domain.", affects="data"
+    )
+    group_column: str | None = setting(
+        None,
+        "The column of a manifest (patients by default) whose samples are never split up between "
+        "train, validation and test.",
+        affects="data",
+    )
     length: Count = setting(
         200, "Number of words to which a text is cut or padded.", affects="data"
     )

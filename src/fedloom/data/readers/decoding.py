@@ -25,12 +25,13 @@ from PIL import Image
 from torch import Tensor
 
 from ...core.errors import FedloomError
-from ...core.files import write_atomic
+from ...core.files import read_regular, write_atomic
 from ..cache import ArrayCache, Damaged, npy_header, remember_file
 from .base import Progress
+from .dicom import DICOM, refuse_without_pydicom
 from .pixels import decoded_image
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", DICOM)
 MODE = "RGB"
 RECIPE = 4  # raised whenever the same files would give other pixels, or other notes on them
 CHUNK = 64  # files decoded per task
@@ -74,6 +75,8 @@ def decoded(
     folder shows, say which array that is, so that files need not be read to find it; files with new
     times are read, to see if they are the same.
     """
+    if any(file.path.lower().endswith(DICOM) for file in files):
+        refuse_without_pydicom()
     cache = ArrayCache(folder)
     listing = f"images-{_digest(RECIPE, MODE, size, [(f.path, f.size) for f in files])}"
     key = f"{listing}-{_digest([f.mtime for f in files])}"
@@ -170,7 +173,7 @@ def _from_others(
     """What is cached for files of these names and sizes but other times, if they are the same."""
     # Neither reading nor hashing holds the interpreter's lock, so threads help.
     with ThreadPoolExecutor(_workers()) as pool:
-        digests = list(pool.map(lambda f: _hash(Path(f"{path}/{f.path}").read_bytes()), files))
+        digests = list(pool.map(lambda f: _hash(read_regular(Path(f"{path}/{f.path}"))), files))
     array = cache.array(_array_name(size, digests)).name
     for other in others:
         try:

@@ -25,6 +25,9 @@ from .text import encode_texts
 
 INPUTS = ("image", "text", "features")
 OWNERS = ("client", "owner")
+# What splits are called, and the part they stand for; the first that is there counts.
+SPLITS = {"train": "train", "test": "test", "validation": "test", "valid": "test", "val": "test"}
+ALSO = {"img": "image", "fine_label": "label"}  # other names of columns
 _ENDINGS = ("parquet", "arrow")
 
 
@@ -41,12 +44,14 @@ def read_hf(
 ) -> Dataset:
     """A data set with a column `label` and a column `image`, `text` or `features`.
 
+    The columns may also be called `fine_label` and `img`, as those of CIFAR are.
+
     `path_or_name` is a folder written by `save_to_disk`, a folder of `.parquet` or `.arrow` files
     whose names (or folders) begin with the name of their split, a single such file, or a name on
     the hub (with its `config`, if it has several). What is downloaded or unpacked goes to `cache`.
-    The split `test` is the test part, for want of it `validation`; without either, every fifth
-    sample of each domain in stored order. Other splits than these and `train` are left out. A
-    column `domain` gives the domains; a column `client` or `owner` gives each sample's client.
+    The split `test` is the test part, for want of it `validation` (or `valid`, `val`); without
+    any, every fifth sample of each domain in stored order. Other splits than these and `train` are
+    left out. A column `domain` gives the domains, `client` or `owner` each sample's client.
     Images are scaled to `size` x `size` pixels; without it they must all have one size. Texts are
     treated as `read_csv` treats them.
     """
@@ -63,12 +68,12 @@ def read_hf(
         if len(parts) > 1:
             training = len(parts[0])
         test = test_part(domain, training)
-        tokens = None
+        tokens, words = None, None
         if "image" in columns:
             x = _images(library, path_or_name, parts, size)
         elif "text" in columns:
             texts = _strings(library, path_or_name, parts, "text")
-            x, tokens = encode_texts(
+            x, tokens, words = encode_texts(
                 texts, test, length=length, vocabulary=vocabulary, hashed=hashed
             )
         else:
@@ -83,6 +88,7 @@ def read_hf(
         classes=classes,
         domains=domains,
         vocabulary=tokens,
+        words=words,
         owner=owner,
     )
 
@@ -93,8 +99,8 @@ def _parts(library: Any, source: str, config: str | None, cache: Path) -> list[A
     if "train" not in splits:
         raise FedloomError(f"{source}: no split called train; found {', '.join(splits)}.")
     parts = [splits["train"]]
-    for name in ("test", "validation"):
-        if name in splits and len(parts) == 1:
+    for name, part in SPLITS.items():
+        if part == "test" and name in splits and len(parts) == 1:
             parts.append(splits[name])
     for part in parts:
         _check(source, part)
@@ -167,12 +173,19 @@ def _load(library: Any, source: str, config: str | None, cache: Path) -> dict[st
         raise
     except Exception as error:  # the library's errors are of many types
         cause = error.__cause__ or error
-        raise FedloomError(
-            f"{source}: the datasets library cannot load it ({type(cause).__name__}: {cause})."
-        ) from error
-    if isinstance(loaded, dict):
-        return dict(loaded)
-    return {"train": loaded}
+        why = " ".join(f"{type(cause).__name__}: {cause}".split())
+        raise FedloomError(f"{source}: the datasets library cannot load it ({why}).") from error
+    if not isinstance(loaded, dict):
+        loaded = {"train": loaded}
+    return {name: _renamed(part) for name, part in loaded.items()}
+
+
+def _renamed(part: Any) -> Any:
+    """A split whose columns have the usual names."""
+    for other, usual in ALSO.items():
+        if other in part.column_names and usual not in part.column_names:
+            part = part.rename_column(other, usual)
+    return part
 
 
 def _files(path: Path) -> tuple[str, dict[str, list[str]]]:
@@ -201,7 +214,7 @@ def _files(path: Path) -> tuple[str, dict[str, list[str]]]:
 
 def _split(file: Path) -> str | None:
     for part in reversed(file.parts):
-        for split in ("train", "test", "validation"):
+        for split in SPLITS:
             if part.startswith(split):
                 return split
     return None

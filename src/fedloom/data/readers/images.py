@@ -15,8 +15,10 @@ from torch import Tensor
 from ...core.errors import FedloomError
 from ..cache import cache_folder
 from ..dataset import Dataset
+from ..recognise import misread_set
 from .base import READERS, Kind, Progress, Reader, Source
 from .decoding import SUFFIXES, ImageFile, decoded
+from .lookalikes import refuse_masks, refuse_parts
 from .naming import numbered
 from .splits import mod10
 
@@ -72,10 +74,12 @@ def read_folder(
     classes_of_files = [file.cls for file in files]
     domains = tuple(sorted(set(domains_of_files)))
     classes = tuple(sorted(set(classes_of_files)))
+    refuse_masks(path, files)
+    refuse_parts(path, files)
     _warn_of_gaps(name, files, classes, official)
     x, bad = decoded(path, files, size, on_bad_file == "refuse", name, cache, progress)
     if bad:
-        _warn_of_bad_files(name, bad, len(files))
+        warn_of_bad_files(name, bad, len(files))
     kept = torch.tensor([file.path not in bad for file in files])
     return Dataset(
         name=name,
@@ -98,7 +102,7 @@ def _test_part(files: Sequence[ImageFile], official: bool) -> Tensor:
     return torch.cat(parts)
 
 
-def _warn_of_bad_files(name: str, bad: dict[str, str], total: int) -> None:
+def warn_of_bad_files(name: str, bad: dict[str, str], total: int) -> None:
     shown = ", ".join(list(bad)[:10])
     if len(bad) > 10:
         shown += f" and {len(bad) - 10} more"
@@ -267,6 +271,12 @@ class Images(Reader):
         return "image"
 
     def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
+        entry = misread_set(Path(path))
+        if entry is not None:
+            raise FedloomError(
+                f"{path}: this is {entry.title} as published, whose folders are not its classes; "
+                f"`fedloom data import {entry.name} {path}` reads it."
+            )
         return read_folder(
             Path(path),
             size=source.size,

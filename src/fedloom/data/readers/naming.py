@@ -18,6 +18,14 @@ def plain_names(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
+def class_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The classes that these labels name: in the order of numbers, if they are, else sorted."""
+    names = set(labels)
+    if all(map(_NUMBER.fullmatch, names)):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
 def numbered(values: Iterable[str], names: Sequence[str]) -> Tensor:
     """The place of each value in `names`, where each of them stands."""
     places = {name: place for place, name in enumerate(names)}

@@ -3,6 +3,7 @@
 Two rules hold wherever images are read. Of grey values with 16 bits, as X-rays have them, the upper
 8 are kept, as Pillow does with 16-bit colours; images of floats or of 32-bit numbers have no range
 that everybody agrees on and are refused. And an image is turned the way its camera says (EXIF).
+DICOM files, which `dicom.py` reads, say themselves which grey values matter.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from PIL import Image, ImageOps
 from PIL import WebPImagePlugin as WebPImagePlugin  # the one common format `preinit` leaves out
 
 from ...core.errors import FedloomError
+from ...core.files import read_regular
+from .dicom import dicom_image, is_dicom, refuse_bomb
 
 # Formats that are plain data. Others start an interpreter: EPS is a program for Ghostscript.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -23,9 +26,13 @@ _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
 
 def decoded_image(source: bytes | Path, grey: bool = False) -> Image.Image:
     """The image in a file, or in its bytes, as 8-bit RGB; with `grey`, a grey one stays grey."""
-    opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, "r", FORMATS)
-    with opened:
-        _refuse_bomb(opened)
+    data = source if isinstance(source, bytes) else read_regular(source)
+    if is_dicom(data):
+        image = dicom_image(data)
+        return image if grey else image.convert("RGB")
+    with Image.open(io.BytesIO(data), "r", FORMATS) as opened:
+        refuse_bomb(opened.width, opened.height)
+        _refuse_pages(opened)
         opened.load()
         ImageOps.exif_transpose(opened, in_place=True)
         image = _eight_bits(opened)
@@ -37,14 +44,11 @@ def decoded_image(source: bytes | Path, grey: bool = False) -> Image.Image:
         return image
 
 
-def _refuse_bomb(image: Image.Image) -> None:
-    """Refuse an image that a small file unpacks to a huge one, before it is unpacked."""
-    most = Image.MAX_IMAGE_PIXELS
-    if most is not None and image.width * image.height > most:
-        raise FedloomError(
-            f"its {image.width}x{image.height} pixels are more than {most}; "
-            "PIL.Image.MAX_IMAGE_PIXELS sets the limit"
-        )
+def _refuse_pages(image: Image.Image) -> None:
+    """Refuse a TIFF of several pages, of which only the first would be seen."""
+    pages = getattr(image, "n_frames", 1)
+    if image.format == "TIFF" and pages > 1:
+        raise FedloomError(f"it has {pages} pages; save each as a file of its own")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

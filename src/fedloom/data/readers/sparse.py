@@ -103,11 +103,9 @@ class SparseRows:
         out.index_add_(0, row * self.width + self.indices[at], self.data[at])
         return out.view(len(rows), self.width)
 
-    def share_memory_(self) -> SparseRows:
-        """Move the arrays to shared memory, so that worker processes read them without a copy."""
-        for tensor in (self.data, self.indices, self.indptr):
-            tensor.share_memory_()
-        return self
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What holds the rows, compressed as they are."""
+        return self.data, self.indices, self.indptr
 
 
 def read_sparse_npz(path: Path, *, name: str, width: int | None = None) -> Dataset:

@@ -25,3 +25,20 @@ def every_fifth(domain: Tensor) -> Tensor:
     for d in np.unique(domain.numpy()):
         test[np.flatnonzero(domain.numpy() == d)[4::5]] = True
     return torch.from_numpy(test)
+
+
+def every_fifth_group(domain: Tensor, y: Tensor, group: Tensor) -> Tensor:
+    """Of each domain every fifth group with all its samples, the last one if there are only few.
+
+    A group counts for the domain and the label of its first sample. Groups of one label follow each
+    other, so that each label gets its share of the test part.
+    """
+    numbers, first = np.unique(group.numpy(), return_index=True)
+    homes, labels = domain.numpy()[first], y.numpy()[first]
+    chosen: list[int] = []
+    for d in np.unique(homes):
+        here = np.flatnonzero(homes == d)
+        here = here[np.lexsort((first[here], labels[here]))]
+        if len(here) > 1:  # the only group of a domain has to be trained on
+            chosen += numbers[here][min(4, len(here) - 1) :: 5].tolist()
+    return torch.isin(group, torch.tensor(chosen, dtype=group.dtype))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import FedloomError
+from ...core.files import read_regular
 from ..dataset import Dataset
 from .archives import gunzipped
 from .base import READERS, Kind, Progress, Reader, Source
@@ -35,14 +36,21 @@ class _Row:
 
 
 def read_csv(
-    path: Path, *, name: str, length: int = 200, vocabulary: int | None = None, hashed: bool = False
+    path: Path,
+    *,
+    name: str,
+    length: int = 200,
+    vocabulary: int | None = None,
+    hashed: bool = False,
+    classes: tuple[str, ...] | None = None,
 ) -> Dataset:
     """Texts from a `.csv` or `.csv.gz` file, or from a folder of them.
 
     The header is `label,text` or `domain,label,text`.
     A folder holds `train.csv` and `test.csv`, either of them perhaps `.gz`. A single file has no
     test part: within each domain every fifth sample in stored order (the 5th, 10th, ...) is test.
-    Labels are numbers from 0 without gaps, or class names, which are sorted. Texts become rows of
+    Labels are numbers from 0 without gaps, or class names, which are sorted; `classes` are the
+    names of the classes, if they are known. Texts become rows of
     `length` token numbers, of which there are at most `vocabulary`, padding and the unknown word
     included; the word list is made from the training texts, or the words are `hashed`, which needs
     no list.
@@ -66,17 +74,18 @@ def read_csv(
         labels.append(row.label)
         places.append(row.where)
         texts.append(row.text)
-    y, classes = number_labels(labels, places, CLASSES.get(name))
-    x, tokens = encode_texts(texts, test, length=length, vocabulary=vocabulary, hashed=hashed)
+    y, classes = number_labels(labels, places, classes or CLASSES.get(name))
+    encoded = encode_texts(texts, test, length=length, vocabulary=vocabulary, hashed=hashed)
     return Dataset(
         name=name,
-        x=x,
+        x=encoded.rows,
         y=y,
         domain=domain,
         test=test,
         classes=classes,
         domains=domains,
-        vocabulary=tokens,
+        vocabulary=encoded.size,
+        words=encoded.words,
     )
 
 
@@ -101,7 +110,7 @@ def _long_fields() -> Iterator[None]:
 
 def _rows_of(path: Path) -> list[_Row]:
     try:
-        data = gunzipped(path) if path.suffix == ".gz" else path.read_bytes()
+        data = gunzipped(path) if path.suffix == ".gz" else read_regular(path)
         text = data.decode("utf-8-sig")  # spreadsheets like to write a byte-order mark
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FedloomError(f"{path}: damaged or cut short ({error}).") from error

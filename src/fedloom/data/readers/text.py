@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -106,10 +107,18 @@ class HashVocabulary(_Encoder):
         return self.size
 
 
+class Encoded(NamedTuple):
+    """Texts as rows of tokens."""
+
+    rows: Tensor
+    size: int  # number of different tokens
+    words: tuple[str, ...] | None  # the word list; None if words are hashed
+
+
 def encode_texts(
     texts: list[str], test: Tensor, *, length: int, vocabulary: int | None, hashed: bool
-) -> tuple[Tensor, int]:
-    """Token rows of `texts`, and the number of different tokens.
+) -> Encoded:
+    """`texts` as rows of tokens.
 
     There are at most `vocabulary` tokens, padding and the unknown word included. The word list
     comes from the texts that are not in the `test` part; by default a hashed vocabulary has 32768
@@ -120,13 +129,12 @@ def encode_texts(
             f"words, the size of the vocabulary, must be at least {RESERVED + 1} (padding, "
             f"unknown, one word), got {vocabulary}."
         )
-    coder: _Encoder
     if hashed:
-        coder = HashVocabulary(vocabulary or 2**15)
-    else:
-        training = [texts[i] for i in (~test).nonzero().flatten().tolist()]
-        most = None
-        if vocabulary is not None:
-            most = vocabulary - RESERVED
-        coder = Vocabulary.build(training, most)
-    return coder.encode(texts, length), len(coder)
+        numbers = HashVocabulary(vocabulary or 2**15)
+        return Encoded(numbers.encode(texts, length), len(numbers), None)
+    training = [texts[i] for i in (~test).nonzero().flatten().tolist()]
+    most = None
+    if vocabulary is not None:
+        most = vocabulary - RESERVED
+    known = Vocabulary.build(training, most)
+    return Encoded(known.encode(texts, length), len(known), known.words)

@@ -14,9 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from ...core.errors import FedloomError
+from ...core.files import refuse_no_file
 from .decoding import SUFFIXES
 from .pixels import decoded_image
-from .text import HashVocabulary
+from .text import HashVocabulary, Vocabulary
 
 Named = tuple[list[str], Tensor]  # what each sample is called, and the samples
 
@@ -70,14 +71,18 @@ def _image(file: Path, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _texts(path: Path, wanted: Mapping[str, Any]) -> Named:
-    if not wanted["hashed"]:
+    numbers: HashVocabulary | Vocabulary
+    if wanted["hashed"]:
+        numbers = HashVocabulary(wanted["vocabulary"])
+    elif wanted.get("words") is not None:
+        numbers = Vocabulary(wanted["words"])
+    else:
         raise FedloomError(
-            "this model's word list was not kept, so it cannot read other texts; "
-            "train with --set hashed=true, which needs none."
+            "this model was trained on numbers of words, without the words; give its data set the "
+            "`words` that they stand for, and it can read texts."
         )
     texts = _column(path, "text")
-    rows = HashVocabulary(wanted["vocabulary"]).encode(texts, wanted["shape"][0])
-    return _numbered(texts), rows
+    return _numbered(texts), numbers.encode(texts, wanted["shape"][0])
 
 
 def _numbers(path: Path, shape: Sequence[int]) -> Named:
@@ -124,6 +129,7 @@ def _column(path: Path, name: str) -> list[str]:
 
 def _rows(path: Path) -> list[list[str]]:
     try:
+        refuse_no_file(path)
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file, strict=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -1,0 +1,1 @@
+"""How published data sets lie on disk: one file for each family of layouts."""

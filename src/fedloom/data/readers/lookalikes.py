@@ -1,0 +1,71 @@
+"""Folders that look like classes but are something else."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+
+from ...core.errors import FedloomError
+from .decoding import ImageFile
+
+_MASKS = re.compile(
+    r"mask|ground.?truth|segment|lesion|annotation|trimap|label|(?<![a-z])gt(?![a-z])",
+    re.IGNORECASE,
+)
+_ENDING = re.compile(
+    r"[_-](segmentation|mask|lesion|gt|ground_?truth|label|annotation)s?$", re.IGNORECASE
+)
+_PART = re.compile(r"(?<![a-z])(train|training|test|testing|val|valid|validation)(?![a-z])", re.I)
+ALIKE = 0.9  # share of names that images and masks have in common, at least
+
+
+def refuse_masks(path: Path, files: Sequence[ImageFile]) -> None:
+    """Stop at a folder of images beside a folder of their masks: these are not two classes.
+
+    It takes both a telling name and the same files: classes may well have the same file names.
+    """
+    _refuse_pairs(path, files, lambda file: (file.domain, file.cls))
+    _refuse_pairs(path, files, lambda file: ("", file.domain))
+
+
+def refuse_parts(path: Path, files: Sequence[ImageFile]) -> None:
+    """Stop where all classes of a domain are called like parts: `cars_train`, `cars_test`."""
+    classes: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        classes[file.domain].add(file.cls)
+    for names in classes.values():
+        if len(names) > 1 and all(map(_PART.search, names)):
+            raise FedloomError(
+                f"{path}: {', '.join(sorted(names))} look like parts of a data set, not like "
+                "classes; parts are folders called train and test with a folder for each class."
+            )
+
+
+def _refuse_pairs(
+    path: Path, files: Sequence[ImageFile], place: Callable[[ImageFile], tuple[str, str]]
+) -> None:
+    groups: dict[tuple[str, str], list[ImageFile]] = defaultdict(list)
+    for file in files:
+        groups[place(file)].append(file)
+    for domain, masks in [key for key in groups if _MASKS.search(key[1])]:
+        drawn = _stems(groups[domain, masks])
+        for other_domain, images in groups:
+            if other_domain != domain or images == masks:
+                continue
+            shown = _stems(groups[domain, images])
+            if len(drawn & shown) >= ALIKE * len(drawn | shown):
+                raise FedloomError(
+                    f"{path}: {images} and {masks} look like images and their masks, not like "
+                    "classes; for segmentation give an .npz with x_train, mask_train, x_test and "
+                    "mask_test, or import a known set (`fedloom data import isic RAW`, or ph2)."
+                )
+
+
+def _stems(files: Sequence[ImageFile]) -> set[str]:
+    """What the files are called, without what tells a mask from its image."""
+    stems = set()
+    for file in files:
+        stems.add(_ENDING.sub("", PurePosixPath(file.path).stem))
+    return stems
