@@ -12,9 +12,9 @@ from torch import Tensor
 import fedloom
 from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
-from fedloom.core.lookup import find, make, names
+from fedloom.core.lookup import find, make, names, plugins
 from fedloom.engine.schedule import Schedule
-from fedloom.testing.checks import CHECKS, Check, applicable
+from fedloom.testing.checks import CHECKS, Check, applicable, check_device
 from fedloom.testing.small_world import federation, trace
 
 
@@ -35,6 +35,7 @@ def test_nothing_is_left_out() -> None:
     }
     assert personal | {"fedphp", "fedfomo"} <= set(names())
     assert len(CHECKS) == 19
+    assert set(plugins()) >= {"daa", "dfdc", "fedgr"}
 
 
 # A check that does not apply to a method is not collected.
@@ -44,7 +45,7 @@ PAIRS = [(name, check) for name in names() for check in applicable(make(name))]
 def test_no_pair_gets_lost() -> None:
     """Checks that do not apply are few and known; all others are collected."""
     reasons = Counter(check.why_not(make(name)) for name in names() for check in CHECKS)
-    assert reasons.pop(None) == len(PAIRS) == 792
+    assert reasons.pop(None) == len(PAIRS) == 881
     assert len(PAIRS) == len(names()) * len(CHECKS) - sum(reasons.values())
     assert len(reasons) == 4 and all(reasons)
 
@@ -52,6 +53,15 @@ def test_no_pair_gets_lost() -> None:
 @pytest.mark.parametrize(("name", "check"), PAIRS, ids=str)
 def test_contract(name: str, check: Check) -> None:
     check(make(name))
+
+
+@pytest.mark.parametrize("plugin", plugins())
+def test_plug_ins_compute_on_a_device(plugin: str) -> None:
+    method = make(f"fedavg+{plugin}")
+    reason = check_device.why_not(method)
+    if reason:
+        pytest.skip(reason)
+    check_device(method)
 
 
 @pytest.mark.parametrize("name", names())

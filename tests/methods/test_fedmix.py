@@ -24,7 +24,7 @@ X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0], [2.0, 2.0], [-1.0, 4.0]])
 
 def vectors(n: int = 5) -> Federation:
     y = torch.tensor([0, 1, 0, 1, 1])
-    data = Dataset("five", X, y, y * 0, y < 0, ("a", "b"), ("one",))
+    data = Dataset(X, y, y * 0, y < 0, ("a", "b"), ("one",), "five")
     none = np.arange(0)
     return Federation(data, (Client(np.arange(n), none, none),))
 

@@ -215,13 +215,13 @@ def few(shots: int, classes: int = 3, width: int = 8) -> Federation:
     y = np.repeat([0, 1], shots + 2)
     x = np.eye(width)[y] + 0.1 * rng.normal(size=(len(y), width))
     data = Dataset(
-        "few",
         torch.tensor(x, dtype=torch.float32),
         torch.tensor(y),
         torch.zeros(len(y), dtype=torch.int64),
         torch.zeros(len(y), dtype=torch.bool),
         ("zero", "one", "two")[:classes],
         ("all",),
+        "few",
         encoder="checks",
     )
     none, half = np.arange(0), shots + 2

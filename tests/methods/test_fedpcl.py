@@ -45,7 +45,7 @@ def vectors(
     domain, test = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
     names = tuple("abcdefghij")
     return Federation(
-        Dataset("v", torch.cat(x), torch.cat(y), domain, test, names, ("d",)), tuple(clients)
+        Dataset(torch.cat(x), torch.cat(y), domain, test, names, ("d",), "v"), tuple(clients)
     )
 
 

@@ -83,13 +83,13 @@ def worker(folder: Path) -> ClientWorker:
         torch.randn(3, 12, generator=rng)[y] + 0.3 * torch.randn(30, 12, generator=rng), dim=1
     )
     data = Dataset(
-        "pets",
         x,
         y,
         torch.zeros(30, dtype=torch.int64),
         torch.zeros(30, dtype=torch.bool),
         ("cat", "dog", "car"),
         ("all",),
+        "pets",
         encoder=f"clip:{folder}",
     )
     none = np.arange(0)

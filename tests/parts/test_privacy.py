@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
 from fedloom.client.worker import ClientWorker
+from fedloom.core.method import Promise
 from fedloom.core.payload import Payload
 from fedloom.core.rng import torch_rng
 from fedloom.methods._bases import Perturbed
@@ -52,7 +53,9 @@ def test_dp_cuts_long_prototypes_and_adds_normal_noise() -> None:
 
 def test_what_is_promised() -> None:
     assert Perturbed().promise() is Perturbed(perturb="gaussian").promise() is None
-    assert Perturbed(perturb="dp", spread=4.0, bound=0.5, failure=1e-6).promise() == (4.0, 1e-6)
+    assert Perturbed(perturb="dp", spread=4.0, bound=0.5, failure=1e-6).promise() == Promise(
+        4.0, 1e-6
+    )
     with pytest.raises(ValidationError, match="bound"):
         Perturbed(bound=0)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..core.claims import COUNTS, LOSS, VECTORS, Claims
+from ..core.claims import CHANGES, COUNTS, LOSS, PACKED, VECTORS, Claims, claims_of
 from ..core.errors import FedloomError
-from ..core.local import Local
+from ..core.local import Fit, Local
 from ..core.lookup import base
-from ..core.method import Method, Plugin, Update, Uploads
+from ..core.method import Method, Plugin, Promise, Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Positive, Share, setting
 from ..parts.privacy import gaussian_mechanism, noised
@@ -127,14 +127,54 @@ class Perturbed:
             return gaussian_mechanism(prototypes, self.bound, self.spread, rng)
         return noised(prototypes, self.perturb, self.shrink, self.spread, rng)
 
-    def promise(self) -> tuple[float, float] | None:
+    def promise(self) -> Promise | None:
         """The noise multiplier and delta of the mechanism, with `perturb=dp`."""
         if self.perturb != "dp":
             return None
-        return self.spread / (2 * self.bound), self.failure
+        return Promise(self.spread / (2 * self.bound), self.failure)
 
 
-class Reweighting(Plugin):
+class Averaging(Plugin):
+    """A plug-in at the server of a method that averages what clients upload.
+
+    It needs no hook but `aggregate`. What it yields to `super().aggregate` in place of the uploads
+    comes before the mean; what it makes of the outcome comes after it. And as the mean of equal
+    trees is exactly that tree, a plug-in that yields the same weights for every client has put
+    something else in the mean's place. Of several plug-ins the last one named sees uploads first.
+    """
+
+    # Whether what `+dp` promises still holds with this plug-in: each upload stays a matter of one
+    # client until there is noise in the sum.
+    private: ClassVar[bool] = False
+
+    @classmethod
+    def refuses(cls, base: type[Method]) -> str | None:
+        kind: type = base
+        if PACKED in claims_of(kind).values():
+            return f"what clients of {base.name} upload is packed; name that plug-in last."
+        if hasattr(base, "promise") and not cls.private:
+            return f"what {base.name} promises would not hold."
+        if not base.traits.averages:
+            return f"{base.name} does not average models with weights that could be replaced."
+        return None
+
+
+class OnModels(Averaging):
+    """A plug-in at the server of a method whose clients upload models, and no changes of weights.
+
+    It scales or rewrites models, and what else depends on an update would not follow.
+    """
+
+    @classmethod
+    def refuses(cls, base: type[Method]) -> str | None:
+        kind: type = base
+        for name, claim in claims_of(kind).items():
+            if claim == CHANGES:
+                return f"clients of {base.name} upload {claim.meaning} ({name}) and no models."
+        return super().refuses(base)
+
+
+class Reweighting(Averaging):
     """A plug-in that sets the weights of a round's clients once it has seen all their uploads.
 
     `reweigh` notes them on the server, in the vector `shares` (an entry per client), beside
@@ -146,9 +186,7 @@ class Reweighting(Plugin):
     def refuses(cls, base: type[Method]) -> str | None:
         if issubclass(base, Reweighting):
             return f"{base.name} sets the weights of clients already."
-        if not base.traits.averages:
-            return f"{base.name} does not average models with weights that could be replaced."
-        return None
+        return super().refuses(base)
 
     def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
         """The server with this round's `shares`."""
@@ -160,3 +198,37 @@ class Reweighting(Plugin):
 
     def weight(self, server: Payload, k: int) -> float:
         return float(server.tensor("shares")[k])
+
+    def usual(self, server: Payload, clients: Iterable[int]) -> Tensor:
+        """How much these clients would count without the plug-in."""
+        return torch.tensor([super(Reweighting, self).weight(server, k) for k in clients])
+
+
+def with_shares(server: Payload, clients: Iterable[int], shares: Tensor) -> Payload:
+    """The server on which these clients have these weights, and all others none."""
+    every = torch.zeros(len(server.tensor("sizes")), dtype=torch.float64)
+    every[list(clients)] = shares.double()
+    return server.replace(shares=every)
+
+
+def noting(uploads: Uploads, heard: list[int]) -> Uploads:
+    """The uploads as they are; whose they were is in `heard` once they have been looked at."""
+    for k, up in uploads:
+        heard.append(k)
+        yield k, up
+
+
+class _Fitting:
+    """`local` with another `fit`; the original does everything else."""
+
+    def __init__(self, local: Local, fit: Callable[..., Fit]) -> None:
+        self._local = local
+        self.fit = fit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+
+def fitting(local: Local, fit: Callable[..., Fit]) -> Local:
+    """`local` whose `fit` is this one, which may call the original's."""
+    return cast(Local, _Fitting(local, fit))

@@ -27,7 +27,9 @@ from ..parts.prompts import text_head
 class Textual(Method):
     """A method whose clients keep `text` and `scale`, which the server sends until they answer."""
 
-    traits = Traits(world="dual", alone=None, by_client=("sizes", "told"))
+    traits = Traits(
+        helps=("few",), world="dual", features="raw", alone=None, by_client=("sizes", "told")
+    )
     claims = Claims({"means": VECTORS, "counts": COUNTS})
     text: str = setting(
         "encoder",

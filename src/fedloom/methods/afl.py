@@ -35,6 +35,7 @@ class AFL(Reporting):
     """FedAvg with weights that rise where the loss is high."""
 
     traits = Reporting.traits.but(
+        helps=("worst",),
         averages=False,  # its weights are learned
         neutral=({"gamma": 0.0, "start": "size"}, "fedavg"),
     )

@@ -35,7 +35,7 @@ from .fedavg import FedAvg
 class APFL(FedAvg):
     """A learned mixture of an own model and the common one."""
 
-    traits = FedAvg.traits.but(personalised=True, weighting="alike", alone=None)
+    traits = FedAvg.traits.but(helps=("labels",), personalised=True, weighting="alike", alone=None)
     mix: Annotated[float, Field(ge=0, le=1)] = setting(
         0.5,
         "Share of the client's own weights in the mixture before it is learned.",

@@ -24,7 +24,9 @@ from .fedavg import FedAvg
 class Ditto(FedAvg):
     """FedAvg and, beside it, a personal model near it."""
 
-    traits = FedAvg.traits.but(personalised=True, neutral=({"lam": 0.0}, "local"))
+    traits = FedAvg.traits.but(
+        helps=("labels", "worst"), personalised=True, neutral=({"lam": 0.0}, "local")
+    )
     lam: NotNegative = setting(
         1.0, "Strength of the pull of the personal model towards the received one.", symbol="lambda"
     )

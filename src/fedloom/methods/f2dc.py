@@ -26,6 +26,8 @@ class F2DC(DFDC, DAA, FedAvg):
     """FedAvg with decoupled and corrected features and domain-aware weights."""
 
     traits = FedAvg.traits.but(
+        helps=("domains",),
+        needs=("body",),
         alone=None,
         training={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "batch": 64},
         presets={

@@ -55,6 +55,8 @@ class FDSE(FedAvg):
     """Shared extractors, erasers by client."""
 
     traits = FedAvg.traits.but(
+        helps=("domains",),
+        needs=("images",),
         personalised=True,
         averages=False,  # its weights are its own
         alone={"reduction": 1, "lam": 0.0},

@@ -40,6 +40,7 @@ class FedALA(FedAvg):
     """FedAvg with a learned mixture as starting point."""
 
     traits = FedAvg.traits.but(
+        helps=("labels",),
         personalised=True,
         stage="after",
         neutral=({"ala_lr": 0.0}, "fedavg"),

@@ -38,7 +38,11 @@ from ._bases import Silent
 class FedAMP(Silent):
     """Message passing: similar clients attract each other's models."""
 
-    traits = Traits(by_client=None, neutral=({"lam": 0.0, "self_share": 1.0}, "local"))
+    traits = Traits(
+        helps=("labels", "domains"),
+        by_client=None,
+        neutral=({"lam": 0.0, "self_share": 1.0}, "local"),
+    )
     shares: Literal["cosine", "attention"] = setting(
         "cosine",
         "How similarity becomes a share: by the cosine (HeurFedAMP) or by attention (FedAMP).",

@@ -27,7 +27,7 @@ from ..core.tree import Mean
 class FedAvg(Method):
     """Train from the common model, average by size."""
 
-    traits = Traits(personalised=False, averages=True)
+    traits = Traits(helps=("alike", "few"), personalised=False, averages=True)
 
     def init(self, worker: Worker) -> Payload:
         return Payload(model=worker.tree("shared"), sizes=sizes(worker))

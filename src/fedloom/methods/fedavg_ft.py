@@ -27,7 +27,9 @@ from .fedavg import FedAvg
 class FedAvgFT(FedAvg):
     """FedAvg, fine-tuned before prediction."""
 
-    traits = FedAvg.traits.but(personalised=True, neutral=({"finetune": 0}, "fedavg"))
+    traits = FedAvg.traits.but(
+        helps=("labels", "domains", "few"), personalised=True, neutral=({"finetune": 0}, "fedavg")
+    )
     finetune: Annotated[int, Field(ge=0)] = setting(
         1, "Number of epochs of fine-tuning before each prediction."
     )

@@ -26,7 +26,7 @@ from .fedavg import FedAvg
 class FedBN(FedAvg):
     """FedAvg in which BatchNorm is private."""
 
-    traits = FedAvg.traits.but(personalised=True)
+    traits = FedAvg.traits.but(helps=("domains",), needs=("batchnorm",), personalised=True)
 
     def roles(self, model: nn.Module) -> Roles:
         if not any(isinstance(m, _BatchNorm) for m in model.modules()):

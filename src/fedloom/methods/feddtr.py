@@ -42,6 +42,8 @@ class FedDTR(FedAvg):
     """A shared body pulled to text anchors, under a private head."""
 
     traits = FedAvg.traits.but(
+        helps=("labels", "domains"),
+        needs=("body",),
         stage="after",
         personalised=True,
         training={"lr": 0.005, "batch": 10},

@@ -47,7 +47,13 @@ def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
 class FedFomo(Silent):
     """Each client chooses whose models to mix."""
 
-    traits = Traits(by_client=None, stage="after", neutral=({"models": 0}, "local"))
+    traits = Traits(
+        helps=("labels",),
+        needs=("validation",),
+        by_client=None,
+        stage="after",
+        neutral=({"models": 0}, "local"),
+    )
     claims = Claims({"omega/*": Claim("how much a client's model helps")})
     models: Annotated[int, Field(ge=0)] = setting(
         4, "Number of other clients' models that a client is sent.", symbol="M"

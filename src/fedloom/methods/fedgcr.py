@@ -50,6 +50,8 @@ class FedGCR(FedGR, FedAvg):
     """FedAvg with prompts by image, clusters of clients and group reweighting."""
 
     traits = FedAvg.traits.but(
+        helps=("domains", "worst"),
+        needs=("prompts",),
         alone=None,  # GC-Net is there with a single client too
         neutral=({"group_q": -1.0}, "fedgc"),
         training={"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01, "batch": 64},

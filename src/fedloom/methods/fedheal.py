@@ -41,6 +41,7 @@ class FedHEAL(FedAvg):
     """FedAvg with masked updates and weights by distance."""
 
     traits = FedAvg.traits.but(
+        helps=("domains", "worst"),
         averages=False,  # its weights are its own
         alone=None,  # a single client's update is masked too
     )

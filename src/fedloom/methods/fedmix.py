@@ -41,7 +41,7 @@ from .fedavg import FedAvg
 class FedMix(FedAvg):
     """FedAvg with mixup between clients."""
 
-    traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
+    traits = FedAvg.traits.but(helps=("labels",), features="raw", neutral=({"lam": 0.0}, "fedavg"))
     claims = Claims({"means": Claim("mean samples"), "labels": SHARES})
     lam: Share = setting(0.05, "Share of the averaged sample in the mixture.", symbol="lambda")
     group: Annotated[int, Field(ge=2)] = setting(

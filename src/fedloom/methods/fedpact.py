@@ -46,6 +46,7 @@ class FedPACT(Pooling):
     """Prototype-text contrastive alignment."""
 
     traits = Pooling.traits.but(
+        helps=("few", "labels", "domains"),
         by_client=("sizes", "told", "caches"),
         neutral=({"alpha": 0.0, "server_epochs": 0}, "zeroshot"),
         training={

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
-from ..core.local import Batch, Local, Predictor, Worker
+from ..core.local import Batch, Local, Predictor, Worker, cross_entropy
 from ..core.lookup import method
 from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
@@ -50,6 +50,8 @@ class FedPCL(Perturbed, Method):
     """Prototype-wise contrastive learning."""
 
     traits = Traits(
+        helps=("labels", "domains", "few"),
+        needs=("projection",),
         stage="after",
         alone=None,
         by_client=("sizes", "every", "owned"),
@@ -128,7 +130,7 @@ class FedPCL(Perturbed, Method):
         if self.loss == "supcon":
             parts["supcon"] = supcon(z, y, self.tau)
         if self.loss in ("ce", "ce+distance"):
-            parts["ce"] = F.cross_entropy(batch.logits, y)
+            parts |= cross_entropy(batch)
         if self.loss == "ce+distance":
             parts["distance"] = distance_to_own(z, y, common, known)
         return parts

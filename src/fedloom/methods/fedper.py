@@ -22,7 +22,7 @@ from .fedavg import FedAvg
 class FedPer(FedAvg):
     """FedAvg in which the head is private."""
 
-    traits = FedAvg.traits.but(personalised=True)
+    traits = FedAvg.traits.but(helps=("labels",), needs=("body",), personalised=True)
 
     def roles(self, model: Any) -> Roles:
         return Roles(model, private=[model.head])

@@ -21,7 +21,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.local import Batch, Local, Predictor
+from ..core.local import Batch, Local, Predictor, cross_entropy
 from ..core.lookup import method
 from ..core.method import Update
 from ..core.payload import Payload
@@ -35,6 +35,7 @@ class FedPHP(FedAvg):
     """FedAvg with an inherited private model as teacher and predictor."""
 
     traits = FedAvg.traits.but(
+        helps=("labels",),
         personalised=True,
         stage="after",
         neutral=({"lam": 0.0, "mu": 0.0}, "fedavg"),
@@ -72,7 +73,7 @@ class FedPHP(FedAvg):
         else:
             taught = F.cross_entropy(batch.logits, (past.logits / 4).softmax(1))
         return {
-            "ce": (1 - self.lam) * F.cross_entropy(batch.logits, batch.y),
+            "ce": (1 - self.lam) * cross_entropy(batch)["ce"],
             self.teach: self.lam * taught,
         }
 

@@ -21,11 +21,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.claims import COUNTS, VECTORS, Claims
-from ..core.local import Batch, Fit, Local, Predictor
+from ..core.local import Batch, Fit, Local, Predictor, cross_entropy
 from ..core.lookup import method
 from ..core.method import Update, Uploads
 from ..core.payload import Payload
@@ -41,7 +40,12 @@ from .local import Alone
 class FedProto(Perturbed, Alone):
     """Private models that agree on class means."""
 
-    traits = Alone.traits.but(neutral=({"lam": 0.0, "predict": "head"}, "local"))
+    traits = Alone.traits.but(
+        features="common",
+        helps=("labels",),
+        needs=("body",),
+        neutral=({"lam": 0.0, "predict": "head"}, "local"),
+    )
     claims = Claims({"protos/*": VECTORS, "counts/*": COUNTS})
     lam: NotNegative = setting(
         1.0, "Weight of the distance between features and prototypes.", symbol="lambda"
@@ -75,7 +79,7 @@ class FedProto(Perturbed, Alone):
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             return {
-                "ce": F.cross_entropy(batch.logits, batch.y),
+                **cross_entropy(batch),
                 "proto": self.lam * distance_to_own(batch.features, batch.y, protos, known),
             }
 

@@ -23,7 +23,7 @@ from .fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
-    traits = FedAvg.traits.but(neutral=({"mu": 0.0}, "fedavg"))
+    traits = FedAvg.traits.but(helps=("labels",), neutral=({"mu": 0.0}, "fedavg"))
     mu: NotNegative = setting(0.01, "Strength of the pull towards the received model.", symbol="mu")
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:

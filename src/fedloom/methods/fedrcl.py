@@ -31,7 +31,7 @@ from .fedavg import FedAvg
 class FedRCL(FedAvg):
     """FedAvg with a relaxed contrast inside each batch."""
 
-    traits = FedAvg.traits.but(neutral=({"lam": 0.0}, "fedavg"))
+    traits = FedAvg.traits.but(helps=("labels",), needs=("body",), neutral=({"lam": 0.0}, "fedavg"))
     tau: Positive = setting(0.05, "Temperature of the contrast within a batch.", symbol="tau")
     threshold: NotNegative = setting(
         0.7, "Similarity above which two samples of one class are pushed apart.", symbol="lambda"

@@ -42,7 +42,7 @@ def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor, gamma: float = 1
 class FedRoD(FedAvg):
     """FedAvg on balanced losses, with a personal head."""
 
-    traits = FedAvg.traits.but(personalised=True, alone=None)
+    traits = FedAvg.traits.but(helps=("labels",), personalised=True, alone=None)
     gamma: NotNegative = setting(
         1.0, "Strength of the correction by class counts in the balanced softmax.", symbol="gamma"
     )

@@ -52,6 +52,8 @@ class FedSA(Prototypical):
     """Private models around common anchors."""
 
     traits = Prototypical.traits.but(
+        helps=("labels",),
+        needs=("body",),
         personalised=True,
         neutral=({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local"),
     )

@@ -28,7 +28,7 @@ from .fedavg import FedAvg
 class FedSAM(FedAvg):
     """FedAvg with sharpness-aware local steps."""
 
-    traits = FedAvg.traits.but(neutral=({"rho": 0.0}, "fedavg"))
+    traits = FedAvg.traits.but(helps=("labels",), neutral=({"rho": 0.0}, "fedavg"))
     rho: NotNegative | None = setting(
         None, "Length of the step uphill; by default 0.1, or 0.7 if adaptive.", symbol="rho"
     )

@@ -44,7 +44,10 @@ class FedTGP(Prototypical):
     """Private models around prototypes that the server trains."""
 
     traits = Prototypical.traits.but(
-        personalised=True, neutral=({"lam": 0.0, "predict": "head"}, "local")
+        helps=("labels",),
+        needs=("body",),
+        personalised=True,
+        neutral=({"lam": 0.0, "predict": "head"}, "local"),
     )
     lam: NotNegative = setting(
         10.0, "Weight of the distance between features and prototypes.", symbol="lambda"

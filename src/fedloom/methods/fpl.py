@@ -35,7 +35,9 @@ from ._bases import Prototypical
 class FPL(Prototypical):
     """FedAvg with cluster prototypes and unbiased ones."""
 
-    traits = Prototypical.traits.but(neutral=({"lam": 0.0}, "fedavg"))
+    traits = Prototypical.traits.but(
+        helps=("domains",), needs=("body",), neutral=({"lam": 0.0}, "fedavg")
+    )
     tau: Positive = setting(
         0.02, "Temperature of the contrast with cluster prototypes.", symbol="tau"
     )

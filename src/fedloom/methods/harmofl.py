@@ -38,7 +38,11 @@ from .fedavg import FedAvg
 class HarmoFL(FedAvg):
     """FedAvg on images of one spectrum, with sharpness-aware steps."""
 
-    traits = FedAvg.traits.but(neutral=({"alpha": 0.0, "amplitude": "none"}, "fedavg"))
+    traits = FedAvg.traits.but(
+        helps=("domains",),
+        needs=("images",),
+        neutral=({"alpha": 0.0, "amplitude": "none"}, "fedavg"),
+    )
     claims = Claims({"amplitude": Claim("amplitudes of mean images", 0, 1e9)})
     alpha: NotNegative = setting(
         0.05, "Length of the perturbation of the weights before each gradient.", symbol="alpha"

@@ -20,7 +20,7 @@ from .fedavg import FedAvg
 class Alone(Silent, FedAvg):
     """FedAvg in which every tensor is private."""
 
-    traits = FedAvg.traits.but(personalised=True, averages=False)
+    traits = FedAvg.traits.but(helps=(), personalised=True, averages=False, features="own")
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[model])

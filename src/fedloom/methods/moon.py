@@ -35,7 +35,9 @@ from .fedavg import FedAvg
 class Moon(FedAvg):
     """FedAvg with a contrast between models."""
 
-    traits = FedAvg.traits.but(neutral=({"mu": 0.0, "projection": 0}, "fedavg"))
+    traits = FedAvg.traits.but(
+        helps=("labels",), needs=("body",), neutral=({"mu": 0.0, "projection": 0}, "fedavg")
+    )
     mu: NotNegative = setting(5.0, "Weight of the contrast between models.", symbol="mu")
     tau: Positive = setting(0.5, "Temperature of the contrast between models.", symbol="tau")
     projection: Annotated[int, Field(ge=0)] = setting(

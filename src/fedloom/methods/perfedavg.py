@@ -31,7 +31,9 @@ from .fedavg import FedAvg
 class PerFedAvg(FedAvg):
     """FedAvg of meta-gradients; clients adapt by a gradient step."""
 
-    traits = FedAvg.traits.but(personalised=True, weighting="alike", alone=None)
+    traits = FedAvg.traits.but(
+        helps=("labels", "few"), personalised=True, weighting="alike", alone=None
+    )
     variant: Literal["fo", "hf"] = setting(
         "fo",
         "How the meta-gradient is computed: first order (fo), or with the Hessian by "

@@ -29,7 +29,7 @@ from .fedavg import FedAvg
 class PFedMe(FedAvg):
     """Personal models near a common one, by proximal inner problems."""
 
-    traits = FedAvg.traits.but(personalised=True, weighting="alike", alone=None)
+    traits = FedAvg.traits.but(helps=("labels",), personalised=True, weighting="alike", alone=None)
     lam: Positive = setting(
         15.0, "Strength of the pull of the personal model towards the local one.", symbol="lambda"
     )

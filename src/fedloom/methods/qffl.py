@@ -31,7 +31,7 @@ from ._bases import Reporting
 class QFFL(Reporting):
     """FedAvg whose step favours clients with a high loss."""
 
-    traits = Reporting.traits.but(neutral=({"q": 0.0}, "fedavg"))
+    traits = Reporting.traits.but(helps=("worst",), neutral=({"q": 0.0}, "fedavg"))
     claims = Claims({"delta/*": CHANGES, "buffers/*": WEIGHTS, "lr": RATE})
     q: NotNegative = setting(
         1.0, "Power of the loss in a client's weight: the larger, the fairer.", symbol="q"

@@ -29,7 +29,7 @@ from .fedavg import FedAvg
 class Scaffold(FedAvg):
     """FedAvg with drift correction."""
 
-    traits = FedAvg.traits.but(weighting="alike")
+    traits = FedAvg.traits.but(helps=("labels",), weighting="alike")
     claims = Claims({"c/*": CHANGES, "delta/*": CHANGES, "delta/*num_batches_tracked": STEPS})
     server_lr: Positive = setting(
         1.0, "Step size of the server along the clients' mean update.", symbol="eta_g"

@@ -31,7 +31,7 @@ from ._bases import Reporting
 class Term(Reporting):
     """FedAvg with tilted weights."""
 
-    traits = Reporting.traits.but(neutral=({"t": 0.0}, "fedavg"))
+    traits = Reporting.traits.but(helps=("worst",), neutral=({"t": 0.0}, "fedavg"))
     t: Annotated[float, Field(allow_inf_nan=False)] = setting(
         0.1, "Tilt towards clients with a high loss; below 0 away from them.", symbol="t"
     )

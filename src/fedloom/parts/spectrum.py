@@ -34,6 +34,7 @@ class CommonAmplitude(Piece):
     """
 
     settings = ("mean_only",)
+    undecided = 0.01  # images that lack a frequency: its phase is noise, and gets an amplitude
     target: Tensor
     mean: Tensor
     std: Tensor

@@ -1,7 +1,17 @@
-"""Updates: how far a client's parameters moved, for servers that work on differences."""
+"""Updates: how far a client's parameters moved, for servers that work on differences.
+
+What counts as a parameter of an upload is what its claim says (core/claims.py): weights of a model
+or changes of weights. BatchNorm's statistics have claims of their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ..core.claims import CHANGES, MEAN, VARIANCE, WEIGHTS, claim_of
 from ..core.local import Local
 from ..core.payload import Payload
 from ..core.tree import Tree
@@ -21,3 +31,45 @@ def difference(before: Tree, local: Local) -> Payload:
 def moved(w: Tree, step: Tree, buffers: Tree) -> Tree:
     """The model `w` after a step of its parameters, with new buffers."""
     return w | (w.only(step) + step) | buffers
+
+
+def weights(method: type, upload: Payload, statistics: bool = False) -> Tree:
+    """What an upload says of the model, by full names: weights, or changes of weights.
+
+    With `statistics`, BatchNorm's running means and variances are there too.
+    """
+    wanted = [WEIGHTS, CHANGES]
+    if statistics:
+        wanted += [MEAN, VARIANCE]
+    found = {}
+    for name, value in upload.items():
+        floating = isinstance(value, Tensor) and value.is_floating_point()
+        if floating and claim_of(method, name) in wanted:
+            found[name] = upload.tensor(name)
+    return Tree(found)
+
+
+def start(method: type, server: Payload, names: Iterable[str]) -> Tree:
+    """Where uploads of these names begin: at the server's model, or at 0 for changes of it."""
+    starts = {}
+    for name in names:
+        if claim_of(method, name) == CHANGES:
+            starts[name] = torch.zeros(())
+        elif name in server:
+            starts[name] = server.tensor(name)
+        else:  # under another heading, as `buffers/...`
+            starts[name] = server.tensor(f"model/{name.partition('/')[2]}")
+    return Tree(starts)
+
+
+def update(method: type, server: Payload, upload: Payload, statistics: bool = False) -> Tree:
+    """How far an upload is from the server's model, by the names of its entries."""
+    ends = weights(method, upload, statistics)
+    starts = start(method, server, ends)
+    return Tree((name, end - starts[name]) for name, end in ends.items())
+
+
+def with_update(method: type, server: Payload, upload: Payload, moved: Tree) -> Payload:
+    """The upload that is this far from the server's model."""
+    starts = start(method, server, moved)
+    return Payload({**upload, **{name: starts[name] + by for name, by in moved.items()}})
