@@ -84,13 +84,13 @@ def vectors(*sizes: int) -> Federation:
     x = torch.randn(n, DIMS, generator=rng, dtype=torch.float64)
     x[:, 0] = torch.arange(n) / 100
     data = Dataset(
-        "vectors",
         x,
         torch.randint(0, CLASSES, (n,), generator=rng),
         torch.zeros(n, dtype=torch.int64),
         torch.zeros(n, dtype=torch.bool),
         tuple("abc"),
         ("only",),
+        "vectors",
     )
     none, ends = np.array([], dtype=np.int64), np.cumsum(sizes)
     clients = [
@@ -223,13 +223,13 @@ def test_images_are_normalised() -> None:
     rng = torch.Generator().manual_seed(2)
     x = torch.randint(0, 256, (6, 1, 8, 8), generator=rng, dtype=torch.uint8)
     data = Dataset(
-        "images",
         x,
         torch.tensor([0, 1, 2, 0, 1, 2]),
         torch.zeros(6, dtype=torch.int64),
         torch.zeros(6, dtype=torch.bool),
         tuple("abc"),
         ("only",),
+        "images",
         mean=(0.3,),
         std=(0.2,),
     )
@@ -254,7 +254,7 @@ def test_the_cnn_trains_on_images() -> None:
     x = torch.randint(0, 256, (12, 1, 16, 16), generator=rng, dtype=torch.uint8)
     y = torch.arange(12) % 3
     part = torch.zeros(12, dtype=torch.int64)
-    data = Dataset("images", x, y, part, part.bool(), tuple("abc"), ("only",))
+    data = Dataset(x, y, part, part.bool(), tuple("abc"), ("only",), "images")
     none = np.array([], dtype=np.int64)
     federation = Federation(data, (Client(np.arange(12), none, none),))
     with torch.random.fork_rng(devices=[]):
@@ -1060,7 +1060,7 @@ def test_outputs_in_batches_are_those_of_one_pass() -> None:
 def test_outputs_prepare_stored_samples() -> None:
     x = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8)
     two = torch.tensor([0, 1])
-    data = Dataset("images", x, two, two, two.bool(), tuple("ab"), tuple("ab"))
+    data = Dataset(x, two, two, two.bool(), tuple("ab"), tuple("ab"), "images")
     federation = Federation(data, ())
     worker = ClientWorker(
         Plain(), federation, build("linear", Task((1, 8, 8), 2)), Training(), SEED

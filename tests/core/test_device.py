@@ -15,14 +15,30 @@ def pretend_to_have(monkeypatch: pytest.MonkeyPatch, kind: str, count: int) -> N
     monkeypatch.setattr(devices, "available", lambda: there)
 
 
-def test_the_cpu_is_always_there() -> None:
+def test_the_cpu_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("cpu") == [CPU]
-    assert find("auto") == [CPU]  # no accelerator while the pretend one is closed
+    pretend_to_have(monkeypatch, "cuda", 0)
+    assert find("auto") == [CPU]
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:0,1", "mps", "xpu", "tpu", ""])
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:0,1", "mps", "xpu", "quantum", ""])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_to_have(monkeypatch, "cuda", 0)
     with pytest.raises(FedloomError, match=r"no device '.*' on this machine; there is cpu\.$"):
+        find(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("cdua", "cuda"), ("CUDA:1", "cuda"), ("gpu", "auto"), ("mp", "mps"), ("Auto", "auto")],
+)
+def test_a_name_with_a_slip_gets_the_nearest_one(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_to_have(monkeypatch, "cuda", 0)
+    with pytest.raises(FedloomError, match=rf"there is cpu; did you mean '{meant}'\?$"):
         find(name)
 
 

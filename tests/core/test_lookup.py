@@ -115,3 +115,20 @@ def test_a_setting_may_be_called_like_a_trait(registry) -> None:
         stage: str = "hall"
 
     assert Settled().stage == "hall" and Settled.traits.stage == Traits().stage
+
+
+def test_a_file_that_fails_half_way_defines_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "half.py"
+    path.write_text(
+        "from fedloom import method\n"
+        "from fedloom.methods.fedavg import FedAvg\n"
+        "@method('half-a-file')\n"
+        "class Half(FedAvg):\n"
+        "    'It is FedAvg.'\n"
+        "1 / 0\n"
+    )
+    with pytest.raises(ZeroDivisionError):
+        find(str(path))
+    assert "fedloom_user_half" not in sys.modules
+    with pytest.raises(FedloomError, match="unknown method 'half-a-file'"):
+        find("half-a-file")

@@ -244,3 +244,37 @@ def test_a_broken_entry_point_does_not_disturb_who_asks_for_another(write: Write
 def test_the_executors_are_listed_as_they_are_registered() -> None:
     assert EXECUTORS.listed() == EXECUTORS.names()
     assert set(EXECUTORS.names()) >= {"auto", "debug", "inplace", "pool", "vmap"}
+
+
+HALF = """
+from . import THINGS, also
+@THINGS.register("half")
+class Half: pass
+from elsewhere import missing
+@THINGS.register("other half")
+class Other: pass
+"""
+
+
+def test_a_module_that_fails_leaves_no_half_behind(write: Write) -> None:
+    """What it imported before stays: that is not imported again."""
+    registry = things(write, "also")
+    write({"things/half.py": HALF})
+    for _ in range(2):  # the second time fails for the same reason, not because of the first
+        with pytest.raises(ModuleNotFoundError, match="elsewhere"):
+            registry.find("half")
+        assert list(registry.loaded()) == ["also"]
+        with pytest.raises(ModuleNotFoundError, match="elsewhere"):
+            registry.names()
+    write({"elsewhere.py": "missing = 1\n"})
+    assert registry.find("half").__name__ == "Half"
+    assert registry.names() == ("also", "half", "other half")
+
+
+def test_another_package_that_fails_leaves_no_half_behind(write: Write) -> None:
+    registry = things(write, "own")
+    module = 'from things import THINGS\n@THINGS.register("half")\ndef f(): ...\n1 / 0\n'
+    write({"elsewhere.py": module})
+    entry_points(write, broken="elsewhere")
+    with pytest.warns(UserWarning, match="'broken' could not be loaded: ZeroDivisionError"):
+        assert registry.names() == ("own",)

@@ -37,7 +37,7 @@ def test_second_use_computes_nothing_and_is_mapped(tmp_path: Path) -> None:
     assert torch.equal(first, numbers(0, ROWS)) and torch.equal(first, again)
     again += 1  # a tensor may be written to, the file may not
     assert torch.equal(cache.features("k", (ROWS, 2), refuse, ABOUT), first)
-    assert {p.suffix for p in tmp_path.iterdir()} == {".npy", ".json"}
+    assert {p.suffix for p in tmp_path.iterdir()} == {".npy", ".json", ".lock"}
 
 
 def test_a_kill_costs_one_chunk(tmp_path: Path) -> None:

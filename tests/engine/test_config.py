@@ -396,12 +396,13 @@ def test_flags_become_a_config() -> None:
 
 
 def test_keywords_are_flags() -> None:
-    """No module stands in the way of a public name."""
+    """No module stands in the way of a public name; `fedloom.report`, a package, can be called."""
     import fedloom
 
     assert len(fedloom.__all__) > 10
     for name in fedloom.__all__:
-        assert not inspect.ismodule(getattr(fedloom, name)), name
+        value = getattr(fedloom, name)
+        assert callable(value) or not inspect.ismodule(value), name
 
 
 # -- files ----------------------------------------------------------------------------------------

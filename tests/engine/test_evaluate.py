@@ -36,7 +36,7 @@ def three_clients() -> Federation:
     x = nn.functional.one_hot(torch.tensor(PREDICTED), 2).float()
     nowhere = torch.zeros(len(LABELS), dtype=torch.int64)
     no_test = torch.zeros(len(LABELS), dtype=torch.bool)
-    data = Dataset("hand", x, torch.tensor(LABELS), nowhere, no_test, ("a", "b"), ("only",))
+    data = Dataset(x, torch.tensor(LABELS), nowhere, no_test, ("a", "b"), ("only",), "hand")
     rows = np.arange(len(LABELS))
     clients = (
         Client(rows[:2], rows[6:8], rows[:4]),

@@ -27,7 +27,7 @@ def place(*sizes: int, seed: int = 3) -> ClientWorker:
     """A federation of clients with these numbers of samples."""
     n = sum(sizes)
     zeros = torch.zeros(n, dtype=torch.int64)
-    data = Dataset("zeros", torch.zeros(n, 2), zeros, zeros, zeros.bool(), ("a", "b"), ("only",))
+    data = Dataset(torch.zeros(n, 2), zeros, zeros, zeros.bool(), ("a", "b"), ("only",), "zeros")
     none, ends = np.array([], dtype=np.int64), np.cumsum(sizes)
     clients = [
         Client(np.arange(end - size, end), none, none)

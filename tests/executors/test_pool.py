@@ -159,6 +159,7 @@ def test_clients_that_are_sent_the_same_share_its_bytes_and_others_do_not() -> N
 def test_downloads_that_repeat_and_those_that_do_not(worker, short: int, monkeypatch) -> None:
     """A worker gets a download once and can reuse it, also after others and for other kinds."""
     monkeypatch.setattr("fedloom.executors.pool.SHORT", short)
+    monkeypatch.setattr("fedloom.executors.shared.SHORT", short)
     server = worker.method.init(worker)
     first, second = (
         Payload(model=server.tree("model").map(lambda t, s=s: t * s)) for s in (1.0, 0.5)

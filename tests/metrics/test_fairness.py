@@ -26,7 +26,7 @@ def test_compared_leaves_out_clients_without_a_number() -> None:
 
 
 def test_compared_wants_the_same_clients() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="same clients"):
         compared([0.5], [0.5, 0.6])
 
 

@@ -10,6 +10,7 @@ import torch
 
 import fedloom
 from fedloom.core.errors import FedloomError
+from fedloom.core.method import Promise
 from fedloom.metrics.privacy import account, epsilon
 
 
@@ -28,7 +29,7 @@ def test_epsilon_is_safe_and_near_the_exact_one() -> None:
         whole = multiplier / releases**0.5  # Gaussian mechanisms compose to one
         assert exact_delta(told, whole) <= 1e-5 < exact_delta(0.85 * told, whole)
     assert epsilon(1.0, 0, 1e-5) == 0.0
-    found = account((5.0, 1e-5), [10, 40, 10])
+    found = account(Promise(5.0, 1e-5), [10, 40, 10])
     assert found["epsilon"][0] == found["epsilon"][2] < found["epsilon"][1] == found["epsilon_max"]
 
 

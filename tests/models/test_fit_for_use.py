@@ -31,7 +31,7 @@ def own() -> Federation:
     y = torch.arange(6) % 3
     zeros = torch.zeros(6, dtype=torch.int64)
     x = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
-    data = Dataset("mine", x, y, zeros, zeros.bool(), ("a", "b", "c"), ("d",))
+    data = Dataset(x, y, zeros, zeros.bool(), ("a", "b", "c"), ("d",), "mine")
     rows = np.arange(6)
     return Federation(data, (Client(rows, rows[:0], rows),) * 2)
 
@@ -57,3 +57,42 @@ def test_an_honest_network_is_left_as_it_was() -> None:
 def test_other_types_of_numbers_are_refused_at_once(dtype: torch.dtype) -> None:
     with pytest.raises(FedloomError, match=rf"is {dtype}, but networks are float32"):
         fedloom.run("fedavg", own(), model=split(Net(ending=False)).to(dtype), rounds=1)
+
+
+class Parts(nn.Module):
+    """A body and a head; methods need no forward."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(width, 5), nn.Linear(5, 3)
+
+
+class TwoAnswers(Parts):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x)
+        return self.head(features), features
+
+
+class TwoInputs(Parts):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x * mask))
+        return logits
+
+
+def test_a_network_without_a_forward_of_its_own_is_fine() -> None:
+    assert fedloom.run("fedavg", own(), model=Parts(6), rounds=1).summary["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Parts(7), r"head after its body cannot take 2 samples of shape \(6,\).*RuntimeError"),
+        (TwoAnswers(6), "own forward gives a tuple, not a tensor of logits"),
+        (TwoInputs(6), r"own forward cannot take 2 samples.*TypeError.*'mask'"),
+    ],
+)
+def test_a_network_that_fails_on_two_samples_is_refused_at_once(
+    model: nn.Module, said: str
+) -> None:
+    with pytest.raises(FedloomError, match=said):
+        fedloom.run("fedavg", own(), model=model, rounds=1)

@@ -59,10 +59,14 @@ class Batches:
         while the device computes.
         """
         job, waiting = self._job, None
-        move = job.worker.here if self._resident else None
+        move = None
+        if self._resident:
+            move = job.worker.here
         coming = batch_rows(len(job.samples), job.training, job.planned, job.rng("batches"), move)
         while group := list(islice(coming, ahead)):
-            places = group[0] if len(group) == 1 else torch.cat(group)
+            places = group[0]
+            if len(group) > 1:
+                places = torch.cat(group)
             fetched = [len(rows) for rows in group], self._take(places)
             if self._resident:
                 yield fetched

@@ -39,6 +39,10 @@ class ClientContext:
     _jobs: list[Job] = field(default_factory=list)
     _losses: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if self.scaler is None and self.training.precision == "fp16":
+            self.scaler = LossScaler(self.worker.device.torch)
+
     @property
     def step(self) -> int:
         """The number of the training step that is under way; 0 before any training."""
@@ -131,17 +135,22 @@ class ClientContext:
         `Job` in client/job.py explains each argument. Other keywords change the run's `Training`.
         Every call adds to the loss what a plug-in wants there (`Plugin.terms`).
         """
+        training = self.training
+        if changes:
+            training = training.changed(**changes)
+        if only is not None:
+            only = list(only)
         job = Job(
             self.worker,
             self.id,
             self.round,
-            self.training.changed(**changes) if changes else self.training,
+            training,
             work=self.work,
             earlier=len(self._losses),
             loss=loss,
             pull=pull,
             gradient=gradient,
-            only=None if only is None else list(only),
+            only=only,
             head=head,
             refs=refs or {},
             inputs=inputs,
@@ -180,6 +189,8 @@ class ClientContext:
             m.train()
         for rows in chunks:
             x = data.prepare(worker.samples(rows))
+            if worker.standard is not None:
+                x = worker.standard(x)
             worker.through(worker.model.body, nn.Identity(), x)
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum

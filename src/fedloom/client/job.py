@@ -94,6 +94,16 @@ class Job:
         return torch.from_numpy(self.worker.rows(self.client))
 
     @cached_property
+    def class_weights(self) -> torch.Tensor | None:
+        """What each class counts in the loss; 1 on average over the client's samples."""
+        if self.training.class_weights == "none":
+            return None
+        counts = self.worker.federation.counts(self.client)
+        present = counts > 0
+        weights = counts.sum() / (present.sum() * counts.clamp(min=1))
+        return self.worker.here(torch.where(present, weights, 0.0))
+
+    @cached_property
     def planned(self) -> int:
         """How many steps the client takes."""
         return self.training.planned(len(self.samples), self.work)

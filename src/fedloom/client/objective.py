@@ -25,6 +25,7 @@ class Objective:
         worker = job.worker
         self._job, self._model, self._loss = job, job.model, job.loss
         self._through, self._inputs, self._strict = worker.through, job.inputs, worker.strict
+        self._class_weights = job.class_weights
         self._references: dict[str, Any] = {}
         for i, (name, weights) in enumerate(job.refs.items()):
             self._references[name] = worker.reference(i, weights)
@@ -41,7 +42,8 @@ class Objective:
     def plain(self) -> bool:
         """Whether it is the cross-entropy of the model's logits and nothing more."""
         special = self._inputs or self._references or self._watched or self._terms
-        return self._loss is cross_entropy and not special
+        weighted = self._class_weights is not None
+        return self._loss is cross_entropy and not special and not weighted
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch, and its parts by name. A strict worker stops if it is not finite."""
@@ -63,8 +65,13 @@ class Objective:
         else:
             features, logits = self._through(self._model.body, self._model.head, x)
         references = self._refer(x) if self._references else {}
-        batch = Batch(features, logits, x, y, references, seen[: self._own])
+        batch = Batch(features, logits, x, y, references, seen[: self._own], self._class_weights)
         parts = self._loss(batch)
+        if self._class_weights is not None and not batch.weighed:
+            raise FedloomError(
+                f"{self._job.worker.method.name} has a loss of its own, which weighs no classes: "
+                "leave class_weights at none."
+            )
         if not isinstance(parts, dict):
             parts = {"loss": parts}
         if self._terms:

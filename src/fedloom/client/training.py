@@ -73,10 +73,20 @@ class Training(BaseModel):
     clip: Positive | None = setting(
         None, "The largest norm of the whole gradient; longer ones are scaled down to it."
     )
+    class_weights: Literal["none", "balanced"] = setting(
+        "none",
+        "The weights of classes in the cross-entropy of local training: `balanced` lets every "
+        "class that a client has count the same, however few its samples are.",
+    )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting(
         "fp32",
         "The precision in which networks compute; weights, losses and sums are always fp32. tf32 "
         "rounds products on CUDA devices, fp16 scales losses so that small gradients survive.",
+    )
+    channels_last: bool | None = setting(
+        None,
+        "Whether images lie channels-last in memory. If it is not set, they do so on a CPU, in the "
+        "networks of fedloom; it may pay on an accelerator with tf32, bf16 or fp16.",
     )
     compiled: bool = setting(
         False, "Whether torch.compile makes body and head quicker; the first steps take longer."

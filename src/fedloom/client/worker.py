@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..core.tree import Tree
 from ..data.federation import Federation
 from ..models.base import unhooked
 from ..models.stages import Stages
+from .standard import CHUNK, Standard, Standardise, found, merged, reported
 from .training import Training
 
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precisions of 16 bits
@@ -88,30 +90,35 @@ class ClientWorker:
         seed: int,
         strict: bool = False,
         devices: Sequence[Device] = (CPU,),
+        standardise: Standardise = "raw",
     ) -> None:
         self.method, self.training = method, training
+        # What standardises the features of the client at hand; see client/standard.py.
+        self.standard: Standard | None = None
         self.seed, self.strict = seed, strict
         # This worker computes on the first device; an executor may start others on the rest.
         self.devices, self.device = tuple(devices), devices[0]
         self.federation = federation
         _set_precision(training.precision, self.device)
+        if training.compiled:
+            refuse_uncompiled(self.device)
         unhooked(model)
         self.given = model  # unchanged, so that other workers can start from it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "extend"))
             self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)
+        self._order = self._laid_out()
         if self.device.accelerated:
             self.model.to(self.device.torch)
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
             raise FedloomError(
                 "a model needs a body and a head; fedloom.models.split(network) makes them."
             )
-        # Networks whose weights are in channels-last order want their images so: convolutions are
-        # then up to 1.6 times as fast.
-        last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
-        self._order = torch.channels_last if last else torch.contiguous_format
         self.roles = method.roles(self.model)
         self.frozen = set(self.roles.names("frozen"))
+        self.standardise = standardise
+        if method.traits.averages and not self.roles.names("shared") and standardise == "common":
+            self.standardise = "own"  # on this network the method shares nothing, as `local` does
         self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the model
         self.first = Tree(self.tensors).map(_plain)
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
@@ -119,6 +126,23 @@ class ClientWorker:
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
         self._references: list[nn.Module] = []
         self._compiled: dict[nn.Module, nn.Module] = {}
+
+    def _laid_out(self) -> torch.memory_format:
+        """Bring the resident model into the layout that is wanted; images then have it too."""
+        wanted = self.training.channels_last
+        if wanted is None and self.device.keeps_layouts:
+            # Networks whose weights are in channels-last order, as those of fedloom are, want their
+            # images so: convolutions are then up to 1.6 times as fast.
+            last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
+            return torch.channels_last if last else torch.contiguous_format
+        order = torch.channels_last if wanted else torch.contiguous_format
+        self.model.to(memory_format=order)
+        return order
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images lie channels-last in memory."""
+        return self._order is torch.channels_last
 
     @property
     def federation(self) -> Federation:
@@ -206,9 +230,11 @@ class ClientWorker:
 
     def trainable(self, only: Iterable[nn.Module] | None) -> list[tuple[str, nn.Parameter]]:
         """The parameters that training may change, by name, of all modules or `only` some."""
-        wanted = None
+        wanted: set[int] | None = None
         if only is not None:
-            wanted = {id(p) for module in only for p in module.parameters()}
+            wanted = set()
+            for module in only:
+                wanted.update(id(p) for p in module.parameters())
         named = []
         for name, p in self.model.named_parameters():
             if p.requires_grad and name not in self.frozen and (wanted is None or id(p) in wanted):
@@ -248,7 +274,37 @@ class ClientWorker:
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as the resident model wants them."""
         x = self.data.prepare(self.here(x))
-        return x.contiguous(memory_format=self._order) if x.ndim == 4 else x
+        if self.standard is not None:
+            x = self.standard(x)
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=self._order)
+        return x
+
+    def report(self, k: int) -> Payload:
+        """What client `k` says of its features when it first appears."""
+        data = self.federation.data
+        rows = torch.from_numpy(self.rows(k))
+        parts = (data.take(some) for some in rows.split(CHUNK) if len(some))
+        return reported(parts, data.x.shape[1])
+
+    def adopt(self, k: int, *payloads: Payload) -> None:
+        """Standardise features for client `k` from now on, as one of these payloads says."""
+        self.standard = None
+        if self.standardise == "own" and len(self.rows(k)):
+            own = merged([self.report(k)])
+            self.standard = Standard(self.here(own.mean), self.here(own.scale))
+        if self.standardise == "common":
+            self.standard = found(*payloads)
+            if self.standard is None:
+                raise FedloomError("nobody has said how features are standardised.")
+        if self.standard is not None and self._keeps_head:
+            self.standard = self.standard.with_offset()
+
+    @property
+    def _keeps_head(self) -> bool:
+        """Whether the model's head never leaves its client."""
+        names = [name for name in self.tensors if name.startswith("head.")]
+        return bool(names) and all(self.roles.of[name] == "private" for name in names)
 
     def predictor(
         self,
@@ -287,7 +343,8 @@ class ClientWorker:
 
     def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits, computed in the run's precision; the results are always fp32."""
-        if self.training.compiled:
+        # A compiled module would not call the hooks of those who watch it.
+        if self.training.compiled and not (_watched(body) or _watched(head)):
             body, head = self._quicker(body), self._quicker(head)
         narrow = NARROW.get(self.training.precision)
         if narrow is None:
@@ -299,10 +356,15 @@ class ClientWorker:
         return features.float(), logits.float()
 
     def _quicker(self, module: nn.Module) -> nn.Module:
-        """The module as `torch.compile` makes it, once."""
-        if module not in self._compiled:
+        """The module as `torch.compile` makes it, once.
+
+        Modules that a method makes anew for every client stay as they are: to compile them would
+        take longer than they save.
+        """
+        lasting = [part for model in (self.model, *self._references) for part in model.children()]
+        if module not in self._compiled and any(module is part for part in lasting):
             self._compiled[module] = cast(nn.Module, torch.compile(module))
-        return self._compiled[module]
+        return self._compiled.get(module, module)
 
     def tests(self) -> tuple[Tensor, Tensor]:
         """The body's features of all clients' test samples, each sample once, and their labels."""
@@ -325,6 +387,23 @@ def _set_precision(precision: str, device: Device) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+@cache
+def refuse_uncompiled(device: Device) -> None:
+    """Raise an error if `torch.compile` does not work here; it may lack a C++ compiler."""
+    try:
+        torch.compile(torch.sin)(torch.zeros(1, device=device.torch))
+    except Exception as error:  # whatever its many parts may raise
+        reason = str(error).strip().partition("\n")[0]
+        raise FedloomError(
+            f"torch.compile does not work on {device} here ({reason}); set compiled=false."
+        ) from None
+
+
+def _watched(module: nn.Module) -> bool:
+    """Whether somebody sees what goes into a module, or into a part of it, or what comes out."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -60,14 +60,20 @@ RATE = Claim("a learning rate", 1e-12, 1e6)
 SHARES = Claim("shares", 0, 1)
 WEIGHTS = Claim("weights of a model")
 CHANGES = Claim("changes of weights")
+PACKED = Claim("changes of weights in a short form")
 MEAN = Claim("running means of features", -1e6, 1e6)
 VARIANCE = Claim("running variances of features", 0, 1e12)
 STEPS = Claim("a number of batches", 0, 1e12, whole=True)
 VECTORS = Claim("features, or means of features")
+SUMS = Claim("sums of features", -1e15, 1e15)
+SQUARES = Claim("sums of squared features", 0, 1e30)
 
 # What every method says: the size with which a client introduces itself, and a model.
 COMMON: Mapping[str, Claim] = {
     "size": SIZE,
+    "standard/count": SIZE,
+    "standard/sums": SUMS,
+    "standard/squares": SQUARES,
     "model/*": WEIGHTS,
     **{f"{group}/*running_mean": MEAN for group in ("model", "buffers")},
     **{f"{group}/*running_var": VARIANCE for group in ("model", "buffers")},
@@ -174,11 +180,17 @@ class Sizes:
             new = [after[name] for name in names]
             old = [before.get(name) for name in names]
             known = _length([value for value in old if _is_float(value)])
-            length = _length(_changes(new, old) if change else new)
             ones = math.sqrt(sum(_count(value) for value in new))
-            allowed = self.jump * max(known, ones) if known else LARGE * ones
+            allowed = LARGE * ones
+            if known:
+                allowed = self.jump * max(known, ones)
+            measured, what = new, "of length"
+            if change:
+                measured = _changes(new, old)
+            if change and known:
+                what = "changed by"
+            length = _length(measured)
             if not length <= allowed:
-                what = "changed by" if change and known else "of length"
                 return f"{group!r} {what} {length:.3g}, more than {allowed:.3g}"
         return None
 

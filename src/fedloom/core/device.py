@@ -12,6 +12,8 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +24,7 @@ from .errors import FedloomError
 
 # The share of a device's free memory that samples may take; the rest is for the network's work.
 SAMPLES_SHARE = 0.5
+NAMES = ("cpu", "cuda", "mps", "xpu", "auto")  # what a user may have meant
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ class Device:
     def pins(self) -> bool:
         """Whether copies from pinned memory of the host go on while the device computes."""
         return self.type in ("cuda", "xpu")
+
+    @property
+    def keeps_layouts(self) -> bool:
+        """Whether networks stay as they were built, those of fedloom channels-last.
+
+        That is quicker on a CPU. Accelerators gain by it in reduced precision only.
+        """
+        return not self.accelerated
 
     @property
     def title(self) -> str:
@@ -155,7 +166,7 @@ _COPIES: WeakKeyDictionary[nn.Module, dict[torch.device, nn.Module]] = WeakKeyDi
 
 def on_device(module: nn.Module, device: torch.device) -> nn.Module:
     """A frozen module where it is needed: itself, or a copy of it that is made once per device."""
-    first = next(module.parameters(), None)
+    first = next(chain(module.parameters(), module.buffers()), None)
     if first is None or first.device == device:
         return module
     copies = _COPIES.setdefault(module, {})
@@ -208,6 +219,13 @@ def find(name: str) -> list[Device]:
 
 
 def _absent(name: str, there: Sequence[Device]) -> FedloomError:
-    return FedloomError(
-        f"there is no device {name!r} on this machine; there is {', '.join(map(str, there))}."
-    )
+    listed = ", ".join(map(str, there))
+    kind = name.partition(":")[0]
+    near = get_close_matches(kind.lower(), NAMES, n=1)
+    if kind.lower() == "gpu":  # of whatever make
+        near = ["auto"]
+    if near and kind not in NAMES:
+        listed += f"; did you mean {near[0]!r}?"
+    else:
+        listed += "."
+    return FedloomError(f"there is no device {name!r} on this machine; there is {listed}")

@@ -38,7 +38,14 @@ def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") 
         hint = f"{otherwise}."
     else:
         hint = f"known: {', '.join(names) or 'none'}."
-    return FedloomError(f"unknown {kind} {str(name)!r}; {hint}")
+    return FedloomError(f"unknown {kind} {shortened(str(name))!r}; {hint}")
+
+
+def shortened(text: str, length: int = 300) -> str:
+    """A text, cut if it is longer than anybody wants to read in an error."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length - 4]} ..."
 
 
 # How pydantic names the alternatives of a setting that may have several types.
@@ -59,7 +66,7 @@ def explain(error: ValidationError) -> str:
         message = (message[0].lower() + message[1:]).replace("a valid tuple", "a list")
         # A rule between several settings names them itself; its input is all of them.
         if not isinstance(fault.get("input"), dict):
-            message = f"{setting} = {fault.get('input')!r}: {message}"
+            message = f"{setting} = {shortened(repr(fault.get('input')))}: {message}"
         faults.append((setting, is_type_fault, message))
     messages = []
     for setting, is_type_fault, message in faults:

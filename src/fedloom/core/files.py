@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from .errors import FedloomError
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a lock, an empty file at `path`; the system releases it if this process is killed.
+
+    Without `wait`, a lock that somebody else holds is a `BlockingIOError`.
+    """
+    lock = FileLock(path, blocking=wait, poll_interval=0.01)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(f"{path} is held by another process") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -43,6 +64,8 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
+    if sys.platform == "win32" and path.is_dir():
+        return  # Windows opens no folders, and keeps its names safe itself
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -56,13 +79,15 @@ def sha256(data: bytes) -> str:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file that somebody else may have put there.
-
-    A pipe or a device, which could have no end, is refused.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file")
+    """The content of a file that somebody else may have put there; see `refuse_no_file`."""
+    refuse_no_file(path)
     return path.read_bytes()
+
+
+def refuse_no_file(path: Path) -> None:
+    """Refuse a pipe or a device: reading it may never end."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
 
 
 def parse_object(data: bytes, path: Path) -> dict[str, Any]:

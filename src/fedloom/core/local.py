@@ -52,6 +52,9 @@ class Batch(Outputs):
     y: Tensor
     refs: Mapping[str, Outputs]
     seen: Sequence[Seen] = ()
+    # What each class counts in the loss, if the run weighs classes, and whether a loss used it.
+    class_weights: Tensor | None = None
+    weighed: bool = False
 
 
 @dataclass(slots=True)
@@ -77,8 +80,9 @@ GradientHook = Callable[[Step], Tree]
 
 
 def cross_entropy(batch: Batch) -> dict[str, Tensor]:
-    """The mean softmax cross-entropy of a batch."""
-    return {"ce": F.cross_entropy(batch.logits, batch.y)}
+    """The mean softmax cross-entropy of a batch, weighted by class if the run says so."""
+    batch.weighed = True
+    return {"ce": F.cross_entropy(batch.logits, batch.y, batch.class_weights)}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ of the same name.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -19,7 +20,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from .errors import FedloomError, explain, unknown
+from .errors import FedloomError, explain, shortened, unknown
 from .method import Method, Plugin, Traits
 from .registry import Registry
 
@@ -74,7 +75,7 @@ base.__doc__ = "Make a class with settings that several methods inherit; it has 
 def find(spec: str) -> type[Method]:
     """The class of a method by its name or its file, with the plug-ins that the spec adds."""
     name, plugins_added = parsed(spec)
-    cls = _from_file(Path(name)) if name.endswith(".py") else _by_name(name)
+    cls = _from_file(Path(name)) if is_file(spec) else _by_name(name)
     for added in plugins_added:
         cls = plug(cls, added)
     return cls
@@ -99,8 +100,13 @@ def trusted(spec: str) -> bool:
 
     A user's file counts as trusted once it has been executed in this process: somebody named it.
     """
+    return not is_file(spec) or str(Path(parsed(spec)[0]).resolve()) in _files
+
+
+def is_file(spec: str) -> bool:
+    """Whether a method is named by a file, which finding it executes."""
     name, _ = parsed(spec)
-    return not name.endswith(".py") or str(Path(name).resolve()) in _files
+    return name.endswith(".py") and "\0" not in name  # no file has that in its name
 
 
 def refuse_untrusted(spec: str, where: str | Path) -> None:
@@ -158,7 +164,7 @@ def plug(cls: type[Method], name: str) -> type[Method]:
         "name": whole,
         "origin": origin,
         "plugged": (cls, name),
-        "traits": _traits_of_both(cls.traits, part.traits),
+        "traits": _traits_of_both(cls, part.traits),
     }
     combined = type(f"{cls.__name__}{part.__name__}", (part, cls), attributes)
     _combined[cls, name] = _finished(cast(type[Method], combined), whole)
@@ -170,8 +176,9 @@ def _fields(cls: Any) -> set[str]:
     return {field.name for field in fields(cls)}
 
 
-def _traits_of_both(own: Traits, added: Traits) -> Traits:
-    """The traits of a method with a plug-in round it."""
+def _traits_of_both(cls: type[Method], added: Traits) -> Traits:
+    """The traits of the method `cls` with a plug-in round it that has the traits `added`."""
+    own = cls.traits
     presets = {}
     for name in (*own.presets, *added.presets):
         presets[name] = {**own.presets.get(name, {}), **added.presets.get(name, {})}
@@ -179,7 +186,10 @@ def _traits_of_both(own: Traits, added: Traits) -> Traits:
     if own.alone is not None and added.alone is not None:
         neutral = own.neutral[0] if own.neutral else {}
         alone = {**neutral, **own.alone}
-    return own.but(neutral=None, alone=alone, presets=presets)
+    quiet = None
+    if added.neutral is not None:
+        quiet = added.neutral[0], cls.origin or cls.name
+    return own.but(neutral=quiet, alone=alone, presets=presets)
 
 
 def _finished(cls: type[T], name: str) -> type[T]:
@@ -231,7 +241,7 @@ def _by_name(name: str) -> type[Method]:
     try:
         return METHODS.find(name)
     except FedloomError as error:
-        if not Path(f"{name}.py").exists():
+        if not os.path.exists(f"{name}.py"):  # unlike a Path, it takes any text for a name
             raise
         raise FedloomError(f"{error} (to use your own file, say {name}.py)") from None
 
@@ -241,15 +251,22 @@ def _from_file(path: Path) -> type[Method]:
     origin = str(path.resolve())
     if origin in _files:
         return _files[origin]
-    if not path.exists():
-        raise FedloomError(f"there is no method file {origin}.")
+    if not os.path.isfile(path):
+        raise FedloomError(f"there is no method file {shortened(origin)}.")
     module_name = f"{_USER_MODULE}{path.stem}"
     before = dict(_users)
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        # What it had defined by then is half a file.
+        del sys.modules[module_name]
+        _users.clear()
+        _users.update(before)
+        raise
     new = []
     for name, cls in _users.items():
         if before.get(name) is not cls and cls.__module__ == module_name:

@@ -23,6 +23,13 @@ from .payload import Payload
 from .roles import Roles
 
 Stage = Literal["before", "after"]
+# What a federation may suffer from, and a method may be made for: labels that are unevenly dealt
+# out, domains that look different, few samples each, clients that fall behind; or nothing of it,
+# clients that are alike.
+Trouble = Literal["labels", "domains", "few", "worst", "alike"]
+# What a method cannot do without: layers of BatchNorm, a body with weights, images, validation
+# samples, frozen features with the network `projection`, or the frozen ViT of the network `vpt`.
+Need = Literal["batchnorm", "body", "images", "validation", "projection", "prompts"]
 # (client, upload), in a fixed order; each pair can be looked at once.
 Uploads = Iterable[tuple[int, Payload]]
 
@@ -60,16 +67,26 @@ class Traits:
     # Named sets of settings, the method's own or of training: {"official": {"mu": 0.1}}. The
     # defaults are the preset `paper`.
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's.
+    # ({"mu": 0}, "fedavg"): with mu=0 every client's (personal) model is FedAvg's. A plug-in names
+    # "METHOD", the method that it is put round.
     neutral: tuple[Mapping[str, Any], str] | None = None
     # Settings that, with the neutral ones, turn a single client into plain training. None: there
     # are no such settings.
     alone: Mapping[str, Any] | None = field(default_factory=dict)
     # What samples must be: anything the model takes, or features of a dual encoder.
     world: Literal["any", "dual"] = "any"
+    # Whose statistics standardise frozen features: all clients', or the client's own where nothing
+    # travels. `raw` is for methods that want features as they are, because they compare them with
+    # texts or send samples when they first appear.
+    features: Literal["common", "own", "raw"] = "common"
     # The server's tensors with an entry for each client; a client that joins after training gets an
     # entry of zeros. None: the server has nothing of use for a client that has sent nothing.
     by_client: tuple[str, ...] | None = ("sizes",)
+    # What its paper offers it for; `fedloom advise` looks for methods by it. Empty: for nothing in
+    # particular, so that nobody is sent there.
+    helps: tuple[Trouble, ...] = ()
+    # Without these it fails, or is no more than the method that it builds on.
+    needs: tuple[Need, ...] = ()
     # Whether what is predicted for a sample depends on the other samples that are asked about with
     # it. Such a method cannot be exported; all others can.
     transductive: bool = False
@@ -188,15 +205,25 @@ class HasFigures(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Promise:
+    """What a method promises to hide by Gaussian mechanisms, see docs/privacy.md.
+
+    One mechanism hides the prototype of a class (`class`), what a whole client adds to a round
+    (`round`), or what one sample adds to a step of a client's training (`step`).
+    """
+
+    multiplier: float  # the noise over the sensitivity
+    delta: float
+    each: Literal["class", "round", "step"] = "class"
+
+
 @runtime_checkable
 class PromisesPrivacy(Protocol):
-    """A method whose uploads may be differentially private; see `parts/privacy.py`."""
+    """A method whose uploads, or whose models, may be differentially private."""
 
-    def promise(self) -> tuple[float, float] | None:
-        """The noise multiplier and delta of the Gaussian mechanism behind each class's vector.
-
-        None: with these settings there is no such promise.
-        """
+    def promise(self) -> Promise | None:
+        """What is promised; None: with these settings there is no such promise."""
         ...
 
 

@@ -301,6 +301,11 @@ def _read(text: bytes) -> _Header:
     scalars = json.loads(layout.pop("__metadata__")["scalars"], object_pairs_hook=_unique)
     if not layout.keys().isdisjoint(scalars):
         raise ValueError("a tensor and a scalar have the same name")
+    return _places(layout, scalars)
+
+
+def _places(layout: Mapping[str, Any], scalars: dict[str, Scalar]) -> _Header:
+    """Where each tensor lies, by the library's own header."""
     places = []
     end = 0
     for name, entry in sorted(layout.items(), key=lambda item: item[1]["data_offsets"]):
@@ -321,6 +326,28 @@ def _read(text: bytes) -> _Header:
         end = last
     truths = tuple(place[0] for place in places if place[1] is torch.bool)
     return _Header(scalars, tuple(places), end, truths)
+
+
+def tensors_in(data: bytes) -> dict[str, Tensor]:
+    """The tensors in the bytes of any safetensors file; whoever wrote it is not trusted.
+
+    What is wrong with the file becomes a `ValueError`.
+    """
+    try:
+        start = 8 + int.from_bytes(data[:8], "little")
+        if start > min(len(data), _HEADER):
+            raise ValueError(f"a header of {start - 8} bytes does not fit")
+        layout = json.loads(data[8:start], object_pairs_hook=_unique)
+        layout.pop("__metadata__", None)
+        header = _places(layout, {})
+        if start + header.end != len(data):
+            raise ValueError(f"it has {len(data)} bytes, not {start + header.end}")
+        tensors: dict[str, Tensor] = load(data)
+        for name in header.truths:
+            _refuse_half_truths(name, tensors[name])
+        return tensors
+    except Exception as error:
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 _remembered = lru_cache(maxsize=512)(_read)  # many payloads have the same header

@@ -15,6 +15,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -23,10 +24,42 @@ from pathlib import Path
 from threading import RLock
 from types import ModuleType
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from .errors import FedloomError, unknown
 
 T = TypeVar("T")
+
+
+_REGISTRIES: WeakSet[Registry[Any]] = WeakSet()
+
+
+def _imported(module: str) -> ModuleType:
+    """A module; one that fails to be imported leaves no entry behind in any registry."""
+    with _whole():
+        return import_module(module)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """If an import fails in here, forget what the modules that are gone again had registered.
+
+    What they imported themselves, and could, stays: it is not imported again.
+    """
+    try:
+        yield
+    except BaseException:
+        for registry in _REGISTRIES:
+            registry._forget_gone()
+        raise
+
+
+def _being_imported() -> str:
+    """The innermost module on the stack whose code is being executed."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 @lru_cache(maxsize=1)
@@ -53,8 +86,10 @@ class Registry(Generic[T]):
         self._packages = packages
         self._decorator = decorator or f"{group.rpartition('.')[2].upper()}.register"
         self._entries: dict[str, T] = {}
+        self._modules: dict[str, str] = {}  # name -> the module that was being imported
         self._complete = False
         self._loading = RLock()
+        _REGISTRIES.add(self)
 
     def register(self, name: str) -> Callable[[T], T]:
         """A decorator that adds what it decorates under `name`."""
@@ -71,6 +106,7 @@ class Registry(Generic[T]):
         if taken is not None and self._entries[taken] is not entry:
             raise FedloomError(f"a {self.kind} named {taken!r} is registered already.")
         self._entries[name] = entry
+        self._modules[name] = _being_imported()
 
     def find(self, name: str) -> T:
         """The entry of that name; the error for an unknown name suggests the nearest."""
@@ -139,13 +175,20 @@ class Registry(Generic[T]):
             self._complete = True
             try:
                 for package in self._packages:
-                    for module in pkgutil.iter_modules(import_module(package).__path__):
-                        import_module(f"{package}.{module.name}")
+                    for module in pkgutil.iter_modules(_imported(package).__path__):
+                        _imported(f"{package}.{module.name}")
             except BaseException:
                 self._complete = False
                 raise
             for point in self._entry_points():
                 self._load(point)
+
+    def _forget_gone(self) -> None:
+        """Forget the entries of modules whose import has failed."""
+        for name, module in list(self._modules.items()):
+            if module not in sys.modules:
+                self._entries.pop(name, None)
+                del self._modules[name]
 
     def _spelling(self, name: str) -> str | None:
         if name in self._entries:
@@ -163,12 +206,12 @@ class Registry(Generic[T]):
         stem = name.lower().rstrip(":").replace("-", "_")
         for package in self._packages:
             if stem.isidentifier() and find_spec(f"{package}.{stem}"):
-                import_module(f"{package}.{stem}")
+                _imported(f"{package}.{stem}")
         if self._spelling(name) is not None:
             return
         for module, registered in self._written():
             if name.lower() in map(str.lower, registered):
-                import_module(module)
+                _imported(module)
                 return
         for point in self._entry_points():
             if point.name.lower() == name.lower():
@@ -196,7 +239,8 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> None:
         """Load another package's entry. A package that fails must not take all others with it."""
         try:
-            entry = point.load()
+            with _whole():
+                entry = point.load()
             # Importing a module has registered what is in it; anything else is the entry itself.
             if not isinstance(entry, ModuleType):
                 self.add(point.name, entry)

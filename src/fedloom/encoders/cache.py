@@ -100,6 +100,7 @@ class Cache(ArrayCache):
                 self.array(entry.key).unlink(missing_ok=True)
         if encoder is None:
             self._clear_unfinished()
+            self._clear_locks()
         return removed
 
     def _clear_unfinished(self) -> None:
@@ -109,6 +110,14 @@ class Cache(ArrayCache):
                     part.unlink(missing_ok=True)
             except BlockingIOError:
                 continue
+
+    def _clear_locks(self) -> None:
+        """Remove the locks of entries that are gone."""
+        for file in self.folder.glob(".*.lock"):
+            key = file.name[1:].removesuffix(".lock")
+            unfinished = file.with_suffix(".part")
+            if not self.notes(key).exists() and not unfinished.exists():
+                file.unlink(missing_ok=True)
 
     def _stored(self, key: str, shape: tuple[int, int]) -> Tensor | None:
         """The features kept under `key`, or None; damaged ones get a warning."""

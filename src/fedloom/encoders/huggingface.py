@@ -106,7 +106,7 @@ class Vision(nn.Module):
                 "one."
             )
         self._check(pixels)
-        appended = self._extra(len(pixels), extra)
+        appended = self._extra(pixels.shape[0], extra)  # `len` would fix the number in ONNX
 
         def append(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
             return torch.cat([embedded, appended.to(embedded.dtype)], dim=1)
@@ -132,7 +132,7 @@ class Vision(nn.Module):
             extra = torch.empty(0, self.width)
         if extra.ndim == 2:
             extra = extra.expand(n, -1, -1)
-        if extra.ndim != 3 or len(extra) != n or extra.shape[2] != self.width:
+        if extra.ndim != 3 or extra.shape[0] != n or extra.shape[2] != self.width:
             raise FedloomError(
                 f"extra tokens must be tokens x {self.width}, or {n} x tokens x {self.width} for "
                 f"these images; got shape {tuple(extra.shape)}."

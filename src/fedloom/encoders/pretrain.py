@@ -147,7 +147,7 @@ def read(images: str, size: int, root: str | None, progress: Progress | None) ->
             progress(i + 1, len(files))
     zeros = torch.zeros(len(files), dtype=torch.int64)
     return Dataset(
-        folder.name, torch.from_numpy(x), zeros, zeros, mod10(len(files)), ("any",), (folder.name,)
+        torch.from_numpy(x), zeros, zeros, mod10(len(files)), ("any",), (folder.name,), folder.name
     )
 
 

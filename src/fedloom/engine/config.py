@@ -26,10 +26,20 @@ from ..models import MODELS
 from ..models import options as model_options
 from .owners import owners
 from .schedule import Schedule
+from .standardising import decide
 
 # Settings that fedloom did not always have. At their defaults they are no part of the hash, so that
 # the folders of older runs keep their names.
-LATER = ("schedule.metric", "training.compiled")
+LATER = (
+    "standardise",
+    "schedule.metric",
+    "training.channels_last",
+    "training.compiled",
+    "training.class_weights",
+    "source.label_column",
+    "source.site_column",
+    "source.group_column",
+)
 FORMAT = 1  # of run folders; raised when folders of earlier versions can no longer be read
 
 
@@ -95,6 +105,12 @@ class Config(BaseModel):
     pixels: bool = setting(
         False, "Whether the encoder's input is kept in front of its features.", affects="data"
     )
+    standardise: bool | Literal["auto"] = setting(
+        "auto",
+        "Whether every feature gets mean 0 and the same deviation, from sums that clients report "
+        "once; `auto` does so behind a frozen encoder, unless the method wants features as they "
+        "are or promises privacy.",
+    )
     model: str = setting(
         "auto",
         "The network; `auto` takes what fits the data (cnn, mlp, fasttext or unet; linear on "
@@ -145,9 +161,10 @@ class Config(BaseModel):
         """Names what is computed: equal for runs whose results must be equal."""
         body = self.what()
         for name in LATER:
-            section, _, key = name.partition(".")
-            if body[section][key] == getattr(getattr(Config(), section), key):
-                del body[section][key]
+            section, _, key = name.rpartition(".")
+            table = body[section] if section else body
+            if table[key] == _before(name):
+                del table[key]
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     def data_key(self) -> str:
@@ -204,15 +221,26 @@ def affecting(*what: str) -> set[str]:
     return names
 
 
+def _before(name: str) -> Any:
+    """The value of a setting that is the same as not having it: its default, or false."""
+    if name == "standardise":
+        return False
+    section, _, key = name.rpartition(".")
+    return getattr(getattr(Config(), section), key)
+
+
 def _affects(field: Any) -> str:
     return str((field.json_schema_extra or {}).get("affects", "result"))
 
 
-def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
+def build(
+    given: Mapping[str, Any], changes: Mapping[str, Any] | None = None, *, encoded: bool = False
+) -> Config:
     """A complete config from a nested mapping and flat changes.
 
     Changes look like `{"mu": 0.1, "training.lr": 0.01}`. A key without a section belongs to the
-    section that has it; if several have it, the section must be named.
+    section that has it; if several have it, the section must be named. `encoded` says that the
+    samples are features of a frozen encoder already.
     """
     body = _tables(given)
     changes = dict(changes or {})
@@ -233,7 +261,10 @@ def build(given: Mapping[str, Any], changes: Mapping[str, Any] | None = None) ->
     body["training"] = {**cls.traits.training, **body.get("training", {})}
     _complete(body, "partitioning", "partition", partitions.options)
     _complete(body, "network", "model", model_options)
-    body["hyper"] = make(body["method"], body.get("hyper", {})).params()
+    method = make(body["method"], body.get("hyper", {}))
+    body["hyper"] = method.params()
+    features = encoded or bool(body.get("encoder") and not body.get("pixels"))
+    body["standardise"] = decide(body.get("standardise", "auto"), method, features)
     return _validated(body)
 
 
@@ -264,6 +295,8 @@ def _tables(given: Mapping[str, Any]) -> dict[str, Any]:
         if key in SECTIONS and not isinstance(value, Mapping):
             raise FedloomError(f"[{key}] is a table of settings, not {value!r}.")
         body[key] = dict(value) if isinstance(value, Mapping) else value
+    if "format" in body:  # the config of a run; one from before this setting did without
+        body.setdefault("standardise", False)
     return body
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..client.standard import joined, told
 from ..client.worker import ClientWorker
 from ..core.claims import flaw, not_finite
 from ..core.errors import FedloomError
@@ -141,7 +142,7 @@ class Engine:
 
         def join(pairs: Iterable[tuple[int, Payload]]) -> Payload:
             hellos = dict(pairs)
-            return self.worker.method.join(server, hellos) if hellos else server
+            return joined(self.worker.method, server, hellos) if hellos else server
 
         if isinstance(self.executor, Strangers):
             arrived = Arrived(turn, results, self.store.folder)
@@ -192,13 +193,13 @@ class Engine:
         """A download for every participant, and what it shall do."""
         splits = SCORED if turn.due else ()
         for k in turn.present:
-            down = self.worker.method.download(turn.server, k)
+            state = self.store.get(k)
+            down = told(self.worker.method.download(turn.server, k), turn.server, state)
             turn.bytes["down"] += down.nbytes
             turn.floats["down"].append(down.floats)
             if k in turn.lost:
                 continue  # it took the download and is not heard of again
             work = turn.work.get(k, 1.0)
-            state = self.store.get(k)
             metric = self.schedule.metric
             yield Task("client", turn.round, (k,), down, state, splits, work, metric)
 

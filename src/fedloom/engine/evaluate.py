@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..client.standard import told
 from ..client.worker import ClientWorker
 from ..core.method import FindsGroups, HasFigures
 from ..core.payload import Payload
@@ -110,9 +111,13 @@ class Evaluation:
         record["clients"] = {
             stage: accuracies(rows["test"][:, counts]) for stage, rows in scores.items()
         }
+        if self.metric != DEFAULT:
+            record["headline"] = {stage: self._each(rows["test"]) for stage, rows in scores.items()}
         # A method's figures may look at test samples, which a server of real sites does not have.
         if isinstance(method, HasFigures) and not self.executor.remote:
-            own = method.figures(worker.arrived(self.server), worker)
+            server = worker.arrived(self.server)
+            worker.adopt(0, server)
+            own = method.figures(server, worker)
             if own:
                 record["figures"] = {name: float(value) for name, value in own.items()}
         return record
@@ -136,6 +141,14 @@ class Evaluation:
                 figures["remarks"] = remarks
         return figures
 
+    def _each(self, rows: np.ndarray) -> list[float | None]:
+        """Each client's headline on test samples; None where it is not defined."""
+        metric = METRICS.find(self.metric)
+        values: list[float | None] = plain(
+            metric.values(self._sheet("test").part(rows, metric.tally)).tolist()
+        )
+        return values
+
     def _held_out(self, rows: np.ndarray) -> float | None:
         """The headline on validation samples, as a mean over clients."""
         metric = METRICS.find(self.metric)
@@ -149,9 +162,14 @@ class Evaluation:
         server = self.worker.arrived(self.server)
         has_common = method.common(server, self.worker) is not None
         # Real sites score personal models only: the server's memory may say more than a download.
-        common, same = self._common_tasks() if has_common and not remote else ([], {})
+        common: list[Task] = []
+        same: dict[str, list[int]] = {}
+        if has_common and not remote:
+            common, same = self._common_tasks()
         apart = method.traits.personalised or remote or not has_common
-        open_ = np.flatnonzero(~trained.settled).tolist() if apart else []
+        open_: list[int] = []
+        if apart:
+            open_ = np.flatnonzero(~trained.settled).tolist()
         before = (self._before_task(k) for k in open_)
         results = self.executor.run(chain(common, before, ahead or ()))
         scores: dict[str, Scores] = {}
@@ -172,8 +190,9 @@ class Evaluation:
         return scores
 
     def _before_task(self, k: int) -> Task:
-        down = self.worker.method.download(self.server, k)
-        return Task("before", self.round, (k,), down, self.store.get(k), SCORED, metric=self.metric)
+        state = self.store.get(k)
+        down = told(self.worker.method.download(self.server, k), self.server, state)
+        return Task("before", self.round, (k,), down, state, SCORED, metric=self.metric)
 
     def _common_tasks(self) -> tuple[list[Task], dict[str, list[int]]]:
         """Tasks that score the common model, and for each client whose row holds its score.

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..core import files
 from ..core.errors import CheckpointError, FedloomError
 from ..core.files import parse_object, read_regular, sha256, write_atomic
+from ..core.tables import to_html, to_pandas
+from ..metrics.registry import headline
+from ..metrics.summary import client_values, headline_line
 from . import config as configs
 from .checkpoint import Checkpoint, Store
 from .config import Config
 
-try:
-    import fcntl
-except ImportError:  # not a POSIX system: run folders are not guarded there
-    fcntl = None  # type: ignore[assignment]
-
+LOCK = ".lock"  # held while a process works in the folder
 # What a run and its report leave in the folder, beside config.toml and checkpoint/.
 FILES = (
     "metrics.jsonl",
     "timing.jsonl",
     "summary.json",
     "federation.json",
+    "made_with.json",
     "partition.png",
     "report.html",
 )
@@ -64,7 +66,7 @@ class Run:
             folder=folder,
             federation=_read_json(folder / "federation.json"),
             metrics=_read_lines(folder / "metrics.jsonl"),
-            timing=_read_lines(folder / "timing.jsonl"),
+            timing=_read_timing(folder / "timing.jsonl"),
             summary=_read_json(folder / "summary.json"),
         )
 
@@ -74,11 +76,62 @@ class Run:
         return bool(self.summary.get("finished"))
 
     @property
+    def headline(self) -> dict[str, Any]:
+        """The line of metrics that stands for the run: that of the round chosen on validation data.
+
+        Without such data, and before the run's end, it is the last line.
+        """
+        return headline_line(self.metrics, self.summary)
+
+    @property
     def clients(self) -> list[float | None]:
-        """Each client's last headline accuracy."""
-        if not self.metrics:
-            return []
-        return self.metrics[-1]["clients"][self.summary.get("stage", "before")]
+        """Each client's value of the headline metric in that round."""
+        stage = self.summary.get("stage", "before")
+        return client_values(self.headline, stage, self.config.schedule.metric)
+
+    def __fspath__(self) -> str:
+        if self.folder is None:
+            raise FedloomError("this run has no folder: give `out` to keep it.")
+        return str(self.folder)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each evaluated round: metrics of personal models, the common one, losses."""
+        rows = []
+        for line in self.metrics:
+            row: dict[str, Any] = {"round": line["round"]}
+            for name, value in (line["personal"] or {}).items():
+                if isinstance(value, int | float):
+                    row[name] = value
+            row["common_accuracy"] = (line["common"] or {}).get("accuracy_mean")
+            row["validation"] = line["validation"]["personal"]
+            row |= {f"loss_{part}": value for part, value in line["loss"].items()}
+            row |= {f"bytes_{way}": number for way, number in line["bytes_total"].items()}
+            rows.append(row)
+        return rows
+
+    def to_pandas(self) -> Any:
+        """The table as a data frame; `pip install pandas` if it is not there."""
+        return to_pandas(self.table())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run in a line, and the headline by round."""
+        config = self.config
+        metric = headline(config.schedule.metric)
+        state = f"{len(self.metrics)} evaluated rounds so far"
+        if self.finished:
+            state = f"{self.summary['rounds']} rounds"
+        about = f"{config.method} on {config.data}, seed {config.seed}, {state}"
+        rows = []
+        for line in self.metrics:
+            own = (line["personal"] or {}).get(metric.key)
+            common = (line["common"] or {}).get(metric.key)
+            name = f"{metric.in_a_sentence}{metric.sign and ', %'}"
+            row = {"round": line["round"], f"personal {name}": metric.shown(own)}
+            rows.append({**row, f"common {name}": metric.shown(common)})
+        where = ""
+        if self.folder:
+            where = f"Folder: {self.folder}"
+        return to_html(rows, about, where)
 
     def open(self, fresh: bool) -> Store:
         """Write what stays the same during the run, and return the store for checkpoints.
@@ -116,7 +169,7 @@ class Run:
         if kept != written:
             write_atomic(path, kept)
         self.metrics = [json.loads(line) for line in kept.splitlines()]
-        timing = _read_lines(self.folder / "timing.jsonl")
+        timing = _read_timing(self.folder / "timing.jsonl")
         self.timing = [entry for entry in timing if entry["round"] <= checkpoint.round]
         text = "".join(json.dumps(entry) + "\n" for entry in self.timing)
         write_atomic(self.folder / "timing.jsonl", text.encode())
@@ -187,21 +240,18 @@ def refuse_changes(folder: Path, checkpoint: Checkpoint, config: Config) -> None
 @contextlib.contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
     """Keep other processes out of a run folder. The lock ends with this process at the latest."""
-    if folder is None or fcntl is None:
+    if folder is None:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            held.enter_context(files.locked(folder / LOCK, wait=False))
+        except BlockingIOError:
             raise FedloomError(
                 f"another process is working in {folder}; wait for it, or choose another folder."
             ) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_other_format(folder: Path, number: object) -> None:
@@ -253,6 +303,31 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         except FedloomError:
             break
         if type(entry.get("round")) is not int:
+            break
+        lines.append(entry)
+    return lines
+
+
+class _Timing(BaseModel):
+    """What is read of a line of timing."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    round: int
+    seconds: float
+    peak_rss_mb: float
+    peak_device_mb: float | None = None
+    device: str = "cpu"
+    spent: dict[str, float] = {}
+
+
+def _read_timing(path: Path) -> list[dict[str, Any]]:
+    """The lines of timing before the first damaged one; no run depends on them."""
+    lines = []
+    for entry in _read_lines(path):
+        try:
+            _Timing.model_validate(entry)
+        except ValidationError:
             break
         lines.append(entry)
     return lines

@@ -12,15 +12,20 @@ from torch import nn
 
 from ..client.worker import ClientWorker
 from ..core.device import find as find_devices
+from ..core.errors import FedloomError
 from ..core.files import write_atomic
 from ..core.method import Method, PromisesPrivacy
 from ..core.rng import key
 from ..data.catalogue import MODEL_FOR
-from ..data.federation import Federation
+from ..data.dataset import Dataset
+from ..data.federation import Federation, federate
+from ..data.fingerprint import fingerprint
+from ..data.views import WithPixels
 from ..executors import EXECUTORS
 from ..executors.base import Executor
 from ..metrics.privacy import accountant
 from . import config as configs
+from . import made_with
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .engine import Callback, Engine, first
@@ -28,11 +33,14 @@ from .folder import Run, begun, locked, refuse_changes, same_run
 from .record import Recorder
 from .setup import Setup
 from .summary import summary
+from .swings import warn_of_swings
+
+DEALING = ("validation", "split", "merged_share")  # settings that say how samples are cut
 
 
 def run(
     method: str | Method = "fedavg",
-    federation: str | Federation = "digits4",
+    federation: str | Federation | Dataset = "digits4",
     *,
     partition: str = "auto",
     clients: int | None = None,
@@ -45,23 +53,33 @@ def run(
 ) -> Run:
     """Run a method on a federation and return the `Run`; see `fedloom.run`."""
     given: dict[str, Any] = {"seed": seed, "clients": clients, "partition": partition}
-    given["method"] = method
+    given |= {"method": method, "model": model, "data": federation}
+    own_method, own_federation = None, None
+    encoded = False
+    if isinstance(federation, Dataset):
+        dealing = {key: settings[key] for key in DEALING if key in settings}
+        federation = federate(federation, partition, clients=clients, seed=seed, **dealing)
     if isinstance(method, Method):
         given |= {"method": type(method).origin or method.name, "hyper": method.params()}
-    given["model"] = model if isinstance(model, str) else "given"
-    given["data"] = federation
+    if not isinstance(model, str):
+        given["model"] = "given"
     if isinstance(federation, Federation):
+        own_federation = federation
         given |= {"data": federation.data.name, "partition": "given", "clients": len(federation)}
         if model == "auto":
             given["model"] = MODEL_FOR[federation.data.kind]
-    config = configs.build(given, settings)
+        data = federation.data
+        encoded = data.encoder is not None and not isinstance(data.x, WithPixels)
+    config = configs.build(given, settings, encoded=encoded)
+    if isinstance(method, Method):
+        own_method = type(method)(**config.hyper)
     return execute(
         config,
         out=out,
         callbacks=callbacks,
         fresh=fresh,
-        method=type(method)(**config.hyper) if isinstance(method, Method) else None,
-        federation=federation if isinstance(federation, Federation) else None,
+        method=own_method,
+        federation=own_federation,
         model=_own_network(model, seed),
     )
 
@@ -85,6 +103,10 @@ def execute(
         if run.finished:
             run.reused = True
             return run
+        if run.federation.get("at_sites"):
+            raise FedloomError(
+                f"{run.folder} is a federation's run: `flwr run` of its app continues it."
+            )
     setup = Setup.from_config(
         config, images=federation, method=method, model=model, progress=_encoding(callbacks)
     )
@@ -107,16 +129,24 @@ def carry_out(
 ) -> Run:
     """Go through the rounds of a run from its last checkpoint, and sum it up.
 
-    `images` are the samples as they were dealt out, for callbacks that show them; a server whose
-    clients are elsewhere has none.
+    `images` are the samples as they were dealt out: callbacks show them, and a run that is resumed
+    must find them again. A server whose clients are elsewhere has none.
     """
     config = run.config
+    data = fingerprint(images) if run.folder and images is not None else None
     start = Checkpoint(server=first(worker))
     # Nothing is written before this line, so a run that is refused leaves no folder behind.
     with locked(run.folder):
+        origin = made_with.new(data)
+        if run.folder and not fresh and begun(run.folder):
+            origin = made_with.read(run.folder, data)
+            origin.refuse_other_data(run.folder, data)
         store = run.open(fresh)
         saved = store.load()
         store.tidy()
+        if run.folder:
+            computing = made_with.computed_with(worker.devices)
+            origin.going_on(saved.round, computing).write(run.folder)
         if run.folder and saved.server is not None:
             start = saved
             refuse_changes(run.folder, start, config)
@@ -131,6 +161,7 @@ def carry_out(
                 Engine(worker, runner, config.schedule, watchers, store).run(start)
             finally:
                 runner.close()
+            warn_of_swings(run.metrics, sum(worker.sizes("test")), config.training.lr)
         run.summary = summary(run, worker)
         if run.folder:
             content = json.dumps(run.summary, indent=1).encode()

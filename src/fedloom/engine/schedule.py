@@ -92,6 +92,11 @@ class Schedule(BaseModel):
         slow = self._drawn(self.stragglers, chosen, len(sizes), round, worker.seed, "stragglers")
         return chosen, lost, dict.fromkeys(slow, self.straggler_work)
 
+    def rate(self, worker: ClientWorker) -> float:
+        """The greatest chance of a client to take part in a round."""
+        able = sum(1 for size in worker.sizes() if size)
+        return max(1, part_of(able, self.ratio_max or self.ratio)) / max(1, able)
+
     @staticmethod
     def _drawn(
         who: float | ByRound, chosen: list[int], clients: int, round: int, seed: int, purpose: str

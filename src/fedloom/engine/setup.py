@@ -13,9 +13,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ..client.context import ClientContext
+from ..client.scaling import without_scale
 from ..client.worker import ClientWorker
 from ..core.device import find as find_devices
 from ..core.errors import FedloomError
+from ..core.local import Predictor
 from ..core.lookup import make, refuse_untrusted
 from ..core.method import Method
 from ..core.payload import Payload
@@ -30,6 +33,7 @@ from ..models.fit_for_use import refuse_unfit
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .folder import Run
+from .standardising import whose
 
 
 @dataclass
@@ -77,7 +81,13 @@ class Setup:
             rows = torch.arange(min(2, len(federation.data.y)))
             refuse_unfit(model, federation.data.prepare(federation.data.take(rows)))
         worker = ClientWorker(
-            method, federation, model, config.training, config.seed, devices=devices
+            method,
+            federation,
+            model,
+            config.training,
+            config.seed,
+            devices=devices,
+            standardise=whose(config.standardise, method, federation.data),
         )
         return Setup(config, method, images or federation, federation, worker)
 
@@ -116,13 +126,38 @@ class Trained:
         another than the one that the run was computed on.
         """
         run = folder if isinstance(folder, Run) else Run.load(folder, trust)
+        if run.federation.get("at_sites") and federation is None and images is None:
+            raise FedloomError(
+                f"{run.folder} is a federation's run: samples and what clients remember are at the "
+                "sites, so nobody can look into its models here; its common model can be exported."
+            )
         setup = Setup.from_config(
             run.config, images=images, federation=federation, progress=progress, device=device
         )
         checkpoint, store = last_checkpoint(run)
         assert checkpoint.server is not None
         setup.worker.load()
+        setup.worker.adopt(0, setup.worker.arrived(checkpoint.server))
         return Trained(run, setup, checkpoint.server, checkpoint.round, store)
+
+    def state(self, client: int) -> Payload:
+        """What a client remembers, on the worker's device, as its method knows it."""
+        return without_scale(self.setup.worker.arrived(self.store.get(client)))
+
+    def personal(self, client: int) -> Predictor:
+        """A client's own model, which becomes the resident one."""
+        method, worker = self.setup.method, self.setup.worker
+        local = ClientContext(worker, client, self.round)
+        worker.adopt(client, worker.arrived(self.server))
+        down = worker.arrived(method.download(self.server, client))
+        # A method may train before it predicts; the keys are those of an evaluation.
+        with worker.device.seeded(key(worker.seed, self.round, client, "before")):
+            return method.personal(down, self.state(client), local)
+
+    def common(self) -> Predictor | None:
+        """The one model for all, if the method has one; it becomes the resident one."""
+        worker = self.setup.worker
+        return self.setup.method.common(worker.arrived(self.server), worker)
 
 
 def last_checkpoint(run: Run) -> tuple[Checkpoint, Store]:
@@ -134,6 +169,22 @@ def last_checkpoint(run: Run) -> tuple[Checkpoint, Store]:
     if checkpoint.server is None:
         raise FedloomError(f"{run.folder} has no checkpoint.")
     return checkpoint, store
+
+
+def widened(server: Payload, method: Method, clients: int) -> Payload:
+    """The server with room for one client more."""
+    wider = {}
+    for name in ("known", *(method.traits.by_client or ())):
+        if name not in server:
+            continue
+        rows = server.tensor(name)
+        if len(rows) != clients:
+            raise FedloomError(
+                f"{method.name}: the server's {name!r} has {len(rows)} entries "
+                f"for {clients} clients."
+            )
+        wider[name] = torch.cat([rows, torch.zeros_like(rows[:1])])
+    return server.replace(**wider)
 
 
 def deal(config: Config, progress: Progress | None = None) -> Federation:

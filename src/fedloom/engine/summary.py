@@ -14,6 +14,7 @@ from ..core.method import PromisesPrivacy
 from ..core.version import __version__
 from ..metrics.fairness import compared
 from ..metrics.privacy import account
+from ..metrics.registry import headline
 from ..metrics.summary import summarise_run
 from .folder import Run
 from .schedule import Schedule
@@ -43,7 +44,7 @@ def summary(run: Run, worker: ClientWorker) -> dict[str, Any]:
 def privacy(
     worker: ClientWorker, schedule: Schedule, metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """How much privacy the method's promise leaves each client, given the prototypes it has sent.
+    """How much privacy the method's promise leaves each client after the rounds so far.
 
     None for a method that promises nothing.
     """
@@ -51,13 +52,28 @@ def privacy(
     promise = method.promise() if isinstance(method, PromisesPrivacy) else None
     if promise is None:
         return None
-    sent = [0] * worker.clients
     rounds = metrics[-1]["round"] if metrics else 0
+    if promise.each == "round":  # who takes part is hidden, so all clients are in the same case
+        return account(promise, [rounds] * worker.clients, [schedule.rate(worker)] * worker.clients)
+    taken = [0] * worker.clients
     for round in range(1, rounds + 1):
         cohort, lost, _ = schedule.cohort(round, worker)
         for k in set(cohort) - lost:
-            sent[k] += int((worker.federation.counts(k) > 0).sum())
-    return account(promise, sent)
+            taken[k] += 1
+    if promise.each == "step":
+        steps, rates = _sampling(worker)
+        return account(promise, [n * m for n, m in zip(taken, steps, strict=True)], rates)
+    classes = [int((worker.federation.counts(k) > 0).sum()) for k in range(worker.clients)]
+    return account(promise, [n * m for n, m in zip(taken, classes, strict=True)])
+
+
+def _sampling(worker: ClientWorker) -> tuple[list[int], list[float]]:
+    """For each client its steps in a round, and the chance of a sample to be in one of them."""
+    training, steps, rates = worker.training, [], []
+    for size in worker.sizes():
+        steps.append(training.planned(size, 1.0))
+        rates.append(min(1.0, training.batch / max(1, size)))
+    return steps, rates
 
 
 def versions() -> dict[str, str]:
@@ -72,5 +88,5 @@ def versions() -> dict[str, str]:
 
 
 def better_than_local(run: Run, alone: Run) -> Mapping[str, float] | None:
-    """How many clients are better off than alone, by their last headline accuracy."""
-    return compared(run.clients, alone.clients)
+    """How many clients are better off than alone, by the headline metric."""
+    return compared(run.clients, alone.clients, headline(run.config.schedule.metric).higher)

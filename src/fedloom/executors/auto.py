@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from statistics import median
@@ -23,7 +24,7 @@ from ..data.catalogue import cache_folder
 from . import EXECUTORS
 from .base import Executor, Result, Results, Task
 from .inplace import Inplace
-from .pool import Pool
+from .pool import CannotStart, Pool
 
 WORTH = 3.0  # seconds of work after which workers are tried: about what their start takes
 SAFE = 0.8  # the share of a device's free memory that workers may take
@@ -47,7 +48,7 @@ class Auto:
         self._note = cache_folder() / "auto" / f"{_kind_of_run(worker, workers, cores)}.json"
         self.choice = "inplace" if min(workers, cores) < 2 else self._noted()
         if self.choice == "pool":
-            self._pool = Pool(worker, workers)
+            self._start()
 
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks, in this process or by workers."""
@@ -58,13 +59,25 @@ class Auto:
             if first is None:
                 return
             self._workers = _that_fit(self._worker, self._workers)
-            self._pool = self._pool or Pool(self._worker, self._workers)
-            yield from self._timed(self._pool, "pool", chain([first], waiting))
-            self._settle()
+            if self._pool is None:
+                self._start()
+            if self._pool is None:
+                waiting = chain([first], waiting)
+            else:
+                yield from self._timed(self._pool, "pool", chain([first], waiting))
+                self._settle()
         best: Executor = self._here
         if self.choice == "pool" and self._pool:
             best = self._pool
         yield from best.run(waiting)
+
+    def _start(self) -> None:
+        """Start the workers. If there can be none, the run stays in this process."""
+        try:
+            self._pool = Pool(self._worker, self._workers)
+        except CannotStart as error:
+            warnings.warn(f"{error.why}; the run stays in one process.", stacklevel=2)
+            self.choice = "inplace"
 
     def _timed(self, executor: Executor, name: str, tasks: Iterator[Task]) -> Iterator[Result]:
         """One executor's results, and note their times; `inplace` ends when workers are due."""

@@ -2,28 +2,27 @@
 
 Data lie in shared memory; payloads travel as bytes, not as pickles. Short messages go through a
 pipe. Its small buffer would split a long message into hundreds of pieces, so the server shares
-memory with each worker: the message is written there, and only its length goes through the pipe.
+memory with each worker (`shared.py`): the message is written there, and only its length goes
+through the pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import mmap
 import os
 import pickle
 import signal
 import sys
 import threading
+import time
 import warnings
-from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import Any
 
-import cloudpickle
 import torch
 import torch.multiprocessing as mp
 
@@ -31,21 +30,25 @@ from ..client.worker import ClientWorker
 from ..core.device import Device
 from ..core.errors import ClientError, FedloomError
 from ..core.memory import keep_freed_memory
-from ..core.payload import Bytes, Payload
+from ..core.payload import Payload
 from . import EXECUTORS
 from .base import LastPayload, Result, Results, Task, execute
+from .shared import SHORT, Parcel, Room
 
-T = TypeVar("T")
 # A process that has imported torch once forks each worker: that is quick, and the workers have none
 # of the parent's threads and locks.
 _START = "forkserver" if sys.platform != "win32" else "spawn"
-SHORT = (
-    1 << 14
-)  # bytes of a short message: two of them, with their headers, fit into a pipe's buffer
-ROOM = 1 << 30  # bytes of the longest message that goes through shared memory
-# What an error message and a reference to shared memory begin with. All other messages begin with a
-# length, which is never this large.
-FAILED, SHARED = b"\xff" * 8, b"\xfe" * 8
+FAILED = b"\xff" * 8  # what an error message begins with; others begin as `shared.SHARED` says
+STOPPED = 30.0  # seconds after which a worker that somebody has stopped is named
+LOOK = 5.0  # seconds between two looks at the workers
+
+
+class CannotStart(FedloomError):
+    """There can be no worker processes; `why` is the reason in words."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; --executor inplace does without worker processes.")
+        self.why = why
 
 
 @EXECUTORS.register("pool")
@@ -59,40 +62,44 @@ class Pool:
             raise FedloomError(f"the pool needs at least 1 worker, got {workers}.")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        self._workers: list[tuple[Any, Connection]] = []
+        self._rooms: dict[Connection, Room] = {}
+        try:
+            self._start(worker, workers)
+        except BaseException:
+            self.close()  # nothing stays behind
+            raise
+
+    def _start(self, worker: ClientWorker, workers: int) -> None:
+        """Start the processes."""
         context: Any = mp.get_context(_START)
         if _START == "forkserver":
             # Imported once, not once per worker.
             context.set_forkserver_preload(["fedloom.executors.pool"])
-        given = {
-            "method": _WithClass(worker.method),
-            "federation": worker.federation.share_memory(),
-            "model": _WithClass(worker.given),
-            "training": worker.training,
-            "seed": worker.seed,
-            "strict": worker.strict,
-        }
-        self._workers: list[tuple[Any, Connection]] = []
-        self._rooms: dict[Connection, _Room] = {}
-        for i in range(workers):
-            ours, theirs = context.Pipe()
-            room = _Room()
-            device = worker.devices[i % len(worker.devices)]
-            args = (theirs, room, device, given)
-            process = context.Process(target=_work, args=args, daemon=True)
-            try:
-                process.start()
-            except (AttributeError, TypeError, pickle.PicklingError) as error:
-                raise FedloomError(
-                    "the method, the data or the network cannot be sent to worker processes: "
-                    f"{error}; --executor inplace does without them."
-                ) from error
-            theirs.close()
-            self._workers.append((process, ours))
-            self._rooms[ours] = room
+        parcel = _parcel(worker)
+        try:
+            _take_over(worker, parcel)
+            for i in range(workers):
+                device = worker.devices[i % len(worker.devices)]
+                self._start_one(context, parcel, device)
+        except (OSError, ValueError) as error:
+            raise CannotStart(f"worker processes cannot be started: {error}") from error
+        finally:
+            parcel.close()
+
+    def _start_one(self, context: Any, parcel: Parcel, device: Device) -> None:
+        ours, theirs = context.Pipe()
+        self._rooms[ours] = Room()
+        args = (theirs, self._rooms[ours], device, parcel)
+        process = context.Process(target=_work, args=args, daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append((process, ours))
 
     def run(self, tasks: Iterable[Task]) -> Results:
         """Execute the tasks on whichever worker is free."""
-        shift = _Shift(self._rooms, iter(tasks))
+        pids = {connection: process.pid for process, connection in self._workers}
+        shift = _Shift(self._rooms, iter(tasks), pids)
         yielded = 0
         try:
             while True:
@@ -132,37 +139,49 @@ class Pool:
         torch.set_num_threads(self._threads)
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Sends a class that no process can import along with the object; tensors share memory."""
+def _parcel(worker: ClientWorker) -> Parcel:
+    """Everything that other workers start with."""
+    content = {
+        "method": worker.method,
+        "federation": worker.federation,
+        "model": worker.given,
+        "training": worker.training,
+        "seed": worker.seed,
+        "strict": worker.strict,
+        "standardise": worker.standardise,
+    }
+    try:
+        return Parcel(content)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise CannotStart(
+            "the method, the data or the network cannot be sent to worker processes: "
+            f"{str(error).rstrip('.')}"
+        ) from error
+    except OSError as error:
+        raise CannotStart(
+            f"there is not enough memory to share with workers ({error.strerror or error})"
+        ) from error
 
-    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
-        ForkingPickler(io.BytesIO()).dispatch_table,
-        cloudpickle.Pickler.dispatch_table,
-    )
 
-
-class _WithClass:
-    """An object on its way to a worker, where it arrives as itself.
-
-    Processes send each other the names of classes. A worker cannot import a class that a notebook
-    defines, so such a class travels whole.
-    """
-
-    def __init__(self, sent: Any) -> None:
-        self._sent = sent
-
-    def __reduce__(self) -> Any:
-        file = io.BytesIO()
-        _Pickler(file).dump(self._sent)
-        return pickle.loads, (file.getvalue(),)
+def _take_over(worker: ClientWorker, parcel: Parcel) -> None:
+    """Let this process use the samples in the parcel too, so that there is only one copy."""
+    ours, shared = worker.federation.data.tensors, parcel.open()["federation"].data.tensors
+    for tensor, other in zip(ours, shared, strict=True):
+        tensor.set_(other)
 
 
 class _Shift:
     """The tasks of one `run`, numbered in the order in which they come."""
 
-    def __init__(self, rooms: dict[Connection, _Room], waiting: Iterator[Task]) -> None:
+    def __init__(
+        self,
+        rooms: dict[Connection, Room],
+        waiting: Iterator[Task],
+        pids: Mapping[Connection, int],
+    ) -> None:
         self.done: dict[int, Result | ClientError] = {}
         self._rooms = rooms
+        self._watch = _Watch(pids)
         self._waiting = waiting
         self._next = next(waiting, None)
         self._sent = 0
@@ -206,8 +225,7 @@ class _Shift:
         busy = [connection for connection, queue in self._under_way.items() if queue]
         if not busy:
             return False
-        for ready in wait(busy):
-            assert isinstance(ready, Connection)
+        for ready in self._watch.answering(busy):
             number, task = self._under_way[ready].popleft()
             self._answers.append((number, ready, _answer(ready, task)))
         return True
@@ -216,7 +234,10 @@ class _Shift:
         """If the run stops half-way, let the workers finish and drop their answers."""
         for connection, queue in self._under_way.items():
             for _ in queue:
-                _drain(connection)
+                # A worker that is gone has no answer, and a pool that is closed has no workers.
+                with contextlib.suppress(EOFError, OSError):
+                    self._watch.answering([connection])
+                    connection.recv_bytes()
 
 
 def _short(task: Task, down: bytes) -> bool:
@@ -224,66 +245,50 @@ def _short(task: Task, down: bytes) -> bool:
     return len(down) + task.state.nbytes + 8 * len(task.clients) <= SHORT
 
 
-class _Room:
-    """Memory that two processes share. Each of them writes to two places of its own, in turn.
+class _Watch:
+    """Waits for answers, and names workers that somebody has stopped meanwhile."""
 
-    A worker has at most two tasks or unread answers: when it writes an answer, the one before the
-    last has been read. The server writes a long task only to a worker that is idle and has read all
-    others.
-    """
+    def __init__(self, pids: Mapping[Connection, int]) -> None:
+        self._pids = pids
+        self._looked = time.monotonic()
+        self._stopped: dict[int, float] = {}  # process -> when it was first seen stopped
+        self._named: set[int] = set()
 
-    def __init__(self) -> None:
-        self._file = -1
-        self._memory: mmap.mmap | None = None
-        self._places = [0, ROOM]
-        if hasattr(os, "memfd_create"):  # Linux; elsewhere everything goes through the pipe
-            self._file = os.memfd_create("fedloom")
-            os.ftruncate(self._file, 4 * ROOM)  # only what is written takes memory
-            self._memory = mmap.mmap(self._file, 4 * ROOM)
+    def answering(self, busy: Sequence[Connection]) -> list[Connection]:
+        """Those of the busy workers that have answered; waits for the first one."""
+        while True:
+            answering = wait(busy, timeout=LOOK)
+            now = time.monotonic()
+            if now - self._looked >= LOOK:
+                self._looked = now
+                for connection in busy:
+                    self._look(self._pids[connection], now)
+            if answering:
+                return answering  # type: ignore[return-value]
 
-    def __getstate__(self) -> Any:
-        if self._memory is None:
-            return None
-        from multiprocessing.reduction import DupFd  # not on Windows
+    def _look(self, pid: int, now: float) -> None:
+        if not _is_stopped(pid):
+            self._stopped.pop(pid, None)
+            self._named.discard(pid)
+            return
+        since = self._stopped.setdefault(pid, now)
+        if now - since >= STOPPED and pid not in self._named:
+            self._named.add(pid)
+            warnings.warn(
+                f"worker process {pid} has been stopped for {now - since:.0f} seconds, and the run "
+                f"waits for it: `kill -CONT {pid}` lets it go on.",
+                stacklevel=2,
+            )
 
-        return DupFd(self._file)
 
-    def __setstate__(self, descriptor: Any) -> None:
-        self._file = -1
-        self._memory = None
-        if descriptor:
-            self._file = descriptor.detach()
-            self._memory = mmap.mmap(self._file, 4 * ROOM)
-        self._places = [2 * ROOM, 3 * ROOM]
-
-    def send(self, connection: Connection, parts: Sequence[Bytes]) -> None:
-        """Send a message to the other process."""
-        if self._memory and SHORT < sum(map(len, parts)) <= ROOM:
-            start = place = self._places[0]
-            for part in parts:
-                self._memory[place : place + len(part)] = part
-                place += len(part)
-            parts = [SHARED, start.to_bytes(8, "little"), (place - start).to_bytes(8, "little")]
-            self._places.reverse()
-        connection.send_bytes(b"".join(parts))
-
-    def read(self, data: bytes, decode: Callable[[bytes | memoryview], T]) -> T:
-        """Decode the message that arrived as `data`, or that `data` refers to in shared memory.
-
-        `decode` must copy what it keeps: the next message overwrites this one.
-        """
-        if not (self._memory and data.startswith(SHARED)):
-            return decode(data)
-        start = int.from_bytes(data[8:16], "little")
-        length = int.from_bytes(data[16:24], "little")
-        with memoryview(self._memory) as whole, whole[start : start + length] as message:
-            return decode(message)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        if self._memory:
-            self._memory.close()
-            os.close(self._file)
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP), where the system tells (Linux)."""
+    try:
+        about = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    state = about.rpartition(")")[2].split()[0]  # its name, in brackets, may hold anything
+    return state == "T"
 
 
 def _answer(connection: Connection, task: Task) -> bytes:
@@ -305,13 +310,6 @@ def _result(answer: bytes | memoryview) -> Result | ClientError:
     return Result.decode(answer)
 
 
-def _drain(connection: Connection) -> None:
-    try:
-        connection.recv_bytes()
-    except (EOFError, OSError):
-        return
-
-
 def _follow() -> None:
     """End with the main process, even if it is killed while this one is busy with a task."""
     main = mp.parent_process()
@@ -320,7 +318,7 @@ def _follow() -> None:
         os._exit(1)
 
 
-def _work(connection: Connection, room: _Room, device: Device, given: dict[str, Any]) -> None:
+def _work(connection: Connection, room: Room, device: Device, parcel: Parcel) -> None:
     """A worker's life: take tasks and answer until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
@@ -329,11 +327,12 @@ def _work(connection: Connection, room: _Room, device: Device, given: dict[str, 
     with device.opened():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the main process has shown them already
-            worker = ClientWorker(**given, devices=(device,))
+            worker = ClientWorker(**parcel.open(), devices=(device,))
+        parcel.close()
         _serve(connection, room, worker)
 
 
-def _serve(connection: Connection, room: _Room, worker: ClientWorker) -> None:
+def _serve(connection: Connection, room: Room, worker: ClientWorker) -> None:
     """Take a task, do it, answer, and so on."""
     before = Payload()  # the last download, sealed
     while True:

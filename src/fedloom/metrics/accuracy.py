@@ -27,10 +27,24 @@ def _count_by_class(answers: Answers) -> np.ndarray:
     return np.concatenate([right, actual, predicted], axis=1)
 
 
+def _possible_counts(row: np.ndarray, samples: int) -> bool:
+    right, total = row.tolist()
+    return total == samples and 0 <= right <= total and right % 1 == 0
+
+
+def _possible_by_class(row: np.ndarray, samples: int) -> bool:
+    right, actual, predicted = _by_class(row)
+    counted = bool((row >= 0).all() and (row % 1 == 0).all())
+    complete = actual.sum() == predicted.sum() == samples
+    return bool(counted and complete and (right <= np.minimum(actual, predicted)).all())
+
+
 # How many samples are right, and how many there are.
-COUNTS = Tally("counts", "predictions", lambda classes: 2, _count_right)
+COUNTS = Tally("counts", "predictions", lambda classes: 2, _count_right, _possible_counts)
 # For each class: how many of its samples are right, how many there are, how often it is predicted.
-BY_CLASS = Tally("by_class", "predictions", lambda classes: 3 * classes, _count_by_class)
+BY_CLASS = Tally(
+    "by_class", "predictions", lambda classes: 3 * classes, _count_by_class, _possible_by_class
+)
 
 
 def _by_class(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import resource
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,24 +11,38 @@ from pathlib import Path
 
 def peak_memory_mb(workers: Iterable[int] = ()) -> float:
     """Peak resident memory of this process and of the worker processes with these ids, in MB."""
-    per_megabyte = 1024  # the peak is in kilobytes, except on a Mac
+    if sys.platform == "win32":
+        return sum(map(_peak_on_windows, (os.getpid(), *workers)))
     if sys.platform == "darwin":
-        per_megabyte = 1024**2
-    here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / per_megabyte
-    return here + sum(map(_peak_of, workers))
+        return _peak_on_a_mac()  # of workers the system says nothing
+    return sum(map(_peak_on_linux, (os.getpid(), *workers)))
 
 
-def _peak_of(pid: int) -> float:
-    """A worker's peak, where the system tells (Linux)."""
+def _peak_on_linux(pid: int) -> float:
     status = Path(f"/proc/{pid}/status")
     try:
         lines = status.read_text().splitlines()
-    except OSError:
+    except OSError:  # a worker that has ended
         return 0.0
     for line in lines:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def _peak_on_a_mac() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+
+
+def _peak_on_windows(pid: int) -> float:
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).memory_info().peak_wset) / 1024**2
+    except psutil.NoSuchProcess:  # a worker that has ended
+        return 0.0
 
 
 def forget_peak() -> None:

@@ -54,17 +54,34 @@ def _by_domain(scores: np.ndarray, domains: Domains) -> dict[str, float]:
     return {name: float(pooled[name][0] / pooled[name][1]) for name in sorted(pooled)}
 
 
+def gains_over(
+    alone: Sequence[float | None], with_method: Sequence[float | None], higher: bool
+) -> list[float | None]:
+    """How much better off each client is than alone; `higher` says whether more is better.
+
+    None for a client that has no value under one of the two.
+    """
+    gains: list[float | None] = []
+    for theirs, ours in zip(alone, with_method, strict=False):
+        if ours is None or theirs is None:
+            gains.append(None)
+        elif higher:
+            gains.append(ours - theirs)
+        else:
+            gains.append(theirs - ours)
+    return gains
+
+
 def compared(
-    with_method: Sequence[float | None], alone: Sequence[float | None]
+    with_method: Sequence[float | None], alone: Sequence[float | None], higher: bool = True
 ) -> dict[str, float] | None:
     """The share of clients better off than with Local, and the mean gain of all.
 
     None if no client has a value under both.
     """
-    gains = []
-    for ours, theirs in zip(with_method, alone, strict=True):
-        if ours is not None and theirs is not None:
-            gains.append(ours - theirs)
+    if len(with_method) != len(alone):
+        raise ValueError("only figures of the same clients can be compared")
+    gains = [gain for gain in gains_over(alone, with_method, higher) if gain is not None]
     if not gains:
         return None
     winners = sum(gain > 0 for gain in gains)

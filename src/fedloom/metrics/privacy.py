@@ -1,15 +1,17 @@
 """What a run that promises differential privacy has spent of it: epsilon for each client.
 
 The promise is that of a Gaussian mechanism, and an accountant of `dp-accounting` adds up what its
-releases cost. `parts/privacy.py` has the mechanism, and says what the promise covers.
+releases cost. `Promise` in core/method.py says what one mechanism hides.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import FedloomError
+from ..core.method import Promise
 
 
 def accountant() -> Any:
@@ -25,32 +27,49 @@ def accountant() -> Any:
     return dp_accounting
 
 
-def epsilon(multiplier: float, releases: int, delta: float) -> float:
+def epsilon(multiplier: float, releases: int, delta: float, rate: float = 1.0) -> float:
     """Epsilon of `releases` Gaussian mechanisms whose noise is `multiplier` times their
     sensitivity.
+
+    With a `rate` below 1, whoever is protected takes part in each of them by chance, at that rate.
     """
     if not releases:
         return 0.0
     accounting = accountant()
-    spent = accounting.rdp.RdpAccountant().compose(accounting.GaussianDpEvent(multiplier), releases)
-    return float(spent.get_epsilon(delta))
+    event = accounting.GaussianDpEvent(multiplier)
+    if rate < 1:
+        event = accounting.PoissonSampledDpEvent(rate, event)
+    # It logs which orders of its bound it could not use; the bound holds without them.
+    absl = logging.getLogger("absl")
+    level = absl.level
+    absl.setLevel(logging.ERROR)
+    try:
+        spent = accounting.rdp.RdpAccountant().compose(event, releases)
+        return float(spent.get_epsilon(delta))
+    finally:
+        absl.setLevel(level)
 
 
-def account(promise: tuple[float, float], releases: Sequence[int]) -> dict[str, Any]:
-    """The epsilon of each client of a run, from the number of prototypes that it has sent.
+def account(
+    promise: Promise, releases: Sequence[int], rates: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """The epsilon of each client of a run, from the number of mechanisms that it took part in.
 
-    `promise` is the mechanism's noise multiplier and delta.
+    `rates` are the clients' chances to take part; without them they always do.
     """
-    multiplier, delta = promise
-    by_releases: dict[int, float] = {}
-    for number in releases:
-        if number not in by_releases:  # many clients send equally often, and accounting is slow
-            by_releases[number] = epsilon(multiplier, number, delta)
-    return {
+    chances = rates or [1.0] * len(releases)
+    spent: dict[tuple[int, float], float] = {}
+    for case in zip(releases, chances, strict=True):
+        if case not in spent:  # many clients are alike, and accounting is slow
+            spent[case] = epsilon(promise.multiplier, case[0], promise.delta, case[1])
+    found = {
         "mechanism": "gaussian",
-        "noise_multiplier": multiplier,
-        "delta": delta,
+        "noise_multiplier": promise.multiplier,
+        "delta": promise.delta,
         "releases": list(releases),
-        "epsilon": [by_releases[number] for number in releases],
-        "epsilon_max": max(by_releases.values(), default=0.0),
+        "epsilon": [spent[case] for case in zip(releases, chances, strict=True)],
+        "epsilon_max": max(spent.values(), default=0.0),
     }
+    if promise.each != "class":
+        found |= {"each": promise.each, "rates": list(chances)}
+    return found

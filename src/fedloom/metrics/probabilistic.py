@@ -12,6 +12,7 @@ from .registry import Answers, Tally, metric
 
 LEAST = 1e-12  # a probability below this counts as this much, so that one sample cannot decide all
 BINS = 15  # of equal width, for the calibration error
+ROUNDED = 1 + 1e-6  # by so much a sum may exceed what it can be
 
 
 def _add_log_loss(answers: Answers) -> np.ndarray:
@@ -61,9 +62,23 @@ def _add_auc(answers: Answers) -> np.ndarray:
     return np.stack([auc * sizes * has, sizes * has], axis=1)
 
 
-LOG_LOSS = Tally("log_loss", "scores", lambda classes: 2, _add_log_loss)
-GAPS = Tally("gaps", "scores", lambda classes: BINS + 1, _add_gaps)
-AUC = Tally("auc", "scores", lambda classes: 2, _add_auc)
+def _possible_log_loss(row: np.ndarray, samples: int) -> bool:
+    loss, total = row.tolist()
+    return total == samples and 0 <= loss <= -np.log(LEAST) * samples * ROUNDED
+
+
+def _possible_gaps(row: np.ndarray, samples: int) -> bool:
+    return bool(row[-1] == samples and np.abs(row[:-1]).sum() <= samples * ROUNDED)
+
+
+def _possible_auc(row: np.ndarray, samples: int) -> bool:
+    won, total = row.tolist()
+    return total in (0, samples) and 0 <= won <= total * ROUNDED
+
+
+LOG_LOSS = Tally("log_loss", "scores", lambda classes: 2, _add_log_loss, _possible_log_loss)
+GAPS = Tally("gaps", "scores", lambda classes: BINS + 1, _add_gaps, _possible_gaps)
+AUC = Tally("auc", "scores", lambda classes: 2, _add_auc, _possible_auc)
 
 
 @metric(

@@ -97,12 +97,15 @@ class Tally:
     """A vector per client that adds up over samples and over clients.
 
     `width` says how long it is for a number of classes. `count` makes a row for each client.
+    `possible` says whether a row can come from so many samples (or pixels of maps): a server does
+    not believe every row that a site of a real federation reports.
     """
 
     name: str
     needs: Needs
     width: Callable[[int], int]
     count: Callable[[Answers], np.ndarray]
+    possible: Callable[[np.ndarray, int], bool] = lambda row, samples: True
 
 
 Value = Callable[[np.ndarray], np.ndarray]  # rows of a tally -> a number each, NaN where undefined
@@ -157,6 +160,14 @@ class Metric:
     def sign(self) -> str:
         """What follows a value that is shown."""
         return UNITS[self.unit].sign
+
+    @property
+    def in_a_sentence(self) -> str:
+        """The label as it is written inside a sentence: `macro F1`, but `AUC`."""
+        first_word = self.label.split()[0]
+        if first_word[1:].islower():
+            return self.label[0].lower() + self.label[1:]
+        return self.label
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """A number for each row, NaN where the metric is not defined."""

@@ -88,7 +88,13 @@ def _count_pairs(answers: Answers) -> np.ndarray:
 
 
 # How often each true class is predicted as each class, over all pixels.
-CONFUSION = Tally("confusion", "predictions", lambda classes: classes**2, _count_pairs)
+def _possible_pairs(row: np.ndarray, samples: int) -> bool:
+    return bool((row >= 0).all() and (row % 1 == 0).all() and row.sum() == samples)
+
+
+CONFUSION = Tally(
+    "confusion", "predictions", lambda classes: classes**2, _count_pairs, _possible_pairs
+)
 
 
 def _matrices(rows: np.ndarray) -> Tensor:

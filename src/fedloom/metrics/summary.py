@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .registry import DEFAULT, METRICS, Metric, headline
@@ -45,13 +45,48 @@ def summarise_run(
     return summary | cost
 
 
+def headline_line(metrics: Sequence[Record], summary: Mapping[str, Any]) -> Record:
+    """The line of metrics that stands for a run; an empty one if there is none.
+
+    It is that of the round chosen on validation data. Without such data, and as long as the run has
+    no summary, it is the last.
+    """
+    if not metrics:
+        return {}
+    chosen = (summary.get("chosen_rounds") or {}).get("best_by_validation")
+    for line in metrics:
+        if chosen is not None and line["round"] == chosen:
+            return line
+    return metrics[-1]
+
+
+def client_values(line: Record, stage: str, metric: str) -> list[float | None]:
+    """Each client's value of the headline metric, with its model of that stage.
+
+    Lines hold every client's accuracy, and its value of another headline beside it. Lines from
+    before they did so say nothing about a client.
+    """
+    accuracies: list[float | None] = (line.get("clients") or {}).get(stage) or []
+    if metric == DEFAULT:
+        return accuracies
+    values: list[float | None] | None = (line.get("headline") or {}).get(stage)
+    if values is None:
+        return [None] * len(accuracies)
+    return values
+
+
 def _chosen(metrics: list[Record], metric: Metric) -> dict[str, Record | None]:
     """The rounds to look at; of rounds that are equally good, the first."""
     return {
         "last": metrics[-1],
         "best": _best(metrics, metric, "personal", metric.key),
-        "best_by_validation": _best(metrics, metric, "validation", "personal"),
+        "best_by_validation": best_by_validation(metrics, metric),
     }
+
+
+def best_by_validation(metrics: list[Record], metric: Metric) -> Record | None:
+    """The line of the round that validation data choose; None without validation data."""
+    return _best(metrics, metric, "validation", "personal")
 
 
 def _best(metrics: list[Record], metric: Metric, who: str, key: str) -> Record | None:

@@ -18,7 +18,8 @@ def refuse_unfit(model: Any, x: Tensor) -> None:
     """Refuse a network that is not of float32, or whose own `forward` is not head after body.
 
     `x` are a few samples as the model wants them. Methods call body and head one after the other,
-    so whatever `forward` does besides, such as a softmax at its end, would go wrong unnoticed.
+    so whatever `forward` does besides, such as a softmax at its end, would go wrong unnoticed. A
+    network that fails on these samples would fail in training: it is refused at once.
     """
     for name, p in model.named_parameters():
         if p.is_floating_point() and p.dtype != torch.float32:
@@ -28,12 +29,14 @@ def refuse_unfit(model: Any, x: Tensor) -> None:
             )
     if not len(x):
         return
+    if not (hasattr(model, "body") and hasattr(model, "head")):
+        return  # what a method makes of it may have both
     network = copy.deepcopy(model).eval()
-    try:
-        in_turn = _output(Split(network.body, network.head, 0), x)
-        own = _output(_rejoined(network), x)
-    except Exception:  # training fails in the same way, and its error names client and step
-        return
+    in_turn = _output(Split(network.body, network.head, 0), x, "head after its body")
+    whole = _rejoined(network)
+    if type(whole).forward is nn.Module.forward:
+        return  # it has no forward of its own
+    own = _output(whole, x, "own forward")
     if in_turn.shape == own.shape:
         difference = float((in_turn - own).abs().max())
         if difference <= TOLERANCE * max(1.0, float(own.abs().max())):
@@ -59,9 +62,20 @@ def _rejoined(network: Any) -> nn.Module:
     return rejoined
 
 
-def _output(module: nn.Module, x: Tensor) -> Tensor:
+def _output(module: nn.Module, x: Tensor, what: str) -> Tensor:
     """What a module gives, the same whenever it is called, though it draws at random."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        output: Tensor = module(x)
-        return output
+        try:
+            output = module(x)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(".")
+            raise FedloomError(
+                f"the network's {what} cannot take {len(x)} samples of shape {tuple(x.shape[1:])} "
+                f"and {x.dtype}: {reason}."
+            ) from error
+    if not isinstance(output, Tensor):
+        raise FedloomError(
+            f"the network's {what} gives a {type(output).__name__}, not a tensor of logits."
+        )
+    return output

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError
+from .exported import described
+from .stages import Piece
 
 TOLERANCE = 1e-4  # of ONNX against torch, relative to the largest score
-MOST_APART = 0.01  # share of the samples about which the two may disagree
 ABOUT = "fedloom"  # where the description stands in a file's metadata
 
 
@@ -34,8 +35,8 @@ class _WithProbabilities(nn.Module):
 def write_onnx(module: nn.Module, x: Tensor, file: Path, about: Mapping[str, Any]) -> None:
     """Write a module as ONNX for any number of samples, with `about` in the file's metadata.
 
-    The file is kept only if onnxruntime gives the module's scores for the samples `x`; where it
-    does so for nearly all of them, a warning names the others.
+    The file is kept only if onnxruntime gives the module's scores for the samples `x`. If a piece
+    of the module leaves some samples undecided, these may differ, and a warning says how many do.
     """
     _runtime()
     with warnings.catch_warnings():
@@ -61,9 +62,8 @@ def write_onnx(module: nn.Module, x: Tensor, file: Path, about: Mapping[str, Any
     program.save(str(file), external_data=False)
     session = Session(file)
     apart = differing(session(x), module(x))
-    if len(apart) > MOST_APART * len(x) or len(differing(session(x[:1]), module(x[:1]))) > len(
-        apart
-    ):
+    alone = differing(session(x[:1]), module(x[:1]))  # a number may have been fixed on the way
+    if len(apart) > _undecided(module) * len(x) or len(alone) > len(apart):
         file.unlink()
         raise FedloomError(
             "onnxruntime and torch disagree about this model; no ONNX file was written."
@@ -74,6 +74,11 @@ def write_onnx(module: nn.Module, x: Tensor, file: Path, about: Mapping[str, Any
             "rounding decides (such as the phase of a frequency that an image does not have).",
             stacklevel=3,
         )
+
+
+def _undecided(module: nn.Module) -> float:
+    """The share of samples that a module's pieces leave to rounding."""
+    return max([part.undecided for part in module.modules() if isinstance(part, Piece)], default=0)
 
 
 def differing(ours: Tensor, theirs: Tensor) -> list[int]:
@@ -98,6 +103,7 @@ class Session:
     """An ONNX file that was written here, ready to run."""
 
     def __init__(self, file: Path) -> None:
+        self.file = file
         try:
             self._session = _runtime().InferenceSession(
                 str(file), providers=["CPUExecutionProvider"]
@@ -110,10 +116,15 @@ class Session:
         found = self._session.get_modelmeta().custom_metadata_map
         if ABOUT not in found:
             raise FedloomError(f"{file} was not written by `fedloom export`.")
-        self.about: dict[str, Any] = json.loads(found[ABOUT])
+        self.about = described(found[ABOUT].encode(), file)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.from_numpy(self._session.run(["scores"], {"x": x.contiguous().numpy()})[0])
+        try:
+            scores = self._session.run(["scores"], {"x": x.contiguous().numpy()})[0]
+        except Exception as error:  # onnxruntime raises classes of its own
+            cause = " ".join(str(error).split())
+            raise FedloomError(f"{self.file} cannot be run: {cause}") from error
+        return torch.from_numpy(scores)
 
 
 def _runtime() -> Any:

@@ -46,6 +46,9 @@ class Piece(nn.Module):
     """
 
     settings: ClassVar[tuple[str, ...]] = ()
+    # Share of samples for which rounding may decide what the piece gives, so that no two runtimes
+    # need agree about them.
+    undecided: ClassVar[float] = 0.0
 
     def describe(self) -> dict[str, Any]:
         """The kind of piece, and those of its settings that its tensors do not show."""
@@ -96,12 +99,34 @@ class Bytes(nn.Module):
         return x.to(torch.float32) * self.scale - self.shift
 
 
+class Standardised(nn.Module):
+    """Features with mean 0 and the same deviation each; see client/standard.py."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) * self.scale
+
+
 class Whole(nn.Module):
-    """Samples as they are read -> scores: all that lies between a file and an answer."""
+    """Samples as they are read -> scores: all that lies between a file and an answer.
+
+    A module that uses a frozen network without containing it has a method `contain`.
+    """
 
     def __init__(self, prepare: nn.Module, stages: Stages) -> None:
         super().__init__()
         self.prepare, self.stages = prepare, stages
+        for part in list(stages.modules()):
+            contain = getattr(part, "contain", None)
+            if contain is not None:
+                contain()
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.stages(self.prepare(x))

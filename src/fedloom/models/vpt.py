@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -45,6 +46,19 @@ def held(name: str) -> Held:
     return Held(name)
 
 
+class Contained(nn.Module):
+    """The ViT as a part of the model, in a model that leaves the engine."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self.vit = copy.deepcopy(held.vit)
+        self.preprocess = held.preprocess
+
+    def on(self, device: torch.device) -> Any:
+        """The ViT, which is where the model is."""
+        return self.vit
+
+
 class Prompted(nn.Module):
     """The class token of a frozen ViT that sees `prompts` behind the patches of an image.
 
@@ -57,12 +71,17 @@ class Prompted(nn.Module):
 
     def __init__(self, frozen: Held, task: Task, prompts: int, dropout: float) -> None:
         super().__init__()
-        self.frozen = frozen
+        self.frozen: Held | Contained = frozen
         self.width = frozen.vit.width
         self.register_buffer("mean", torch.tensor(task.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(task.std)[:, None, None], persistent=False)
         self.prompts = nn.Parameter(0.02 * torch.randn(prompts, self.width))
         self.dropout = nn.Dropout(dropout)
+
+    def contain(self) -> None:
+        """Make the ViT a part of this module: its tensors are then among the model's."""
+        if isinstance(self.frozen, Held):
+            self.frozen = Contained(self.frozen)
 
     def pixels(self, x: Tensor) -> Tensor:
         """What the ViT is shown."""

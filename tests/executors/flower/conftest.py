@@ -143,10 +143,10 @@ class Deployment:
     All of them end with it.
     """
 
-    def __init__(self, root: Path, simulation: bool = False) -> None:
+    def __init__(self, root: Path, simulation: bool = False, certificates: bool = True) -> None:
         self.root, self.simulation = root, simulation
         self.bin = Path(sys.executable).parent
-        self.port = free_port()
+        self.port = self.free_port()
         self.short = ""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.env = {
@@ -167,14 +167,14 @@ class Deployment:
         (root / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\n{address}\n{how}\n'
         )
-        if not simulation:
+        if certificates and not simulation:
             write_certificates(root / "certs", 4, ["127.0.0.1", "localhost"])
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """A process in a group of its own, its words in NAME.log."""
         with open(self.root / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                [str(self.bin / command[0]), *command[1:]],
+                [shutil.which(command[0], path=self.env["PATH"]) or command[0], *command[1:]],
                 env=self.env,
                 cwd=self.root,
                 stdout=log,
@@ -201,12 +201,24 @@ class Deployment:
             str(self.root / "state.db"), "--disable-runtime-dependency-installation",
             *(["--insecure", "--simulation"] if self.simulation else secure),
         )  # fmt: skip
-        self.until(lambda: _listens(self.port), 60, "the SuperLink")
+        self.until(self.listens, 60, "the SuperLink")
         return process
+
+    @staticmethod
+    def free_port() -> int:
+        """A port of this machine that nobody listens on."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            return int(s.getsockname()[1])
+
+    def listens(self) -> bool:
+        """Whether the server can be talked to."""
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.port)) == 0
 
     def ray(self) -> int:
         """A Ray of our own, which ends with the test; its port."""
-        port = free_port()
+        port = self.free_port()
         self.short = tempfile.mkdtemp(prefix="ray-")  # names of sockets may not be long
         self.start(
             "ray",
@@ -254,7 +266,7 @@ class Deployment:
             "--superlink",
             f"127.0.0.1:{self.port}",
             "--port",
-            str(free_port()),
+            str(self.free_port()),
             "--node-config",
             node_config,
             *(["--insecure"] if plain else secure),
@@ -321,17 +333,6 @@ class Deployment:
             self.kill(name)
         if self.short:
             shutil.rmtree(self.short, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

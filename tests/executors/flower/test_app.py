@@ -7,13 +7,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import fedloom
 from fedloom.cli.main import app as cli
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import names
+from fedloom.data.catalogue import load as load_data
+from fedloom.data.federation import federate
+from fedloom.deploy import export, personalise, predict, trained
+from fedloom.engine.checkpoint import Store
 from fedloom.engine.config import build
+from fedloom.engine.setup import Setup, Trained
 from fedloom.executors.flower import client, server
 from fedloom.executors.flower.app import write_app
 from fedloom.executors.flower.grid import InProcessGrid
@@ -110,6 +117,18 @@ def _keys(path: Path) -> dict:
     given = tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"]
     return {f"{s}.{k}" if isinstance(v, dict) else s: x for s, v in given.items()
             for k, x in (v.items() if isinstance(v, dict) else [("", v)])}  # fmt: skip
+
+
+def test_a_servers_own_machine_can_always_call_it(tmp_path: Path) -> None:
+    """Flower's processes at the server reach the SuperLink by the loopback."""
+    from cryptography import x509
+
+    command = ["flower", "certs", str(tmp_path / "certs"), "--host", "fed.example.org"]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    read = x509.load_pem_x509_certificate((tmp_path / "certs" / "server.crt").read_bytes())
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fed.example.org", "localhost"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
 
 
 def test_a_certificate_holds_for_its_hosts_only(tmp_path: Path) -> None:
@@ -216,6 +235,89 @@ def test_each_site_with_its_own_folder(tmp_path: Path) -> None:
     assert [c["domain"] for c in made.federation["clients"]] == ["h0", "h1", "h2"]
     assert sorted(made.metrics[-1]["personal"]["domains"]) == ["h0", "h1", "h2"]
     assert made.metrics[-1]["loss"]["ce"] > 0
+
+
+def pictures_of(path: Path, seed: int) -> str:
+    """A site's own data without a domain: a file at a place that is nobody else's business."""
+    path.parent.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    y = np.arange(24) % 2
+    x = (60 + 90 * y[:, None, None, None] + rng.integers(0, 40, (24, 8, 8, 3))).astype(np.uint8)
+    parts = {"x_train": x, "y_train": y, "x_test": x[:6], "y_test": y[:6]}
+    np.savez(path, **parts, classes=np.array(["cat", "dog"]))
+    return str(path)
+
+
+def hospitals(tmp_path: Path, method: str, changes: dict, **given: str) -> Path:
+    """The run folder of a federation of two sites with their own files."""
+    config = build({"method": method, "clients": 2, "data": "own", **given}, changes)
+    nodes = {}
+    for k in range(2):
+        data = pictures_of(tmp_path / f"secret-{k}" / f"ward-{k}.npz", k)
+        nodes[k] = {"partition-id": k, "data": data}
+    grid, settings = federation(tmp_path, config, nodes)
+    server.serve(grid, config, settings, callbacks=[Report()])
+    return tmp_path / "run"
+
+
+def test_a_federations_common_model_is_exported_and_used(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+    out = hospitals(tmp_path, "fedavg", {"rounds": 1, "hidden": [8]}, model="mlp")
+    model = export(trained(out), tmp_path / "model", onnx=True)
+    pixels = np.load(tmp_path / "secret-1" / "ward-1.npz")["x_test"]
+    (tmp_path / "photos").mkdir()
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / "photos" / f"{i}.png")
+    answers = predict(model, tmp_path / "photos")
+    # What the site itself computes with the model that the server has.
+    site = Setup.from_config(
+        fedloom.Run.load(out).config,
+        images=federate(load_data(str(tmp_path / "secret-1" / "ward-1.npz")), "iid", clients=1),
+    )
+    site.worker.load(Store(out / "checkpoint").load().server.tree("model"))
+    x = site.images.data.x[site.images.data.test]
+    expected = torch.softmax(site.worker.predictor()(x), 1)
+    assert len(answers) == 6
+    for answer, row in zip(answers, expected, strict=True):
+        assert answer.classes["dog"] == pytest.approx(float(row[1]), abs=1e-5)
+    for answer, other in zip(
+        predict(model / "model.onnx", tmp_path / "photos"), answers, strict=True
+    ):
+        assert answer.classes == pytest.approx(other.classes, abs=1e-4)
+    assert predict(out, tmp_path / "photos", client="ward-1.npz") == answers
+
+
+def test_an_exported_federation_brings_its_encoder(tmp_path: Path) -> None:
+    out = hospitals(tmp_path, "fedavg", {"rounds": 1}, model="linear", encoder="vit-mini")
+    export(trained(out), tmp_path / "model")
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "black.png")
+    (answer,) = predict(tmp_path / "model", tmp_path / "black.png")
+    assert set(answer.classes) == {"cat", "dog"}
+
+
+def test_what_only_a_site_has_is_not_made_up_at_the_server(tmp_path: Path) -> None:
+    out = hospitals(tmp_path, "fedper", {"rounds": 1, "hidden": [8]}, model="mlp")
+    with pytest.raises(FedloomError, match="client 1's own model needs what only its site has"):
+        trained(out, client="ward-1.npz")
+    with pytest.raises(FedloomError, match=r"fedper has no common model; `fedloom personalise"):
+        trained(out)
+    mine = personalise(out, str(tmp_path / "secret-0" / "ward-0.npz"))
+    assert mine.train > 0 and mine.after is not None
+    with pytest.raises(FedloomError, match="samples and what clients remember are at the sites"):
+        Trained.from_folder(out)
+    (out / "summary.json").unlink()  # as if it had been interrupted
+    with pytest.raises(FedloomError, match="`flwr run` of its app continues it"):
+        fedloom.resume(out)
+
+
+def test_the_server_never_hears_where_a_sites_data_lie(tmp_path: Path) -> None:
+    out = hospitals(tmp_path, "fedavg", {"rounds": 1, "hidden": [8]}, model="mlp")
+    told = json.loads((out / "federation.json").read_text())
+    assert [c["domain"] for c in told["clients"]] == ["ward-0.npz", "ward-1.npz"]
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert len(files) > 8
+    for path in files:
+        assert b"secret-" not in path.read_bytes(), path.name
 
 
 def test_sites_that_differ_are_named(tmp_path: Path) -> None:

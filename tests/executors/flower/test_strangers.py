@@ -322,7 +322,9 @@ def test_the_run_config_does_not_say_where_a_site_writes(tmp_path: Path, monkeyp
     assert client.from_config(context).memory == tmp_path / "mine"
 
 
-def test_the_run_config_does_not_say_which_file_a_site_runs(tmp_path: Path) -> None:
+def test_the_run_config_does_not_say_which_file_a_site_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "mine.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     keys = {**flat(build({"method": "fedavg"}), Settings()), "method": str(tmp_path / "mine.py")}
@@ -330,3 +332,19 @@ def test_the_run_config_does_not_say_which_file_a_site_runs(tmp_path: Path) -> N
     with pytest.raises(FedloomError, match="method-files=true"):
         client.from_config(context)
     assert not marker.exists()
+    keys["method"] = f"{tmp_path / 'mine.py'}+dfdc"
+    with pytest.raises(FedloomError, match="method-files=true"):
+        client.from_config(context)
+    # Escapes of a list, whose text is taken for a name: ['mine.py+dfdc']
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "['mine.py").write_text((tmp_path / "mine.py").read_text())
+    keys["method"] = '["mine.\\u0070y+dfdc"]'
+    for allowed in ({}, {"method-files": False}, {"method-files": "false"}):
+        context.node_config = {"partition-id": 0, **allowed}
+        with pytest.raises(FedloomError, match="method-files=true"):
+            client.from_config(context)
+    assert not marker.exists()
+    context.node_config = {"partition-id": 0, "method-files": True}
+    with pytest.raises(FedloomError, match="must define exactly one @method"):
+        client.from_config(context)
+    assert marker.exists()

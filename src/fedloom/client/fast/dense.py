@@ -64,14 +64,15 @@ def backend(
     chained = layers(job.model.body, job.model.head, ndim=len(worker.data.x.shape))
     if chained is None:
         return None
-    trained = {id(p) for p in job.params}
-    if not any(id(p) in trained for layer in chained for p in layer.parameters()):
-        return None
     chain = Chain(chained, job.params)
+    if not chain.trains:
+        return None
     if not rule.unseen:
         return nullcontext(Gradients(chain, rule))
     # Augmented batches are drawn one by one, or their random numbers would come in another order.
-    ahead = 1 if training.augment else max(1, AHEAD // training.batch)
+    ahead = 1
+    if not training.augment:
+        ahead = max(1, AHEAD // training.batch)
     return nullcontext(Descent(chain, rule, ahead))
 
 
@@ -106,6 +107,11 @@ class Chain:
                 self._first = min(self._first, i)
             if link.trains_weight and cast(Tensor, weight).numel() >= fast.LARGE:
                 self._large = True
+
+    @property
+    def trains(self) -> bool:
+        """Whether any of the trained parameters belongs to a layer of the chain."""
+        return self._first < len(self._links)
 
     @torch.no_grad()
     def back(self, x: Tensor, y: Tensor) -> Tensor:
@@ -149,7 +155,10 @@ class Chain:
         outputs = F.linear(x, weight, bias)
         slopes, sizes = torch.empty_like(outputs), torch.tensor([len(y) for y in targets])
         lrs = x.new_tensor(rates).repeat_interleave(sizes)
-        alike = x @ x.T if bias is None else torch.addmm(x.new_ones(()), x, x.T)
+        if bias is None:
+            alike = x @ x.T
+        else:
+            alike = torch.addmm(x.new_ones(()), x, x.T)
         alike *= lrs
         losses, start = [], 0
         for y, lr in zip(targets, rates, strict=True):

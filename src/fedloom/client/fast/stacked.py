@@ -41,8 +41,11 @@ class Entry:
 
     def __init__(self, job: Job, part: nn.Module) -> None:
         self.job, self.part = job, part
-        # Copied: the model is resident, and the next client overwrites it.
-        self.weights = {n: p.detach().clone() for n, p in part.named_parameters()}
+        # Copied: the model is resident, and the next client overwrites it. Never channels-last, for
+        # the reason that `_Stack` has for its samples.
+        self.weights: dict[str, Tensor] = {}
+        for name, p in part.named_parameters():
+            self.weights[name] = p.detach().clone(memory_format=torch.contiguous_format)
         self.buffers = {n: b.clone() for n, b in part.named_buffers()}
 
     @property
@@ -51,10 +54,14 @@ class Entry:
         shapes = tuple((n, t.shape) for n, t in {**self.weights, **self.buffers}.items())
         job = self.job
         # A cosine depends on the number of steps, and a stack has one step size for all.
-        steps = job.planned if job.training.cosine else None
+        steps = None
+        if job.training.cosine:
+            steps = job.planned
         # BatchNorm would count padding, so all clients need the same batches.
-        samples = len(job.samples) if norms(self.part) else None
-        return type(self.part), shapes, job.training, steps, samples, job.work if samples else None
+        batches = None
+        if norms(self.part):
+            batches = len(job.samples), job.work
+        return type(self.part), shapes, job.training, steps, batches
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ def entry(job: Job) -> Entry | None:
     if job.loss is not cross_entropy or job.stream is not None or job.earlier or not job.planned:
         return None
     if job.pull or job.gradient or job.refs or job.inputs or job.watch or job.label:
+        return None
+    if job.class_weights is not None or job.worker.standardise == "own":
         return None
     if training.augment or training.clip or (isinstance(method, Plugin) and method.adds):
         return None
@@ -173,7 +182,9 @@ class _Stack:
         self._weights: dict[str, Tensor] = {}
         for name in first.weights:
             self._weights[name] = torch.stack([e.weights[name] for e in entries]).requires_grad_()
-        self._buffers = {n: torch.stack([e.buffers[n] for e in entries]) for n in first.buffers}
+        self._buffers: dict[str, Tensor] = {}
+        for name in first.buffers:
+            self._buffers[name] = torch.stack([e.buffers[name] for e in entries])
         self._lr = self._training.step_size(first.job.round)
         self._optimizer = self._training.make(list(self._weights.values()), first.job.round)
         self._sums = torch.zeros(len(entries), device=self._rows.device)
@@ -189,8 +200,20 @@ class _Stack:
             return worker.outputs(worker.samples(self._places)).features
         size = 4 * len(self._places) * math.prod(worker.data.x.shape[1:])
         if worker.device.accelerated and size <= PREPARED:
-            return worker.prepare(worker.samples(self._places))
+            return self._plain(self._places)
         return None
+
+    def _plain(self, places: Tensor) -> Tensor:
+        """Samples as the model wants them, but never channels-last.
+
+        With one sample per batch, a client's part of a channels-last stack has a stride with which
+        torch 2.13 computes wrong gradients of BatchNorm on a CPU. `contiguous` would leave images
+        of one channel as they are.
+        """
+        x = self._worker.prepare(self._worker.samples(places))
+        if self._by_hand:
+            return x
+        return x.clone(memory_format=torch.contiguous_format)
 
     def finished(self, step: int) -> list[Trained]:
         """Take out the last entries, those that have no more steps to take."""
@@ -231,7 +254,7 @@ class _Stack:
     def _logits(self, rows: Tensor) -> Tensor:
         if self._inputs is None:
             wanted = self._places[rows.to(self._places.device)]
-            x = self._worker.prepare(self._worker.samples(wanted.flatten()))
+            x = self._plain(wanted.flatten())
         else:
             x = chosen(self._inputs, rows.flatten())
         x = x.unflatten(0, rows.shape)
@@ -258,13 +281,20 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return x @ weight.mT if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+        if bias is None:
+            return x @ weight.mT
+        return torch.baddbmm(bias[:, None], x, weight.mT)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         x, weight = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        return g @ weight if wanted[0] else None, g.mT @ x, g.sum(1) if wanted[2] else None
+        x_wanted, _, bias_wanted = ctx.needs_input_grad
+        x_slope, bias_slope = None, None
+        if x_wanted:
+            x_slope = g @ weight
+        if bias_wanted:
+            bias_slope = g.sum(1)
+        return x_slope, g.mT @ x, bias_slope
 
 
 def through(module: nn.Module, weights: Mapping[int, Tensor], x: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ class Book:
     def open(folder: Path | None, name: str) -> Book:
         """The book of a run folder, with one more attempt; a new book if the folder has none."""
         if folder is not None and (folder / LOG).exists():
-            book = Book._load(folder)
+            book = Book.read(folder)
+            book.attempt += 1
         else:
             # Another run with the same settings must not find the states of this one, so part of
             # the name is random.
@@ -42,11 +43,12 @@ class Book:
         return book
 
     @staticmethod
-    def _load(folder: Path) -> Book:
+    def read(folder: Path) -> Book:
+        """The book of a run folder as it stands."""
         path = folder / LOG
         try:
             body = json.loads(path.read_bytes())
-            book = Book(folder, str(body["experiment"]), int(body["attempt"]) + 1)
+            book = Book(folder, str(body["experiment"]), int(body["attempt"]))
             book.keys = {int(client): str(key) for client, key in body.get("keys", {}).items()}
             sites = dict(body["sites"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -16,16 +16,17 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from ...client.worker import ClientWorker
-from ...core.errors import FedloomError, unknown
+from ...core.errors import FedloomError
 from ...core.memory import keep_freed_memory
 from ...data.catalogue import load
-from ...data.federation import Client, Dataset, Federation, federate
+from ...data.dataset import Dataset, with_classes
+from ...data.federation import Client, Federation, federate
 from ...engine.config import Config
 from ...engine.setup import Setup
 from ..base import execute
 from . import store
 from .settings import Settings, parse
-from .sites import NONE, alone, describe
+from .sites import NONE, alone, describe, last_part
 from .store import Versions
 from .wire import DESCRIBE, TYPES, read_order, read_task, write_refusal, write_result
 from .words import without_paths
@@ -40,12 +41,13 @@ class Home:
     client: int
     worker: ClientWorker  # it holds this client's data; all other clients are empty
     memory: Path  # the folder in which it keeps states
+    image: tuple[int, ...] | None = None  # the shape of its images, if an encoder reads them
 
 
 def answer(message: Message, home: Home) -> RecordDict:
     """Do what a message asks for. All changes happen at the end, in one step, or not at all."""
     if message.metadata.message_type == DESCRIBE:
-        about = describe(home.worker.federation, home.client).encode()
+        about = describe(home.worker.federation, home.client, home.image).encode()
         return RecordDict({"site": ConfigRecord({"about": about})})
     order = read_order(message.content)
     if order.client != home.client:
@@ -101,16 +103,12 @@ def from_config(context: Context) -> Home:
     """The client that run config and node config describe.
 
     In the node config, `partition-id` says which client it is, `domain` its domain, `state` where
-    it keeps its memory and `device` where it computes. `data` names a file or folder with the
-    site's own samples; without it, the site takes its share of the run's data set. Where a site
-    writes, and whether it runs code that is no part of fedloom, is never up to the run config.
+    it keeps its memory and `device` where it computes, if that is not where the run says. `data`
+    names a file or folder with the site's own samples; without it, the site takes its share of the
+    run's data set. Where a site writes, and whether it runs code that is no part of fedloom, is
+    never up to the run config.
     """
     node = dict(context.node_config)
-    method = str(context.run_config.get("method", ""))
-    if ".py" in method and not node.get("method-files"):
-        raise FedloomError(
-            "this site runs no method from a file; method-files=true in its node config allows it."
-        )
     if "partition-id" not in node:
         raise FedloomError(
             'this site does not know its number: start it with --node-config "partition-id=0 ...".'
@@ -118,37 +116,39 @@ def from_config(context: Context) -> Home:
     client = int(node["partition-id"])
     run = json.dumps(dict(context.run_config), sort_keys=True)
     path = str(node.get("data", ""))
-    config, worker, federation = _workplace(
+    setup = _workplace(
         run,
         path,
         str(node.get("domain", "")),
         str(node.get("data-root", "")),
-        str(node.get("device", "cpu")),
+        str(node.get("device", "")),
+        node.get("method-files") is True,
     )
+    worker, federation = setup.worker, setup.federation
     if path:
-        federation = _among(federation, client, config)
+        federation = _among(federation, client, setup.config)
     if not 0 <= client < len(federation):
         raise FedloomError(
             f"there is no client {client}: the federation has {len(federation)}, counted from 0."
         )
     worker.federation = alone(federation, client)
     memory = Path(str(node.get("state") or store.root())).expanduser()
-    return Home(client, worker, memory)
+    image = None
+    if setup.config.encoder:
+        image = tuple(setup.images.data.x.shape[1:])
+    return Home(client, worker, memory, image)
 
 
 @lru_cache(maxsize=1)
-def _workplace(
-    run: str, path: str, domain: str, root: str, device: str
-) -> tuple[Config, ClientWorker, Federation]:
+def _workplace(run: str, path: str, domain: str, root: str, device: str, files: bool) -> Setup:
     """Model and data, loaded once per process: a simulation plays one client after another."""
-    config, settings = parse(json.loads(run))
+    config, settings = parse(json.loads(run), files)
     execution = config.execution.model_copy(update={"data_root": root or None})
     config = config.model_copy(update={"execution": execution})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would end up in the server's log
         images = _samples(config, settings, path, domain) if path else None
-        setup = Setup.from_config(config, images=images, device=device)
-    return config, setup.worker, setup.federation
+        return Setup.from_config(config, images=images, device=device or settings.device)
 
 
 def _samples(config: Config, settings: Settings, path: str, domain: str) -> Federation:
@@ -158,8 +158,10 @@ def _samples(config: Config, settings: Settings, path: str, domain: str) -> Fede
         raise FedloomError(
             "sites with their own texts need source.hashed = true: they share no list of words."
         )
+    data = unplaced(data)
     if settings.classes:
-        data = with_classes(data, tuple(c.strip() for c in settings.classes.split(",")))
+        names = tuple(c.strip() for c in settings.classes.split(","))
+        data = with_classes(data, names, "class among those agreed")
     if domain:
         data = replace(data, domain=torch.zeros_like(data.domain), domains=(domain,))
     federation = federate(
@@ -176,6 +178,18 @@ def _samples(config: Config, settings: Settings, path: str, domain: str) -> Fede
     return replace(federation, clients=(client,))
 
 
+def unplaced(data: Dataset) -> Dataset:
+    """The same samples under names that do not tell where at this site they lie.
+
+    Data without domains have one, which has the name of the data.
+    """
+    short = last_part(data.name)
+    domains = []
+    for name in data.domains:
+        domains.append(short if name == data.name else name)
+    return replace(data, name=short, domains=tuple(domains))
+
+
 def _among(federation: Federation, client: int, config: Config) -> Federation:
     """A federation of one as client `client` of many."""
     if config.clients is None:
@@ -184,15 +198,6 @@ def _among(federation: Federation, client: int, config: Config) -> Federation:
     if 0 <= client < config.clients:
         clients[client] = federation.clients[0]
     return replace(federation, clients=tuple(clients))
-
-
-def with_classes(data: Dataset, names: tuple[str, ...]) -> Dataset:
-    """The same samples, with classes numbered as in `names`, which may hold further classes."""
-    for name in data.classes:
-        if name not in names:
-            raise unknown("class among those agreed", name, names)
-    numbers = torch.tensor([names.index(name) for name in data.classes])
-    return replace(data, y=numbers[data.y], classes=names)
 
 
 app = client_app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -220,10 +221,16 @@ class Flower:
             )
         if not bool((rows.abs() <= LARGEST).all()):  # a NaN is not, either
             raise FedloomError(f"the reply's scores on its {split} samples are not finite numbers")
-        correct, total = (int(n) for n in rows[0, layout.places[COUNTS.name]])
-        labels_are_maps = data.y.ndim > 1  # then pixels are counted, not samples
-        if not 0 <= correct <= total or (not labels_are_maps and total != samples):
-            raise FedloomError(f"{correct} of {total} {split} samples right is impossible")
+        counted = samples * math.prod(data.y.shape[1:])  # pixels, where labels are maps
+        for tally in layout.tallies:
+            row = layout.part(rows.numpy(), tally)[0]
+            if tally is COUNTS and not tally.possible(row, counted):
+                right, total = row.tolist()
+                raise FedloomError(f"{right:g} of {total:g} {split} samples right is impossible")
+            if not tally.possible(row, counted):
+                raise FedloomError(
+                    f"the reply's {tally.name} of {counted} {split} samples is impossible"
+                )
         for metric in applying(kind_of(data.kind)):
             if layout.has(metric):  # what cannot be made into figures must not reach those of all
                 metric.summary(layout.part(rows.numpy(), metric.tally), [None])

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...core.claims import JUMP
 from ...core.errors import FedloomError, explain
+from ...core.lookup import is_file
 from ...core.settings import Count, NotNegative, Positive, setting
 from ...engine.config import SECTIONS, Config, affecting, build, parse_set
 
@@ -50,6 +51,11 @@ class Settings(BaseModel):
         "How many times as long as before (or as that of as many ones) a model may become in a "
         "round; an upload that makes it longer is refused.",
     )
+    device: str = setting(
+        "cpu",
+        "Where clients compute whose node config names no device, as those of a simulation.",
+        affects="nothing",
+    )
     keys: bool = setting(
         True,
         "Whether a site's number stays with the node key that first used it; without registered "
@@ -70,8 +76,8 @@ def flat(config: Config, settings: Settings) -> dict[str, str | int | float | bo
     return {key: _plain(value) for key, value in values.items()}
 
 
-def parse(run_config: Mapping[str, Any]) -> tuple[Config, Settings]:
-    """The config and the settings in a run config."""
+def parse(run_config: Mapping[str, Any], files: bool = True) -> tuple[Config, Settings]:
+    """The config and the settings in a run config; without `files`, no method file is executed."""
     for_config: dict[str, Any] = {}
     for_settings: dict[str, Any] = {}
     for key, value in run_config.items():
@@ -91,6 +97,10 @@ def parse(run_config: Mapping[str, Any]) -> tuple[Config, Settings]:
         settings = Settings.model_validate(for_settings)
     except ValidationError as error:
         raise FedloomError(f"federation: {explain(error)}") from None
+    if not files and is_file(str(for_config.get("method", ""))):
+        raise FedloomError(
+            "this site runs no method from a file; method-files=true in its node config allows it."
+        )
     config = build(for_config)
     if config.schedule.checkpoint_every != 1:
         raise FedloomError(

@@ -52,13 +52,17 @@ class Description(BaseModel):
     train: Samples
     validation: Samples
     test: Samples
+    # The images that a frozen encoder made the samples of, which a model in use takes; None if
+    # there is no encoder.
+    image: Shape | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Description:
         if self.client >= self.clients:
             raise ValueError(f"client {self.client} of {self.clients} is impossible")
-        if max(math.prod(self.sample), math.prod(self.target)) > VALUES:
-            raise ValueError(f"a sample of shape {self.sample} is too large")
+        for shape in (self.sample, self.target, self.image or ()):
+            if math.prod(shape) > VALUES:
+                raise ValueError(f"a sample of shape {shape} is too large")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("a class is listed twice")
         return self
@@ -95,8 +99,8 @@ AGREED = {
 }
 
 
-def describe(federation: Federation, k: int) -> Description:
-    """How client `k` describes itself."""
+def describe(federation: Federation, k: int, image: tuple[int, ...] | None = None) -> Description:
+    """How client `k` describes itself; `image` is the shape of its images before an encoder."""
     data = federation.data
     client = federation.clients[k]
     dtype: Any = str(data.x.dtype).removeprefix("torch.")
@@ -113,6 +117,7 @@ def describe(federation: Federation, k: int) -> Description:
         std=data.std,
         encoder=data.encoder,
         domain=client.domain,
+        image=image,
         **{split: len(getattr(client, split)) for split in SPLITS},
     )
 
@@ -211,5 +216,7 @@ def listed(sites: Mapping[int, Description], partition: str) -> dict[str, Any]:
         "description": "Data stay at the sites; only their sizes are known here.",
         "classes": list(some.classes),
         "domains": sorted({d.domain for d in sites.values() if d.domain}),
+        "shape": list(some.sample),
         "clients": clients,
+        "at_sites": True,  # so nobody looks for samples or for clients' states here
     }

@@ -10,20 +10,13 @@ all.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import CheckpointError, FedloomError
-from ...core.files import sha256, write_atomic
+from ...core.files import locked, sha256, write_atomic
 from ...core.payload import Payload
-
-try:
-    import fcntl
-except ImportError:  # only POSIX systems can guard against two messages to one client at once
-    fcntl = None  # type: ignore[assignment]
 
 Version = tuple[int, int]  # (attempt, round)
 NOTHING: Version = (0, 0)  # the empty state of a client that has not taken part yet
@@ -92,7 +85,7 @@ class Versions:
         data = state.encode()
         path = self.folder / f"{version[0]:06d}-{version[1]:06d}-{sha256(data)[:16]}.safetensors"
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with locked(self.folder / ".lock"):  # two messages to one client may come at once
             self.check(version)
             write_atomic(path, data)
             held = self.held()
@@ -106,15 +99,3 @@ class Versions:
                 outdated = file.name.startswith(prefix) and file != path
                 if interrupted or outdated:
                     file.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        if fcntl is None:
-            yield
-            return
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
+from ...client.standard import joined, told
 from ...client.worker import ClientWorker
 from ...core.claims import Sizes, flaw
 from ...core.errors import ClientError
@@ -152,8 +153,9 @@ class Inspector:
         """What a client remembers after a first round of which it was the only participant."""
         method = rehearsing.method
         hello = execute(rehearsing, Task("hello", 1, (k,))).upload
-        server = method.join(first(rehearsing).replace(round=1), {k: hello})
-        return execute(rehearsing, Task("client", 1, (k,), method.download(server, k))).state
+        server = joined(method, first(rehearsing).replace(round=1), {k: hello})
+        down = told(method.download(server, k), server, Payload())
+        return execute(rehearsing, Task("client", 1, (k,), down)).state
 
     def _with(self, task: Task, client: Client) -> ClientWorker:
         """A worker that takes `client` for the one of the task, and trains it for one step."""
@@ -166,6 +168,7 @@ class Inspector:
             worker.given,
             worker.training.changed(epochs=1, steps=1),
             worker.seed,
+            standardise=worker.standardise,
         )
 
 

@@ -184,6 +184,8 @@ def read_result(content: RecordDict, order: Order) -> Result:
     if order.kind == "client":
         result = replace(result, state=held(order))
     scores, losses = _figures(content.metric_records.get("metrics") or {}, order.splits.split())
+    if losses and order.kind != "client":
+        raise FedloomError(f"the reply has a loss {cut(min(losses))!r}, though nothing was trained")
     return replace(result, scores=scores, losses=losses)
 
 
