@@ -25,7 +25,7 @@ def unequal_classes() -> Federation:
     y = (torch.arange(samples) % 100 >= 83).long()
     nowhere = torch.zeros(samples, dtype=torch.int64)
     tested = torch.arange(samples) % 200 >= 100
-    data = Dataset("unequal", x, y, nowhere, tested, ("large", "small"), ("only",))
+    data = Dataset(x, y, nowhere, tested, ("large", "small"), ("only",), "unequal")
     clients = []
     for k in range(CLIENTS):
         rows = np.arange(200 * k, 200 * (k + 1))

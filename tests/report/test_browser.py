@@ -79,7 +79,7 @@ def test_it_opens_without_error_or_request_and_draws_every_figure(
     browser.open(address, width=width, dark=dark)
     assert browser.js("document.querySelector('h1').textContent") == "Tests & more"
     figures = browser.js("document.querySelectorAll('figure').length")
-    assert figures == 17
+    assert figures == 18
     show_all(browser)
     if interactive:
         assert (

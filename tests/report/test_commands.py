@@ -16,7 +16,7 @@ import fedloom
 from fedloom.core.errors import FedloomError
 from fedloom.engine.folder import Run
 from fedloom.report.dash import Dash, stamp
-from fedloom.report.export import escape
+from fedloom.report.export import escape, proper
 from fedloom.report.folders import load
 
 SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True, "steps": 2}
@@ -75,16 +75,13 @@ def test_an_unfinished_run_beside_local(call, runs: Path) -> None:
     assert call("report", runs)[0] == 0
 
 
-def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None:
+def test_a_boards_title_figures_and_order_are_taken_over(call, runs: Path) -> None:
     board = {
         "title": "My comparison",
         "settings": {"target": 0.6},
         "rows": [
             {"method": "fedbn", "seeds": [0, 1], "flops_per_round": 5e9},
             {"method": "gone", "failed": "seed 0: NaN"},
-        ],
-        "tests": [
-            {"a": "fedbn", "b": "local", "p_holm": 0.5, "sentence": "No significant difference."}
         ],
         "runs": [{"method": "fedbn", "seed": 0}, {"method": "local", "seed": 0}],
     }
@@ -93,7 +90,7 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
     text = (runs / "report.html").read_text()
     for said in (
         "<h1>My comparison</h1>",
-        "No significant difference.",
+        "pairs of seed and client",  # tests need no board
         "failed: seed 0: NaN",
         "GFLOP",
         "target <b>60.0 %",
@@ -118,7 +115,7 @@ def test_a_boards_title_tests_and_order_are_taken_over(call, runs: Path) -> None
             "odd/run cannot be read: unknown key 'methode'; did you mean 'method'?",
         ),
         (["report", "broken"], "leaderboard.json is damaged"),
-        (["dash", "nowhere"], "there is no folder nowhere."),
+        (["dash", "C/fedbn-s0/config.toml"], "is a file, not a folder of runs."),
     ],
 )
 def test_bad_input_is_one_clear_sentence(
@@ -133,6 +130,14 @@ def test_bad_input_is_one_clear_sentence(
     code, out, err = call(*args)
     assert code == 2 and out == ""
     assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+
+
+def test_gains_can_be_against_another_method(call, runs: Path) -> None:
+    assert call("report", runs, "--against", "fedbn")[0] == 0
+    text = (runs / "report.html").read_text()
+    assert "Gain over fedbn" in text and "Against fedbn" in text
+    code, _, err = call("report", runs, "--against", "fedbm")
+    assert code == 2 and "unknown method to compare against 'fedbm'; did you mean 'fedbn'?" in err
 
 
 def test_export_writes_every_figure_and_a_table(call, runs: Path) -> None:
@@ -159,13 +164,37 @@ def test_export_writes_every_figure_and_a_table(call, runs: Path) -> None:
         "fedbn" in (runs / "figures/personal-by-round.svg").read_text()
     )  # the legend is in the figure
     tex = (runs / "figures/leaderboard.tex").read_text()
-    rows = [line for line in tex.splitlines() if line.startswith(("local &", "fedbn &"))]
+    rows = [line for line in tex.splitlines() if line.startswith(("Local &", "FedBN &"))]
+    assert r"\label{tab:local-fedbn-on-digits4-domains}" in tex
     columns = tex.split(r"\begin{tabular}{l")[1].split("}")[0]
     assert len(rows) == 2 and all(row.count("&") == len(columns) for row in rows)
     assert r"\pm" in tex and tex.count(r"\begin{") == tex.count(r"\end{") == 2
     summaries = [json.loads((runs / f"fedbn-s{s}/summary.json").read_text()) for s in (0, 1)]
-    mean = sum(s["personal"]["accuracy_mean"]["last"] for s in summaries) / 2
-    assert f"{100 * mean:.1f}" in next(row for row in rows if row.startswith("fedbn"))
+    mean = sum(s["personal"]["accuracy_mean"]["best_by_validation"] for s in summaries) / 2
+    assert f"{100 * mean:.1f}" in next(row for row in rows if row.startswith("FedBN"))
+
+
+def test_the_latex_table_has_the_columns_asked_for(call, runs: Path) -> None:
+    assert call("report", runs, "--format", "tex", "--columns", "worst_client,personal")[0] == 0
+    tex = (runs / "figures/leaderboard.tex").read_text()
+    assert r"Method & Worst client (\%) & Personal (\%) \\" in tex
+    code, _, err = call("report", runs, "--format", "tex", "--columns", "wurst_client")
+    assert code == 2 and "did you mean 'worst_client'?" in err
+
+
+def test_methods_have_the_names_that_papers_write() -> None:
+    names = (
+        "fedavg",
+        "fedavg-ft",
+        "fpl+dfdc",
+        "fedprox (mu=0.1)",
+        "mine",
+        "fedavg-tuned",
+        "scaffold",
+    )
+    assert list(map(proper, names)) == [
+        "FedAvg", "FedAvgFT", "FPL+dfdc", "FedProx (mu=0.1)", "mine", "FedAvg (tuned)", "SCAFFOLD",
+    ]  # fmt: skip
 
 
 def test_latex_is_escaped() -> None:
@@ -201,6 +230,11 @@ def test_dash_serves_this_machine_only(server: Dash) -> None:
         and "setInterval" in text
         and "2 seeds" in text
     )
+    assert len(text) < 1_000_000  # Plotly is not part of it: a browser keeps that
+    assert '<script src="plotly.js">' in text and "Plotly" in ask(server, "/plotly.js")[1]
+    sections = ("runs", "curves", "leaderboard")
+    runs, curves, board = (text.index(f'<section id="{name}"') for name in sections)
+    assert runs < curves < text.index('class="verdict"') < board
     status, part = ask(server, "/main")
     assert status == 200 and part.startswith('<div id="all">') and "<style>" not in part
     assert ask(server, "/etc/passwd")[0] == 404 and ask(server, "/../C/config.toml")[0] == 404
@@ -223,12 +257,15 @@ def test_dash_notices_what_runs_write(server: Dash, runs: Path) -> None:
 
 
 def test_dash_waits_for_the_first_run(tmp_path: Path) -> None:
-    made = Dash(tmp_path, 0)
+    made = Dash(tmp_path / "later", 0)
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
     try:
         assert "No evaluated round yet" in ask(made, "/")[1]
-        assert stamp(tmp_path) == stamp(tmp_path)
+        before = ask(made, "/stamp")
+        (tmp_path / "later").mkdir()
+        assert "No evaluated round yet" in ask(made, "/main")[1]
+        assert ask(made, "/stamp") != before and stamp(tmp_path) == stamp(tmp_path)
     finally:
         made.shutdown()
         thread.join(10)

@@ -7,8 +7,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import combinations
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -17,7 +19,18 @@ from fedloom.report.document import main as render_main
 from fedloom.report.figures import PERCENT, Axis, Chart, Heat, Mark
 from fedloom.report.interactive import plotly
 from fedloom.report.page import Page
-from fedloom.report.palette import COLOURS, SYMBOLS, shorten
+from fedloom.report.palette import (
+    COLOURS,
+    PALETTE,
+    SYMBOLS,
+    colour,
+    dashes,
+    fold,
+    hatch,
+    shorten,
+    slots,
+    symbol,
+)
 from fedloom.report.static import MARKERS, draw, page_svg, save
 
 
@@ -142,7 +155,7 @@ def test_plotly_gets_plain_json_with_named_colours() -> None:
         and first["text"] == ["a", "b"]
     )
     # the colours have begun again
-    assert second["line"]["color"] == "@p1" and second["line"]["dash"] == "7px,3px"
+    assert second["line"]["color"] == "@p5" and second["line"]["dash"] == "7px,3px"
     assert bar["error_y"]["array"] == [0.5]
     assert [t["meta"] for t in data["data"][:4]] == [0, 0, 11, 1]
     assert data["layout"]["shapes"][0]["x0"] == 1.0
@@ -180,7 +193,7 @@ def test_symbols_have_markers_and_colours_their_two_values() -> None:
     assert all(len(pair) == 2 and all(len(c) == 7 for c in pair) for pair in COLOURS.values())
 
 
-def test_the_eleventh_method_is_dashed() -> None:
+def test_methods_after_the_sixth_are_dashed() -> None:
     axes = draw(chart()).axes
     _, plain, dashed, *_ = axes.lines
     assert plain.get_linestyle() == "-" and dashed.get_linestyle() == "--"
@@ -193,3 +206,74 @@ def test_nobody_waits_for_matplotlib_before_a_figure_is_drawn() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+# -- colours --------------------------------------------------------------------------------------
+# What readers see who lack one kind of cone: Machado, Oliveira and Fernandes (2009), severity 1.
+BLINDNESS = {
+    "none": np.eye(3),
+    "protan": np.array(
+        [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    ),
+    "deutan": np.array(
+        [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    ),
+    "tritan": np.array(
+        [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+    ),
+}
+TO_XYZ = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]])
+
+
+def linear(name: str) -> np.ndarray:
+    """The amounts of red, green and blue light."""
+    parts = np.array([int(name[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    """CIELAB: distances in it are about as large as they look."""
+    x, y, z = TO_XYZ @ np.clip(light, 0, 1) / np.array([0.9505, 1, 1.0888])
+    f = [np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z)]
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colour_blind_readers_can_tell_methods_apart(theme: int) -> None:
+    colours = [COLOURS[f"p{i}"][theme] for i in range(PALETTE)]
+    assert len(set(colours)) == 6
+    for kind, seen_as in BLINDNESS.items():
+        places = [lab(seen_as @ linear(name)) for name in colours]
+        for a, b in combinations(range(PALETTE), 2):
+            assert np.linalg.norm(places[a] - places[b]) > 20, (kind, colours[a], colours[b])
+    background = lab(linear(COLOURS["card"][theme]))
+    for name in colours:
+        assert np.linalg.norm(lab(linear(name)) - background) > 30
+
+
+def test_a_method_has_its_colour_whatever_stands_beside_it() -> None:
+    few = slots(["fedbn", "local", "fedavg"])
+    assert few == slots(["fedavg", "fedbn", "local"])
+    assert (few["local"], few["fedavg"]) == (0, 1)
+    assert slots(["fedbn"]) == {"fedbn": few["fedbn"]}
+    many = slots([f"method {i}" for i in range(40)])
+    assert len(set(many.values())) == 40
+    assert sorted(many.values())[:6] == [0, 1, 2, 3, 4, 5]  # full lines before dashes
+    looks = {(colour(n), dashes(n), symbol(n), hatch(n)) for n in many.values()}
+    assert len(looks) == 40
+
+
+def test_labels_are_broken_not_cut() -> None:
+    assert fold("short", 100) == "short"
+    lines = fold("a client with a very long name, seed 1", 80).split("\n")
+    assert len(lines) > 1 and max(map(len, lines)) <= 12
+    assert " ".join(lines) == "a client with a very long name, seed 1"
+    long = "averylongdomainname"
+    wide = Heat("t", ["row " * 20], ["0", "1"], [long, "b"], [[1.0, 2.0]], (0.0, 2.0), str)
+    words = [text.text for text in ElementTree.fromstring(page_svg(wide, "id")).iter("text")]
+    assert long in words and "\u2026" not in "".join(filter(None, words))
+    crowd = Heat(
+        "t", ["row"], list(map(str, range(1000))), [None] * 1000, [[1.0] * 1000], (0, 1), str
+    )
+    cell, _, left, _ = crowd.sizes()
+    assert left + 1000 * cell < 1240  # it fits on a page

@@ -201,7 +201,7 @@ def test_contact_sheet_prefers_training_samples_and_outlines_maps() -> None:
     y[:, 20:40, 20:40] = 1
     test = torch.tensor([False, True, False])
     zero = torch.zeros(3, dtype=torch.int64)
-    data = Dataset("maps", x, y, zero, test, ("ground", "thing"), ("one",))
+    data = Dataset(x, y, zero, test, ("ground", "thing"), ("one",), "maps")
     (mosaic,) = ContactSheet(data).mosaics
     # the frame of a square, twice: the test sample is left out
     assert area(mosaic, OUTLINE) == 2 * (4 * 20 - 4)

@@ -14,17 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import unknown
 from ..core.files import write_atomic
 from ..engine.config import Config
 from ..engine.folder import Run
-from ..report import render_comparison
+from ..report.answer import answer
+from ..report.document import html
+from ..report.entries import ALONE, RunData
+from ..report.page import Page
 from ..report.side import side_figure
 from .flops import flops_per_round
 from .leaderboard import leaderboard
 from .leaderboard_text import markdown
-from .plan import Cell, Dealer, Display, Logs, carry_out, finished_runs, plan
+from .plan import Cell, Dealer, Display, Logs, carry_out, finished_runs, name_of, plan
 
-ALWAYS = ("local", "fedavg")  # what every method has to be measured against
+ALWAYS = (ALONE, "fedavg")  # what every method has to be measured against
 
 
 def with_references(methods: Sequence[str]) -> list[str]:
@@ -40,21 +44,37 @@ def compare(
     target: float | None = None,
     logs: Logs | None = None,
     report: bool = True,
+    against: str = ALONE,
+    dealer: Dealer | None = None,
 ) -> dict[str, Any]:
     """Carry out what is missing of a plan, then write `leaderboard.json`, `.md` and `report.html`.
 
     Each run lives in a folder named after its method, seed and config hash, so a finished one is
     found again and an interrupted one goes on. Without `report`, only the comparison gets a page,
-    not each run. `target` is an accuracy; None takes what clients reach alone.
+    not each run. `target` is an accuracy; None takes what clients reach alone. `against` is the
+    method that the others are measured against. A `dealer` is for a federation that no config can
+    describe.
     """
-    dealer = Dealer()
+    names = list(dict.fromkeys(name_of(config.method) for config in configs))
+    if against not in (*names, ALONE):
+        raise unknown("method to compare against", against, names)
+    dealer = dealer or Dealer()
     cells = carry_out(configs, out, watch, dealer, logs, report=report)
-    board = leaderboard(cells, title, target, _flops(cells, out, dealer))
+    board = leaderboard(cells, title, target, _flops(cells, out, dealer), against)
+    page = Page(list(map(RunData.of, finished_runs(cells))), title, board, interactive=True)
+    board["verdict"] = side_figure("the verdict", lambda: _verdict(page), None)
     write_atomic(out / "leaderboard.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "leaderboard.md", markdown(board).encode())
-    page = render_comparison(finished_runs(cells), board, title)
-    write_atomic(out / "report.html", page.encode())
+    write_atomic(out / "report.html", html(page).encode())
     return board
+
+
+def _verdict(page: Page) -> dict[str, Any] | None:
+    """What the page says first, as plain values."""
+    found = answer(page)
+    if found is None:
+        return None
+    return {"line": found.line, "more": list(found.more), "method": found.entry.name}
 
 
 def _flops(cells: Sequence[Cell], out: Path, dealer: Dealer) -> dict[str, float | None]:

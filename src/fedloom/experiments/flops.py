@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -44,9 +45,23 @@ def _one_more_round(trained: Trained, k: int) -> float:
     round = trained.round + 1
     down = method.download(trained.server.replace(round=round), k)
     local = ClientContext(trained.setup.worker, k, round)
-    with FlopCounterMode(display=False, custom_mapping=_STEPS) as counter:
-        method.client(down, trained.store.get(k), local)
+    trained.setup.worker.adopt(k, trained.server)
+    with flop_counter() as counter:
+        method.client(down, trained.state(k), local)
     return float(counter.get_total_flops())
+
+
+def flop_counter() -> FlopCounterMode:
+    """A context in which torch counts operations, those of fedloom's own steps among them."""
+    counter = FlopCounterMode(display=False, custom_mapping=_STEPS)
+    counter.mod_tracker = _Everywhere()  # type: ignore[assignment]
+    return counter
+
+
+class _Everywhere(nullcontext[None]):
+    """Counts whatever the module: torch's tracker of modules cannot follow a second derivative."""
+
+    parents = ("Global",)
 
 
 def _flops_of_step(weight: torch.Size, gradient: torch.Size, x: torch.Size, **_: object) -> int:

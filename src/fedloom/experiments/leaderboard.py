@@ -15,33 +15,37 @@ import torch
 from ..client.training import Training
 from ..core.version import __version__
 from ..engine.folder import Run
-from ..metrics.fairness import compared, worst_share
+from ..engine.summary import better_than_local
+from ..metrics.fairness import worst_share
 from ..metrics.registry import DEFAULT, METRICS, Metric, headline
-from ..metrics.summary import summarise_run
-from ..report.entries import TUNED
+from ..metrics.summary import client_values, summarise_run
+from ..report.entries import ALONE, TUNED
 from ..report.side import side_figure
+from ..report.statistics import ALPHA, paired_tests
 from ..report.twins import SENTENCE
 from ..report.twins import figures as clients_figures
 from .plan import Cell
-from .statistics import ALPHA, paired_tests
 from .values import mean_and_std, value_at
 
 # Figures that another computer, or a resumed run, changes.
 MACHINE = ("seconds", "seconds_to_target", "peak_rss_mb")
 Runs = dict[str, dict[int, Run]]  # by method and seed
 
+# What there is in the summary at three rounds; a column is of the one that stands for the run.
+CHOSEN = {
+    "personal": "personal.accuracy_mean",
+    "common": "common.accuracy",
+    "domain_avg": "domain_avg",
+    "domain_std": "domain_std",
+    "sigma_type": "sigma_type",
+    "sigma_client": "sigma_client",
+    "worst_client": "worst_client",
+}
 COLUMNS = {
-    "personal": "personal.accuracy_mean.last",
-    "personal_best_by_validation": "personal.accuracy_mean.best_by_validation",
+    "personal_last": "personal.accuracy_mean.last",
     "personal_best": "personal.accuracy_mean.best",
-    "common": "common.accuracy.last",
-    "common_best_by_validation": "common.accuracy.best_by_validation",
+    "common_last": "common.accuracy.last",
     "common_best": "common.accuracy.best",
-    "domain_avg": "domain_avg.last",
-    "domain_std": "domain_std.last",
-    "sigma_type": "sigma_type.last",
-    "sigma_client": "sigma_client.last",
-    "worst_client": "worst_client.last",
     "better_than_local": "better_than_local.share",
     "gain_over_local": "better_than_local.mean_gain",
     "bytes_up_per_round": "bytes.up.per_round",
@@ -77,11 +81,13 @@ def leaderboard(
     title: str,
     target: float | None = None,
     flops: Mapping[str, float | None] | None = None,
+    against: str = ALONE,
 ) -> dict[str, Any]:
     """The whole comparison as plain values.
 
     It has a row per method, best first by the headline metric, the tests between methods, and the
-    list of runs. `target` is an accuracy; None takes what clients reach alone.
+    list of runs. `target` is an accuracy; None takes what clients reach alone. `against` is the
+    method that sentences and the page measure the others against.
     """
     runs: Runs = {}
     for cell in cells:
@@ -107,17 +113,33 @@ def leaderboard(
         for seed in sorted(by_seed):
             operations = {"flops_per_round": flops.get(name)}
             each.append(figures(by_seed[seed], target) | operations)
-        row = {"method": name, "seeds": sorted(by_seed), "failed": _failed(cells, name)}
+        row: dict[str, Any] = {"method": name, "seeds": sorted(by_seed)}
+        row |= {"failed": _failed(cells, name), "round": _round(by_seed)}
         rows.append(row | {"note": notes.get(name)} | _averaged(each))
-    _sort(rows, headline(cells[0].config.schedule.metric))
+    metric = cells[0].config.schedule.metric
+    _sort(rows, headline(metric))
     return {
         "title": title,
-        "settings": _settings(cells, runs) | {"target": target, "target_is": target_is},
+        "settings": {
+            **_settings(cells, runs),
+            "against": against,
+            "target": target,
+            "target_is": target_is,
+        },
         "rows": rows,
         "references": side_figure("the reference rows", lambda: _references(runs), []),
-        "tests": side_figure("the tests", lambda: paired_tests(_accuracies(runs)), []),
+        "tests": side_figure("the tests", lambda: paired_tests(_values(runs), metric), []),
         "runs": list(map(_described_run, cells)),
     }
+
+
+def _round(runs: Mapping[int, Run]) -> str | None:
+    """Which round a method's figures are of: the one by `validation`, or the `last`."""
+    if not runs:
+        return None
+    if any(_choice(run) == "last" for run in runs.values()):
+        return "last"
+    return "validation"
 
 
 def _failed(cells: Sequence[Cell], method: str) -> list[dict[str, Any]]:
@@ -129,13 +151,13 @@ def _failed(cells: Sequence[Cell], method: str) -> list[dict[str, Any]]:
     return failures
 
 
-def _accuracies(runs: Runs) -> dict[str, dict[int, list[float | None]]]:
-    """Each client's accuracy, by method and seed."""
-    accuracies = {}
+def _values(runs: Runs) -> dict[str, dict[int, list[float | None]]]:
+    """Each client's value of the headline metric, by method and seed."""
+    values = {}
     for name, by_seed in runs.items():
         if by_seed:
-            accuracies[name] = {seed: run.clients for seed, run in by_seed.items()}
-    return accuracies
+            values[name] = {seed: run.clients for seed, run in by_seed.items()}
+    return values
 
 
 def _described_run(cell: Cell) -> dict[str, Any]:
@@ -154,14 +176,14 @@ def _compare_with_alone(runs: Runs) -> None:
     for name, by_seed in runs.items():
         for seed, run in by_seed.items():
             if name != "local" and seed in alone and run.federation == alone[seed].federation:
-                run.summary["better_than_local"] = compared(run.clients, alone[seed].clients)
+                run.summary["better_than_local"] = better_than_local(run, alone[seed])
 
 
 def _target(alone: Mapping[int, Run], target: float | None) -> tuple[float | None, str | None]:
     """The accuracy whose cost is counted, and where it comes from."""
     if target is not None:
         return target, "given"
-    accuracies = [value_at(run.summary, COLUMNS["personal"]) for run in alone.values()]
+    accuracies = [_chosen(run, CHOSEN["personal"]) for run in alone.values()]
     reached, _ = mean_and_std(accuracies)
     if reached is None:
         return None, None
@@ -219,7 +241,7 @@ def _references(runs: Runs) -> list[dict[str, Any]]:
         by_seed: dict[int, float | None] = {}
         for runs_of_method in runs.values():
             for seed, run in runs_of_method.items():
-                by_seed[seed] = value_at(run.summary, f"personal.{metric.key}.last")
+                by_seed[seed] = _chosen(run, f"personal.{metric.key}")
         value, std = mean_and_std(list(by_seed.values()))
         if value is not None:
             text = {"name": name, "label": metric.label, "explanation": metric.explanation}
@@ -248,7 +270,10 @@ def finetuned(run: Run) -> Run:
 
 def _how_tuned(runs: Mapping[int, Run]) -> str:
     """What the row of fine-tuned FedAvg is, and for whom it does not hold."""
-    text = "FedAvg's models after each client's local training, from the runs of fedavg"
+    text = (
+        "FedAvg's models after each client's local training, from the runs of fedavg; of the last "
+        "round, because these models are not scored on validation data"
+    )
     away = 0
     for run in runs.values():
         if run.metrics:
@@ -300,20 +325,35 @@ def figures(run: Run, target: float | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, path in COLUMNS.items():
         values[name] = value_at(run.summary, path)
+    for name, path in CHOSEN.items():
+        values[name] = _chosen(run, path)
     for metric in metric_columns():
-        values[metric.name] = value_at(run.summary, f"personal.{metric.key}.last")
-    values["worst_decile"] = worst_share(run.clients)
+        values[metric.name] = _chosen(run, f"personal.{metric.key}")
+    stage = run.summary.get("stage", "before")
+    values["worst_decile"] = worst_share(client_values(run.headline, stage, DEFAULT))
     values |= _cost_of_target(run, target)
     values["domains"] = {}
     for domain, accuracy in run.summary.get("domains", {}).items():
-        values["domains"][domain] = accuracy["last"]
+        values["domains"][domain] = accuracy[_choice(run)]
     values["classes"] = {}
     for metric in class_metrics():
-        per_class: Any = value_at(run.summary, f"personal.{metric.name}_classes.last")
+        per_class: Any = _chosen(run, f"personal.{metric.name}_classes")
         if per_class is not None:
             values["classes"][metric.name] = per_class
-    values["remarks"] = run.summary.get("remarks", [])
+    values["remarks"] = (run.headline.get("personal") or {}).get("remarks", [])
     return values
+
+
+def _choice(run: Run) -> str:
+    """The round that stands for a run, by its name in the summary."""
+    if value_at(run.summary, "chosen_rounds.best_by_validation") is None:
+        return "last"
+    return "best_by_validation"
+
+
+def _chosen(run: Run, path: str) -> float | None:
+    """A figure of the summary at that round."""
+    return value_at(run.summary, f"{path}.{_choice(run)}")
 
 
 def _cost_of_target(run: Run, target: float | None) -> dict[str, Any]:
@@ -337,7 +377,7 @@ def _cost_of_target(run: Run, target: float | None) -> dict[str, Any]:
 def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean over seeds, and std (ddof 1) where there are several, of every column and domain."""
     row: dict[str, Any] = {}
-    names = [*COLUMNS, *EXTRA]
+    names = [*CHOSEN, *COLUMNS, *EXTRA]
     for metric in metric_columns():
         names.append(metric.name)
     for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..metrics.registry import DEFAULT, Metric
+from ..metrics.registry import DEFAULT, Metric, headline
 from .leaderboard import class_metrics, metric_columns
 
 MOST_CLASSES = 20  # with more classes than this, a table of classes would be too wide to read
@@ -13,16 +13,14 @@ Columns = Sequence[tuple[str, str, float, int]]
 
 # heading, column, factor, decimals
 ACCURACY = [
-    ("personal, last", "personal", 100, 1),
-    ("personal, by validation", "personal_best_by_validation", 100, 1),
+    ("personal", "personal", 100, 1),
+    ("personal, last", "personal_last", 100, 1),
     ("personal, best", "personal_best", 100, 1),
-    ("common, last", "common", 100, 1),
-    ("common, by validation", "common_best_by_validation", 100, 1),
+    ("common", "common", 100, 1),
+    ("common, last", "common_last", 100, 1),
     ("common, best", "common_best", 100, 1),
     ("worst client", "worst_client", 100, 1),
     ("worst decile", "worst_decile", 100, 1),
-    ("better than alone", "better_than_local", 100, 0),
-    ("gain over alone", "gain_over_local", 100, 1),
 ]
 SPREAD = [
     ("domain average", "domain_avg", 100, 1),
@@ -40,6 +38,20 @@ COST = [
     ("seconds", "seconds", 1, 0),
     ("peak memory MB", "peak_rss_mb", 1, 0),
 ]
+
+
+ROUND = (
+    "Figures are of the round chosen on validation data, and of the last round where a method has "
+    "no validation data."
+)
+
+
+def gain_columns(metric: Metric) -> Columns:
+    """How many clients are better off than alone, and by how much in the headline metric."""
+    return [
+        ("better than alone", "better_than_local", 100, 0),
+        ("gain over alone", "gain_over_local", metric.factor, metric.decimals),
+    ]
 
 
 def cell(
@@ -62,12 +74,10 @@ def cell(
 def markdown(board: Mapping[str, Any]) -> str:
     """The leaderboard as Markdown: metrics, classes, domains, cost, tests, remarks, failures."""
     facts = board["settings"]
-    lines = [f"# {board['title']}", "", _facts(facts)]
+    lines = [f"# {board['title']}", "", *_verdict(board), _facts(facts)]
     sections = [_accuracy_section(board), _metrics_section(board)]
-    tests = "Tests"
     if facts["metric"] != DEFAULT:
         sections.reverse()  # the headline comes first
-        tests = "Tests of accuracy"
     for metric in class_metrics():
         sections.append(_class_section(board, metric))
     sections += [_domain_section(board["rows"]), _cost_section(board)]
@@ -75,7 +85,7 @@ def markdown(board: Mapping[str, Any]) -> str:
         if section:
             lines += ["", *section]
     lists = {
-        tests: sentences(board),
+        "Tests": sentences(board),
         "Remarks": remarks(board),
         "Notes": _notes(board),
         "Failed runs": failures(board),
@@ -86,6 +96,14 @@ def markdown(board: Mapping[str, Any]) -> str:
         for text in texts:
             lines.append(f"- {text}")
     return "\n".join(lines) + "\n"
+
+
+def _verdict(board: Mapping[str, Any]) -> list[str]:
+    """The conclusion, which comes first; nothing if there is none."""
+    verdict = board.get("verdict")
+    if not verdict:
+        return []
+    return [f"**{verdict['line']}** {' '.join(verdict['more'])}", ""]
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
@@ -108,17 +126,18 @@ def _notes(board: Mapping[str, Any]) -> list[str]:
 
 
 def _accuracy_section(board: Mapping[str, Any]) -> list[str]:
-    table = _table(board["rows"], ACCURACY)
+    gains = gain_columns(headline(board["settings"]["metric"]))
+    table = _table(board["rows"], [*ACCURACY, *gains])
     for reference in board["references"]:
         value = f"{100 * reference['value']:.1f}"
-        blanks = ["-"] * (len(ACCURACY) - 1)
+        blanks = ["-"] * (len(ACCURACY) + len(gains) - 1)
         table.append(table_line([reference["label"].lower(), value, *blanks]))
     text = (
         "`personal`: mean accuracy of the clients' own models; `common`: of the one model for all. "
-        "`last` is the last round, `by validation` the round chosen on validation data, `best` the "
-        "round that is best on test data and therefore optimistic; all other figures are of the "
-        "last round. Worst decile: mean of the worst tenth of the clients. Better than alone: "
-        "share of clients above their accuracy under `local`; gain: the mean difference, in points."
+        f"{ROUND} `last` is the last round, `best` the one that is best on test data and therefore "
+        "optimistic. Worst decile: mean of the worst tenth of the clients. Better than alone: "
+        f"share of clients with a better {headline(board['settings']['metric']).in_a_sentence} "
+        "than under `local`; gain: the mean difference, positive if the method is better."
     )
     if len(board["settings"]["seeds"]) > 1:
         text += " ± is the std over seeds (ddof 1)."
@@ -137,7 +156,7 @@ def _metrics_section(board: Mapping[str, Any]) -> list[str]:
         return []
     chosen.sort(key=lambda metric: metric.name != board["settings"]["metric"])
     columns = []
-    text = "Means over clients of their own models in the last round."
+    text = "Means over clients of their own models."
     for metric in chosen:
         columns.append((_heading(metric), metric.name, metric.factor, metric.decimals))
         text += f" {metric.label}: {uncapped(metric.explanation)}"
@@ -164,7 +183,7 @@ def _class_section(board: Mapping[str, Any], metric: Metric) -> list[str]:
     columns = []
     for number, name in enumerate(classes):
         columns.append((str(name), f"column {number}", metric.factor, metric.decimals))
-    text = f"{metric.explanation} Clients use their own models, in the last round."
+    text = f"{metric.explanation} Clients use their own models."
     return [f"## {_heading(metric)}", "", *_table(rows, columns), "", text]
 
 
@@ -195,8 +214,7 @@ def _domain_section(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         *_table(widened, [*columns, *SPREAD]),
         "",
         "Domain std has ddof 1; σ type (over domains) and σ client (over clients, each with "
-        "its domain's accuracy, or with its own if there are not two domains) have ddof 0. "
-        "All of the last round.",
+        "its domain's accuracy, or with its own if there are not two domains) have ddof 0.",
     ]
 
 
@@ -233,14 +251,14 @@ def uncapped(sentence: str) -> str:
 
 
 def sentences(board: Mapping[str, Any]) -> list[str]:
-    """The tests in words: the first method against every other, then every method against local."""
+    """The tests in words: the first method against every other, then all against the reference."""
     order = [row["method"] for row in board["rows"] if row["personal"] is not None]
     by_pair = {}
     for test in board["tests"]:
         by_pair[frozenset((test["a"], test["b"]))] = test["sentence"]
     texts = []
-    for first in (*order[:1], "local"):
-        for method in order[1:]:
+    for first in (*order[:1], board["settings"]["against"]):
+        for method in order:
             sentence = by_pair.get(frozenset((first, method)))
             if sentence and sentence not in texts:
                 texts.append(sentence)

@@ -7,16 +7,21 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..core.device import find as find_devices
 from ..core.errors import FedloomError, unknown
 from ..core.files import write_atomic
 from ..core.lookup import find, parsed
 from ..core.lookup import names as method_names
 from ..data import partitions
+from ..data.catalogue import MODEL_FOR
 from ..data.federation import Federation
+from ..data.fingerprint import fingerprint
 from ..engine import config as settings
+from ..engine import made_with
 from ..engine.config import SECTIONS, Config, build
 from ..engine.engine import Callback
 from ..engine.folder import Run
@@ -219,6 +224,35 @@ class Dealer:
         return self._federation
 
 
+class Given(Dealer):
+    """Gives every config the federation that the user has made for its seed.
+
+    No config describes such a federation, so the runs in a folder are asked what they were made
+    with: those of other samples would be taken for finished ones.
+    """
+
+    def __init__(self, make: Callable[[int], Federation]) -> None:
+        super().__init__()
+        self._make = cache(make)
+
+    def __call__(self, config: Config) -> Federation:
+        return self._make(config.seed)
+
+    def refuse_other_data(self, config: Config, folder: Path) -> None:
+        """Refuse a run folder that was made with other samples."""
+        ours = fingerprint(self(config))
+        made_with.read(folder, ours).refuse_other_data(folder, ours)
+
+
+def described(federation: Federation, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says about a federation that the user has made."""
+    start = dict(given)
+    start |= {"data": federation.data.name, "partition": "given", "clients": len(federation)}
+    if start.get("model", "auto") == "auto":
+        start["model"] = MODEL_FOR[federation.data.kind]
+    return start
+
+
 def carry_out(
     configs: Sequence[Config],
     out: Path,
@@ -240,7 +274,7 @@ def carry_out(
     if report:
         callbacks.append(Report())
     cells = [Cell(config, folder_of(out, config)) for config in configs]
-    _check(cells, watch)
+    _check(cells, watch, dealer)
     rounds_before = 0
     for i, cell in enumerate(cells):
         label = cell.name
@@ -253,15 +287,18 @@ def carry_out(
     return cells
 
 
-def _check(cells: Sequence[Cell], watch: Display) -> None:
+def _check(cells: Sequence[Cell], watch: Display, dealer: Dealer) -> None:
     """Refuse what cannot work before anything is computed, and say what is there already."""
     finished = 0
     for cell in cells:
         EXECUTORS.find(cell.config.execution.executor)
+        find_devices(cell.config.execution.device)
         if (cell.folder / "config.toml").exists():
             Run.load(cell.folder)  # refuses a folder of another format
         if (cell.folder / "summary.json").exists():
             finished += 1
+            if isinstance(dealer, Given):
+                dealer.refuse_other_data(cell.config, cell.folder)
     if finished:
         watch.note(f"{finished} of {len(cells)} runs are there already")
 

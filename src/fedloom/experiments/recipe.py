@@ -89,7 +89,9 @@ class Recipe:
         layers = [setting.given[scale], setting.of.get(self.method(row), {}), row_settings]
         if scale == "mini":
             layers.append(only_mini)
-        return build({**_merged(*layers), "seed": seed, "execution": dict(execution)})
+        return build(
+            {"standardise": False, **_merged(*layers), "seed": seed, "execution": dict(execution)}
+        )
 
     def has(self, methods: Sequence[str], settings: Sequence[str]) -> None:
         """Refuse methods, and parts of names of settings, that are not in the table."""

@@ -17,7 +17,7 @@ from ..metrics.registry import Metric, headline
 from ..report.entries import present
 from ..report.figures import Heat
 from ..report.static import save
-from .plan import Cell, Display, Logs, carry_out
+from .plan import Cell, Dealer, Display, Logs, carry_out
 from .values import mean_and_std, value_at
 
 Grid = dict[str, list[Any]]
@@ -83,9 +83,15 @@ def sweep(
     watch: Display,
     title: str,
     logs: Logs | None = None,
+    dealer: Dealer | None = None,
+    report: bool = True,
 ) -> dict[str, Any]:
-    """Run what is missing; write `sweep.json`, `sweep.md` and a heat map for every two keys."""
-    board = tabulate(grid, carry_out(configs, out, watch, logs=logs), title)
+    """Run what is missing; write `sweep.json`, `sweep.md` and a heat map for every two keys.
+
+    With `report`, each run gets a page of its own.
+    """
+    cells = carry_out(configs, out, watch, dealer, logs, report=report)
+    board = tabulate(grid, cells, title)
     write_atomic(out / "sweep.json", json.dumps(board, indent=1).encode())
     write_atomic(out / "sweep.md", markdown(board).encode())
     for x, y in combinations(grid, 2):

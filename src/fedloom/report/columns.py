@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ..metrics.registry import DEFAULT, Metric
-from .entries import Entry, RunData, first, gains, number, present
+from .entries import ALONE, Entry, RunData, gains, number, present
 from .figures import ABSENT, Value
 
 MINUS, SIGMA = "\u2212", "\u03c3"
@@ -25,6 +25,18 @@ def percent(value: float) -> str:
 def signed(value: float) -> str:
     """A difference in points."""
     return f"{100 * value:+.1f}".replace("-", MINUS)
+
+
+def signed_as(metric: Metric) -> Show:
+    """How a difference in a metric is shown."""
+
+    def show(value: float) -> str:
+        sign = "+"
+        if metric.factor * value < 0:
+            sign = MINUS
+        return f"{sign}{metric.shown(abs(value))}"
+
+    return show
 
 
 def amount(value: float) -> str:
@@ -96,24 +108,20 @@ def cell(entry: Entry, column: Column, runs: Sequence[RunData]) -> tuple[Value, 
 
 
 # -- reading a run -------------------------------------------------------------------------------
-def _figure(name: str, choice: str = "last") -> Get:
-    return lambda run, _: run.figure(name, choice)
+def _figure(key: str) -> Get:
+    return lambda run, _: run.figure(key)
 
 
-def _personal(key: str, choice: str) -> Get:
-    return lambda run, _: run.personal(key, choice)
+def _last(key: str) -> Get:
+    return lambda run, _: run.last_value(key)
 
 
-def _common_model(key: str) -> Get:
-    """A figure of the one model for all."""
+def _best(key: str) -> Get:
+    return lambda run, _: run.best_value(key)
 
-    def common(run: RunData, _: object) -> Value:
-        return first(
-            number(run.summary, "common", key, "last"),
-            number(run.last, "common", key),
-        )
 
-    return common
+def _common(key: str) -> Get:
+    return lambda run, _: run.common(key)
 
 
 def _summary(*path: str) -> Get:
@@ -124,44 +132,40 @@ def _sent(way: str) -> Get:
     return lambda run, _: run.sent(way)
 
 
-def _better_off(run: RunData, runs: Sequence[RunData]) -> Value:
+def _better_off(against: str) -> Get:
     """The share of clients that gain."""
-    gained = present(gains(run, runs))
-    if not gained:
-        return None
-    better_off = [gain for gain in gained if gain > 0]
-    return len(better_off) / len(gained)
+
+    def share(run: RunData, runs: Sequence[RunData]) -> Value:
+        gained = present(gains(run, runs, against))
+        if not gained:
+            return None
+        better_off = [gain for gain in gained if gain > 0]
+        return len(better_off) / len(gained)
+
+    return share
 
 
-def _mean_gain(run: RunData, runs: Sequence[RunData]) -> Value:
-    gained = present(gains(run, runs))
-    if not gained:
-        return None
-    return fmean(gained)
+def _mean_gain(against: str) -> Get:
+    def mean(run: RunData, runs: Sequence[RunData]) -> Value:
+        gained = present(gains(run, runs, against))
+        if not gained:
+            return None
+        return fmean(gained)
+
+    return mean
 
 
 def _worst_tenth(run: RunData, _: object) -> Value:
-    accuracies = sorted(present(run.clients))
+    accuracies = sorted(present(run.accuracies))
     if not accuracies:
         return None
     tenth = math.ceil(len(accuracies) / 10)
     return fmean(accuracies[:tenth])
 
 
-def _common(run: RunData, _: object) -> Value:
-    return first(
-        number(run.summary, "common", "accuracy", "last"),
-        number(run.last, "common", "accuracy_mean"),
-    )
-
-
-def _dice(run: RunData, _: object) -> Value:
-    return number(run.last, "personal", "dice")
-
-
 def _clustering(run: RunData, _: object) -> Value:
     """Whether a method that finds groups of clients finds their domains."""
-    return first(number(run.summary, "clustering", "last"), number(run.last, "clustering"))
+    return number(run.chosen, "clustering")
 
 
 def _lost(run: RunData, _: object) -> Value:
@@ -189,17 +193,15 @@ def _from_board(*_: object) -> Value:
     return None
 
 
-COLUMNS = (
+ACCURACY = (
     Column("personal", "Accuracy", "Personal", "%", _figure("accuracy_mean")),
-    Column("personal_best_by_validation", "Accuracy", "by validation", "%",
-           _figure("accuracy_mean", "best_by_validation"), minor=True),
-    Column("personal_best", "Accuracy", "best\u00a0on test", "%", _figure("accuracy_mean", "best"),
+    Column("personal_last", "Accuracy", "last\u00a0round", "%", _last("accuracy_mean"), minor=True),
+    Column("personal_best", "Accuracy", "best\u00a0on test", "%", _best("accuracy_mean"),
            higher=None, minor=True),
-    Column("common", "Accuracy", "Common", "%", _common),
-    Column("dice", "Accuracy", "Dice", "%", _dice),
-    Column("gain_over_local", "Against alone", "Mean gain", "points", _mean_gain, signed),
-    Column("better_than_local", "Against alone", "Better\u00a0off", "%\u00a0of\u00a0clients",
-           _better_off),
+    Column("common", "Accuracy", "Common", "%", _common("accuracy_mean")),
+    Column("dice", "Accuracy", "Dice", "%", _figure("dice")),
+)  # fmt: skip
+OTHERS = (
     Column("worst_client", "Fairness", "Worst client", "%", _figure("worst_client")),
     Column("worst_decile", "Fairness", "Worst tenth", "%", _worst_tenth),
     Column("domain_avg", "Fairness", "Domain average", "%", _figure("domain_avg"), minor=True),
@@ -220,29 +222,51 @@ COLUMNS = (
     Column("flops_per_round", "Cost", "Work", "GFLOP/round", _from_board, gigaflops, False, True),
     Column("seconds", "Cost", "Time", "s", _seconds, amount, None, True),
     Column("peak_rss_mb", "Cost", "Memory", "MB", _summary("peak_rss_mb"), amount, None, True),
+    Column("peak_device_mb", "Cost", "On\u00a0the device", "MB", _summary("peak_device_mb"), amount,
+           None, True),
 )  # fmt: skip
 
 
-def columns_for(metric: Metric) -> tuple[Column, ...]:
-    """All columns of runs with this headline: its own first, unless it is accuracy."""
+def columns_for(metric: Metric, against: str = ALONE) -> tuple[Column, ...]:
+    """All columns of runs with this headline, measured against a method."""
+    gained = _gain_columns(metric, against)
     if metric.name == DEFAULT:
-        return COLUMNS
+        return (*ACCURACY, *gained, *OTHERS)
+    # A metric that has a column of its own among the others is not shown twice.
+    accuracy = [column for column in ACCURACY if column.key != metric.name]
+    return (*_headline_columns(metric), *gained, *accuracy, *OTHERS)
+
+
+def _headline_columns(metric: Metric) -> tuple[Column, ...]:
+    """The columns of a headline that is not accuracy."""
 
     def column(key: str, label: str, get: Get, **options: Any) -> Column:
         unit = unit_of(metric)
         return Column(key, "Headline", label, unit, get, metric.shown, **options)
 
     name, key, higher = metric.name, metric.key, metric.higher
-    headline = (
-        column(name, metric.label, _personal(key, "last"), higher=higher),
-        column(f"{name}_best_by_validation", "by validation", _personal(key, "best_by_validation"),
-               higher=higher, minor=True),
-        column(f"{name}_best", "best\u00a0on test", _personal(key, "best"), higher=None,
-               minor=True),
-        column(f"common_{name}", "Common", _common_model(key), higher=higher, minor=True),
+    return (
+        column(name, metric.label, _figure(key), higher=higher),
+        column(f"{name}_last", "last\u00a0round", _last(key), higher=higher, minor=True),
+        column(f"{name}_best", "best\u00a0on test", _best(key), higher=None, minor=True),
+        column(f"common_{name}", "Common", _common(key), higher=higher, minor=True),
+    )
+
+
+def _gain_columns(metric: Metric, against: str) -> tuple[Column, Column]:
+    """How much clients gain over a method, and how many of them do."""
+    group = f"Against {against}"
+    if against == ALONE:
+        group = "Against alone"
+    unit = "points"
+    if metric.unit != "percent":
+        unit = "number"
+    return (
+        Column(f"gain_over_{against}", group, "Mean gain", unit, _mean_gain(against),
+               signed_as(metric)),
+        Column(f"better_than_{against}", group, "Better\u00a0off", "%\u00a0of\u00a0clients",
+               _better_off(against)),
     )  # fmt: skip
-    # A metric that has a column of its own among the others is not shown twice.
-    return (*headline, *(other for other in COLUMNS if other.key != name))
 
 
 def headline_key(metric: Metric) -> str:
@@ -259,40 +283,50 @@ def unit_of(metric: Metric) -> str:
     return "number"
 
 
-def in_a_sentence(label: str) -> str:
-    """A label as it is written inside a sentence: `macro F1`, but `AUC`."""
-    first_word = label.split()[0]
-    if first_word[1:].islower():
-        return label[0].lower() + label[1:]
-    return label
+ROUND = (
+    "the round chosen on validation data, or the last evaluated one of runs without validation data"
+)
 
 
-def notes_for(metric: Metric) -> dict[str, str]:
+def notes_for(metric: Metric, against: str = ALONE) -> dict[str, str]:
     """What the columns mean."""
+    notes = {**NOTES, **_gain_notes(metric, against)}
     if metric.name == DEFAULT:
-        return {**NOTES, "Personal": f"{NOTES['Personal']} This is the headline."}
+        return {**notes, "Personal": f"{NOTES['Personal']} This is the headline."}
     direction = "lower"
     if metric.higher:
         direction = "higher"
     headline = (
-        f"{metric.explanation} Mean over the clients, each with its own model, in the last "
-        f"evaluated round; {direction} is better. This is the headline: it orders the methods."
+        f"{metric.explanation} Mean over the clients, each with its own model, in {ROUND}; "
+        f"{direction} is better. This is the headline: it orders the methods."
     )
-    return {metric.label: headline, **NOTES}
+    return {metric.label: headline, **notes}
+
+
+def _gain_notes(metric: Metric, against: str) -> dict[str, str]:
+    what = "points"
+    if metric.unit != "percent":
+        what = "by how much"
+    whose = f"run of {against}"
+    if against == ALONE:
+        whose += " (training alone)"
+    measured = metric.in_a_sentence
+    return {
+        "Mean gain": f"{what} better than the same client's {whose} in {measured}, mean over "
+        "clients.",
+        "Better\u00a0off": "share of clients with a gain above zero.",
+    }
 
 
 NOTES = {
-    "Personal": "mean test accuracy of the clients, each with its own model, in the last evaluated "
-    "round; every client weighs the same.",
+    "Personal": f"mean test accuracy of the clients, each with its own model, in {ROUND}; every "
+    "client weighs the same. All other figures are of that round too.",
     "before / after local training": "whether a client is scored with what the server sends it, or "
     "with what it holds right after training on that; each method is judged as in its paper.",
-    "by validation": "the same in the round that validation data would choose: a choice that one "
-    "can make in practice.",
+    "last\u00a0round": "the same in the last evaluated round.",
     "best\u00a0on test": "the same in the round whose headline is best on test data. This choice "
     "flatters, so it does not rank.",
     "Common": "the mean over the clients with the one model for all.",
-    "Mean gain": "points above the same client's run of local (training alone), mean over clients.",
-    "Better\u00a0off": "share of clients with a gain above zero.",
     "Worst tenth": "mean accuracy of the worst-off tenth of the clients.",
     "Domain std": "sample std (ddof 1) of the domains' accuracies; lower is fairer.",
     f"{SIGMA} type": "population std (ddof 0) of the domains' accuracies; lower is fairer.",
@@ -306,4 +340,5 @@ NOTES = {
     "shares of pixels.",
     "To target": "the cost of reaching the comparison's target accuracy, where all seeds reach it.",
     "Time, Memory": "depend on the machine and its load: shown, but neither ranked nor marked.",
+    "On\u00a0the device": "the most memory that the run took of an accelerator.",
 }  # fmt: skip

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import FedloomError
+from ..engine.folder import Run
 from .document import html, main
 from .entries import RunData
 from .folders import load, run_folders, title
+from .interactive import plotly_library
 from .page import Page
 
 HOST = "127.0.0.1"
@@ -20,6 +23,8 @@ WATCHED = ("config.toml", "metrics.jsonl", "timing.jsonl", "summary.json")
 def stamp(folder: Path) -> str:
     """A text that changes whenever a run below the folder has written something."""
     files = [folder / "leaderboard.json"]
+    if not folder.is_dir():  # the runs have not begun
+        return "0"
     for run in run_folders([folder]):
         files += map(run.joinpath, WATCHED)
     states = []
@@ -32,7 +37,10 @@ def stamp(folder: Path) -> str:
 
 def live_page(folder: Path) -> Page:
     """The page about the runs as they are now."""
-    runs, board = load([folder])
+    runs: list[Run] = []
+    board: dict[str, Any] = {}
+    if folder.is_dir():
+        runs, board = load([folder])
     data = list(map(RunData.of, runs))
     return Page(data, title(runs, board), board, interactive=True, live=True)
 
@@ -46,8 +54,8 @@ class Dash(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int) -> None:
-        if not folder.is_dir():
-            raise FedloomError(f"there is no folder {folder}.")
+        if folder.exists() and not folder.is_dir():
+            raise FedloomError(f"{folder} is a file, not a folder of runs.")
         self.folder = folder
         # One page at a time: Matplotlib's settings belong to the process, and drawing takes a core.
         self.drawing = threading.Lock()
@@ -65,7 +73,7 @@ class Dash(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers three addresses: the page, its inside, and the stamp of its runs."""
+    """Answers four addresses: the page, its inside, Plotly's script and the stamp of its runs."""
 
     server: Dash
 
@@ -79,6 +87,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if self.path == "/stamp":
                 return self._answer(200, stamp(folder), "text/plain")
+            if self.path == "/plotly.js":
+                library = plotly_library() or ""
+                return self._answer(200, library, "text/javascript", "max-age=86400")
             if self.path not in PATHS:
                 return self._answer(404, "there is nothing here", "text/plain")
             with self.server.drawing:
@@ -88,12 +99,12 @@ class Handler(BaseHTTPRequestHandler):
         except (FedloomError, OSError) as error:  # a run may be written, or removed, right now
             return self._answer(503, f"{error} Load the page again.", "text/plain")
 
-    def _answer(self, code: int, body: str, kind: str) -> None:
+    def _answer(self, code: int, body: str, kind: str, keep: str = "no-store") -> None:
         data = body.encode()
         self.send_response(code)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
+        self.send_header("Cache-Control", keep)
         self.end_headers()
         self.wfile.write(data)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from . import conclusion
+from .answer import answer
 from .entries import RunData
 from .page import Page
 from .palette import COLOURS
@@ -18,7 +19,7 @@ from .sections import SECTIONS, Section
 from .side import side_figure
 
 if TYPE_CHECKING:
-    from ..engine.folder import Run
+    pass
 
 
 def render(
@@ -28,23 +29,23 @@ def render(
     return html(Page(runs, title, board, **more))
 
 
-def render_comparison(runs: Sequence[Run], board: Mapping[str, Any], title: str) -> str:
-    """The page of a comparison, interactive if possible; `board` is its leaderboard.json."""
-    return render(list(map(RunData.of, runs)), title, board, interactive=True)
-
-
 def html(page: Page) -> str:
     """The page as an HTML document."""
+    return in_document(page, main(page))
+
+
+def in_document(page: Page, body: Markup) -> str:
+    """An HTML document round what it shows, with the style and the scripts of all pages."""
     scripts = [_asset("page.js")]
     if page.live:
         scripts.append(_asset("dash.js"))
-    body = main(page)
     return str(
         page.render(
             "page.html.j2",
             style=Markup(_palette() + _asset("page.css")),
             main=body,
             library=Markup(_inside_script(page.library or "")),
+            library_apart=page.live and page.library is not None,
             script=Markup(_inside_script("\n".join(scripts))),
         )
     )
@@ -52,27 +53,42 @@ def html(page: Page) -> str:
 
 def main(page: Page) -> Markup:
     """What is between the head and the scripts: what a live page asks for again."""
+    first = _first_screen(page)
     shown = []
     for name, section in sorted(SECTIONS.items(), key=lambda item: item[1].order):
         body = _body(section, page)
         if body:
             shown.append({"name": name, "title": section.title, "body": Markup(body)})
-    cards = None
-    if page.shown:
-        cards = side_figure("the cards of the report", lambda: conclusion.cards(page), [])
+    on_top = []
+    if page.live:  # while runs go on, how far they are and their curves come first
+        on_top = [section for section in reversed(shown) if section["name"] in ("runs", "curves")]
     figures = ""
     if page.figures:
         figures = json.dumps(page.figures, separators=(",", ":"), allow_nan=False)
     return page.render(
         "main.html.j2",
         sections=shown,
+        on_top=on_top,
         facts=conclusion.facts(page),
-        cards=cards,
-        evidence=side_figure(
-            "the conclusion of the report", lambda: conclusion.evidence(page), None
-        ),
+        **first,
         figures=Markup(figures.replace("<", "\\u003c")),
     )
+
+
+def _first_screen(page: Page) -> dict[str, Any]:
+    """What stands above all sections; each part can do without the others."""
+    parts: dict[str, Any] = dict.fromkeys(("answer", "overview", "cards", "evidence"))
+    if not page.shown:
+        return parts
+    parts["answer"] = side_figure("the answer of the report", lambda: answer(page), None)
+    panel = side_figure("the first figure of the report", lambda: conclusion.overview(page), None)
+    if panel:
+        parts["overview"] = page.figure(panel)
+    parts["cards"] = side_figure("the cards of the report", lambda: conclusion.cards(page), [])
+    parts["evidence"] = side_figure(
+        "the tests of the report", lambda: conclusion.evidence(page), None
+    )
+    return parts
 
 
 def _body(section: Section, page: Page) -> str | None:

@@ -13,12 +13,16 @@ from typing import Any
 
 from ..engine.config import affecting
 from ..engine.folder import Run
+from ..metrics.fairness import gains_over
 from ..metrics.registry import DEFAULT, Metric, headline
+from ..metrics.summary import client_values, headline_line
 from .figures import Value
+from .palette import slots
 
 # A row that comparisons derive from the runs of fedavg. It is not the method `fedavg-ft`, which
 # tunes the newest average and not the one before.
 TUNED = "fedavg-tuned"
+ALONE = "local"  # training alone, which methods are measured against unless somebody says otherwise
 # Where or how a run was computed does not make it another method.
 ASIDE = {"seed", "toml"} | affecting("nothing")
 Row = Mapping[str, Any]  # a row of a comparison's leaderboard.json
@@ -71,6 +75,8 @@ class RunData:
     federation: dict[str, Any]
     picture: bytes | None = None  # a PNG of the samples and of who has what
     timing: list[dict[str, Any]] = field(default_factory=list)
+    # The headline of a page on which runs with another one are shown; empty for the run's own.
+    judged_by: str = ""
 
     @classmethod
     def of(cls, run: Run, name: str | None = None) -> RunData:
@@ -137,6 +143,20 @@ class RunData:
         return self.evaluated[-1]
 
     @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """The evaluated line that stands for the run, or an empty one.
+
+        It is that of the round chosen on validation data. Without such data, and while the run goes
+        on, it is the last.
+        """
+        return headline_line(self.evaluated, self.summary)
+
+    @property
+    def by_validation(self) -> bool:
+        """Whether validation data chose that round."""
+        return number(self.summary, "chosen_rounds", "best_by_validation") is not None
+
+    @cached_property
     def stage(self) -> str:
         """Whether the headline model is the one `before` or `after` local training.
 
@@ -151,39 +171,42 @@ class RunData:
 
     @cached_property
     def clients(self) -> list[Value]:
-        """Each client's accuracy with the headline model in the last evaluated round."""
-        accuracies = (self.last.get("clients") or {}).get(self.stage) or []
-        return list(map(number, accuracies))
+        """Each client's value of the headline metric, with the headline model, in that round."""
+        values = client_values(self.chosen, self.stage, self.judged_by or self.metric)
+        return list(map(number, values))
+
+    @cached_property
+    def accuracies(self) -> list[Value]:
+        """The same of accuracy."""
+        return list(map(number, client_values(self.chosen, self.stage, DEFAULT)))
 
     @property
     def remarks(self) -> list[str]:
         """Sentences about the headline model that a reader must not miss."""
-        remarks = self.summary.get("remarks") or (self.last.get("personal") or {}).get("remarks")
+        remarks = (self.chosen.get("personal") or {}).get("remarks")
         if isinstance(remarks, list):
             return list(map(str, remarks))
         return []
 
-    def figure(self, name: str, choice: str = "last") -> Value:
-        """A figure of the summary or, while there is none, of the last evaluated line."""
-        if name.startswith("accuracy"):
-            return self.personal(name, choice)
-        return first(number(self.summary, name, choice), self._latest(name, choice))
+    def figure(self, key: str) -> Value:
+        """A figure of the clients' own models in the round that stands for the run."""
+        return number(self.chosen, "personal", key)
 
-    def personal(self, key: str, choice: str = "last") -> Value:
-        """A metric's mean over the clients' own models, by the metric's key."""
-        return first(number(self.summary, "personal", key, choice), self._latest(key, choice))
+    def common(self, key: str) -> Value:
+        """The same of the one model for all."""
+        return number(self.chosen, "common", key)
 
-    def _latest(self, key: str, choice: str) -> Value:
-        if choice != "last":
-            return None
+    def last_value(self, key: str) -> Value:
+        """A figure of the clients' own models in the last evaluated round."""
         return number(self.last, "personal", key)
 
+    def best_value(self, key: str) -> Value:
+        """The same in the round that test data would choose."""
+        return number(self.summary, "personal", key, "best")
+
     def domain(self, name: str) -> Value:
-        """The last personal accuracy on a domain."""
-        return first(
-            number(self.summary, "domains", name, "last"),
-            number(self.last, "personal", "domains", name),
-        )
+        """The accuracy on a domain in the round that stands for the run."""
+        return number(self.chosen, "personal", "domains", name)
 
     def sent(self, way: str) -> Value:
         """Bytes per round, `up` or `down`, of all clients together."""
@@ -196,7 +219,10 @@ class RunData:
 
 @dataclass(frozen=True)
 class Entry:
-    """One method with one set of settings: a run per seed, and its row in a comparison's board."""
+    """One method with one set of settings: a run per seed, and its row in a comparison's board.
+
+    Its number decides about its colour, dashes and symbol; no other method on the page has it.
+    """
 
     number: int
     name: str
@@ -234,14 +260,15 @@ def gather(runs: Sequence[RunData], board: Mapping[str, Any] | None = None) -> l
         settings = json.dumps(_settings(run), sort_keys=True, default=str)
         groups.setdefault(settings, []).append(run)
     entries = []
-    for place, group in enumerate(groups.values()):
-        entries.append(_entry(place, group, list(groups.values()), rows))
+    for group in groups.values():
+        entries.append(_entry(group, list(groups.values()), rows))
     without_runs = dict(rows)
     for entry in entries:
         without_runs.pop(entry.method, None)
     for method, row in without_runs.items():
-        entries.append(Entry(len(entries), method, method, [], row, _failures(row)))
-    return entries
+        entries.append(Entry(0, method, method, [], row, _failures(row)))
+    numbers = slots([entry.name for entry in entries])
+    return [replace(entry, number=numbers[entry.name]) for entry in entries]
 
 
 def common_metric(runs: Sequence[RunData]) -> Metric:
@@ -263,9 +290,7 @@ def _with_tuned(runs: Sequence[RunData], rows: Mapping[str, Row]) -> list[RunDat
     return everything
 
 
-def _entry(
-    place: int, group: list[RunData], groups: list[list[RunData]], rows: Mapping[str, Row]
-) -> Entry:
+def _entry(group: list[RunData], groups: list[list[RunData]], rows: Mapping[str, Row]) -> Entry:
     method = group[0].method
     twins = []
     for other in groups:
@@ -278,7 +303,7 @@ def _entry(
     difference = _difference(_settings(group[0]), twins)
     if difference:
         name = f"{method} ({difference})"
-    entry = Entry(place, name, method, group, failed=_failures(row))
+    entry = Entry(0, name, method, group, failed=_failures(row))
     # A leaderboard that was written before the latest runs is not about them.
     listed = row.get("seeds") or entry.seeds
     if set(map(str, listed)) == set(map(str, entry.seeds)):
@@ -292,7 +317,7 @@ def tuned(run: RunData) -> RunData:
     for line in run.metrics:
         metrics.append({**line, "personal": line.get("after"), "common": None, "validation": None})
     summary: dict[str, Any] = {"method": TUNED, "stage": "after"}
-    for key in ("bytes", "seconds", "peak_rss_mb", "finished"):
+    for key in ("bytes", "seconds", "peak_rss_mb", "peak_device_mb", "finished"):
         if key in run.summary:
             summary[key] = run.summary[key]
     config = {**run.config, "method": TUNED}
@@ -349,28 +374,23 @@ def _difference(settings: Mapping[str, Any], twins: Sequence[Mapping[str, Any]])
     return ", ".join(parts)
 
 
-# -- against training alone ----------------------------------------------------------------------
-def alone(run: RunData, runs: Sequence[RunData]) -> RunData | None:
-    """The run of `local` over the same federation with the same seed."""
+# -- against another method ----------------------------------------------------------------------
+def partner(run: RunData, runs: Sequence[RunData], method: str = ALONE) -> RunData | None:
+    """The run of a method, by default training alone, on the same federation with the same seed."""
     for other in runs:
         same = other.seed == run.seed and other.federation == run.federation
-        if other.method == "local" and same and other.clients:
+        if other.method == method and same and other.clients:
             return other
     return None
 
 
-def gains(run: RunData, runs: Sequence[RunData]) -> list[Value]:
-    """How much better off each client is than alone; empty if there is no run of `local`."""
-    base = alone(run, runs)
-    if run.method == "local" or base is None:
+def gains(run: RunData, runs: Sequence[RunData], against: str = ALONE) -> list[Value]:
+    """How much better off each client is than with `against`; empty if that has no such run."""
+    base = partner(run, runs, against)
+    if run.method == against or base is None:
         return []
-    gained: list[Value] = []
-    for with_others, by_itself in zip(run.clients, base.clients, strict=False):
-        if with_others is None or by_itself is None:
-            gained.append(None)
-        else:
-            gained.append(with_others - by_itself)
-    return gained
+    higher = headline(run.judged_by or run.metric).higher
+    return gains_over(base.clients, run.clients, higher)
 
 
 def seeds_of(runs: Iterable[RunData]) -> list[Any]:
@@ -419,3 +439,14 @@ def domain_order(
     rank = {domain: place for place, domain in enumerate(listed)}
     order = sorted(range(size), key=lambda j: rank[domains[j]])
     return order, list(map(str, order)), [domains[j] for j in order]
+
+
+def likeness(federation: Mapping[str, Any]) -> str:
+    """A text that is the same for federations whose client k is the same sort of client.
+
+    It has the same domain or, without domains, the same samples.
+    """
+    domains = [client.get("domain") for client in federation.get("clients") or []]
+    if domains and None not in domains:
+        return json.dumps(domains)
+    return json.dumps(federation, sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.errors import unknown
@@ -10,11 +11,20 @@ from ..core.files import write_atomic
 from . import static
 from .columns import MINUS, Column
 from .document import main
-from .entries import Entry, seeds_of, shown_runs
+from .entries import TUNED, Entry, seeds_of, shown_runs
 from .figures import ABSENT, Panel
 from .page import Page
+from .statistics import ALPHA
 
 FORMATS = ("html", *static.FORMATS, "tex")
+# How papers write the methods; a page needs no method's code, so it cannot be asked.
+PROPER = (
+    "Local", "FedAvg", "FedAvgFT", "FedProx", "SCAFFOLD", "FedBN", "FedPer", "PerFedAvg", "pFedMe",
+    "FedRep", "FedProto", "FedAMP", "Ditto", "FedFomo", "FedPHP", "FedRoD", "FedALA", "APFL",
+    "MOON", "FPL", "FedTGP", "FedRCL", "FedHEAL", "FedSA", "FDSE", "AFL", "qFFL", "TERM",
+    "HarmoFL", "FedSAM", "FedMix", "ZeroShot", "TipAdapter", "TipAdapterF", "ECALP", "CacheFL",
+    "FedPGA", "FedCLIP", "PromptFL", "FedDTR", "FedPCL", "FedPACT", "FedGCR", "FedGC", "F2DC",
+)  # fmt: skip
 LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -49,8 +59,11 @@ def formats(text: str) -> list[str]:
     return names
 
 
-def export(page: Page, folder: Path, wanted: list[str]) -> list[Path]:
-    """Write every figure and the leaderboard in the formats wanted; return the files."""
+def export(page: Page, folder: Path, wanted: list[str], columns: Sequence[str] = ()) -> list[Path]:
+    """Write every figure and the leaderboard in the formats wanted; return the files.
+
+    `columns` are those of the LaTeX table, by their keys; by default the main ones.
+    """
     written: list[Path] = []
 
     def write(name: str, data: bytes) -> None:
@@ -69,7 +82,7 @@ def export(page: Page, folder: Path, wanted: list[str]) -> list[Path]:
             data = static.save(panel.figure, format, legend=len(page.entries) > 1)
             write(f"{panel.id}.{format}", data)
     if "tex" in wanted:
-        write("leaderboard.tex", table(page).encode())
+        write("leaderboard.tex", table(page, columns).encode())
     return written
 
 
@@ -85,9 +98,9 @@ def escape(text: str) -> str:
     return text.translate(LATEX)
 
 
-def table(page: Page) -> str:
-    """The leaderboard's main columns; best means are bold, as they are marked on the page."""
-    columns = [column for column in page.ranking.columns() if not column.minor]
+def table(page: Page, keys: Sequence[str] = ()) -> str:
+    """The leaderboard: methods by their proper names, best means bold, significance marked."""
+    columns = chosen_columns(page, keys)
     heads = ["Method"]
     for column in columns:
         head = column.label
@@ -96,20 +109,16 @@ def table(page: Page) -> str:
         heads.append(escape(head))
     lines = []
     for entry in page.ranking.order():
-        cells = [escape(entry.name)]
+        cells = [escape(proper(entry.name))]
         for column in columns:
             cells.append(_cell(page, entry, column))
         lines.append(" & ".join(cells) + r" \\")
-    seeds = sorted(set(map(str, seeds_of(shown_runs(page.entries)))))
-    note = f"One seed ({''.join(seeds) or '-'})"
-    if len(seeds) > 1:
-        note = f"Mean over seeds {', '.join(seeds)}, std over seeds (ddof 1)"
-    title = re.sub(r"[.]$", "", page.title)
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}; bold: best mean of a column",
             r"\begin{table}\centering",
-            rf"\caption{{{escape(title)}. {escape(note)}.}}",
+            rf"\caption{{{_caption(page, columns)}}}",
+            rf"\label{{tab:{_label(page.title)}}}",
             rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
             r"\toprule",
             " & ".join(heads) + r" \\",
@@ -123,6 +132,66 @@ def table(page: Page) -> str:
     )
 
 
+def chosen_columns(page: Page, keys: Sequence[str]) -> list[Column]:
+    """The columns with these keys, in their order; without keys, the main ones."""
+    filled = {column.key: column for column in page.ranking.columns()}
+    if not keys:
+        return [column for column in filled.values() if not column.minor]
+    chosen = []
+    for key in keys:
+        if key not in filled:
+            raise unknown("column of the table", key, filled)
+        chosen.append(filled[key])
+    return chosen
+
+
+def _caption(page: Page, columns: Sequence[Column]) -> str:
+    """What the table shows, its seeds, and what the marks mean."""
+    seeds = sorted(set(map(str, seeds_of(shown_runs(page.entries)))))
+    note = f"One seed ({''.join(seeds) or '-'})"
+    if len(seeds) > 1:
+        note = f"Mean over seeds {', '.join(seeds)}, std over seeds (ddof 1)"
+    caption = f"{escape(re.sub(r'[.]$', '', page.title))}. {escape(note)}."
+    headline = page.ranking.columns_by_key[page.ranking.headline]
+    if headline in columns and _worse(page):
+        caption += (
+            r" $^{*}$: significantly worse than the first method ($p < 0.05$, Wilcoxon's "
+            "signed-rank test over seeds and clients, Holm's correction)."
+        )
+    return caption
+
+
+def _label(title: str) -> str:
+    """The title as a label: lower-case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "leaderboard"
+
+
+def _worse(page: Page) -> set[str]:
+    """The methods that the first one beats significantly, by name."""
+    competing = page.ranking.competing(page.ranking.headline)
+    worse = set()
+    for test in page.ranking.tests:
+        significant = test["p_holm"] is not None and test["p_holm"] < ALPHA
+        wins, losses = test["wins"], test["pairs"] - test["wins"] - test["ties"]
+        if competing and test["a"] == competing[0].name and significant and wins > losses:
+            worse.add(test["b"])
+    return worse
+
+
+def proper(name: str) -> str:
+    """A method as papers write it: the name of its class, then plug-ins and settings as they are.
+
+    A name that nobody has registered, such as that of a row, stays what it is.
+    """
+    if name == TUNED:
+        return "FedAvg (tuned)"
+    method = re.match(r"[^+ ]*", name)
+    assert method is not None
+    known = {spelled.lower(): spelled for spelled in PROPER}
+    own = method[0]
+    return known.get(own.replace("-", ""), own) + name[len(own) :]
+
+
 def _cell(page: Page, entry: Entry, column: Column) -> str:
     value, std = page.ranking.values(column.key)[entry.number]
     if value is None:
@@ -132,4 +201,6 @@ def _cell(page: Page, entry: Entry, column: Column) -> str:
         shown = rf"\mathbf{{{shown}}}"
     if std:
         shown += rf" \pm {column.show(std).lstrip('+')}"
+    if column.key == page.ranking.headline and entry.name in _worse(page):
+        shown += "^{*}"
     return f"${shown}$"

@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .palette import CHARACTER, colour
+from .palette import CHARACTER, colour, fold, symbol
 
 Value = float | None
 Grid = Sequence[Sequence[Value]]
 ABSENT = "\u2013"
+WIDEST = 1100.0  # the room for the cells of a heat map, which must fit on a page
+LINE = 13.0  # the height of a line of text
+LONGEST = 190.0  # a label that is wider has several lines
 PERCENT = (0.0, 100.0)  # what a share in percent can be
 
 
@@ -50,16 +53,20 @@ class Mark:
     dy: Sequence[Value] = ()
     ends: tuple[float, float] | None = None  # what values can be; no error bar goes beyond
     tips: Sequence[str] = ()  # one for each point, or one for all
-    symbol: str = "circle"
+    symbol: str = ""  # of dots; without one, that of the method
     size: float = 3.0  # radius of dots, or width of bars in units of x
     opacity: float = 1.0
-    beside: bool = False  # dots have the name beside them
     edge: str = "bg"  # the colour of a dot's edge
 
     @property
     def colour(self) -> str:
         """The name or the value of its colour."""
         return self.ink or colour(self.series or 0)
+
+    @property
+    def sign(self) -> str:
+        """The symbol of its dots."""
+        return self.symbol or symbol(self.series or 0)
 
     def reach(self, values: Sequence[float], errors: Sequence[Value]) -> list[list[float]]:
         """How far the error bars of these values go down, and how far they go up."""
@@ -95,7 +102,24 @@ class Chart:
     unified: bool = False  # one tip for all marks at the same x
     legend: bool = False  # it needs a legend even where the page has one for all figures
     rule: float | None = None  # a vertical line at this x, such as zero
+    rule_name: str = ""  # what stands above that line
     square: bool = False  # neither axis means anything: no ticks
+
+    @property
+    def wide(self) -> bool:
+        """Whether it scrolls on a phone instead of shrinking."""
+        return self.width > 700
+
+    @property
+    def rule_side(self) -> str:
+        """On which side of its line the name of the rule has more room: `left` or `right`."""
+        places = [self.rule or 0.0]
+        for mark in self.marks:
+            places += mark.x
+        low, high = min(places), max(places)
+        if places[0] > (low + high) / 2:
+            return "left"
+        return "right"
 
     def keys(self) -> list[Mark]:
         """One mark for every name, for the legend."""
@@ -173,28 +197,75 @@ class Heat:
 
     def sizes(self) -> tuple[float, float, float, float]:
         """A cell's width and height, and the room left of the cells and above them."""
-        count = len(self.columns)
+        count = max(len(self.columns), 1)
+        cell, tall = 33.0, 26.0
         if not self.numbered:
-            cell, tall = max(8.0, min(20.0, 900 / max(count, 1))), 16.0
+            cell = min(20.0, WIDEST / count)
+            tall = 16.0
         elif count <= 12:
-            cell, tall = 40.0, 26.0
-        else:
-            cell, tall = 33.0, 26.0
-        longest = max(map(len, self.rows), default=0)
-        left = max(CHARACTER * min(longest, 22) + 8, 60)
-        head = 20.0
-        if any(self.bands):
-            head = 42.0
-        return cell, tall, left, head
+            cell = 40.0
+        left = 60.0
+        for name in map(self.row_label, range(len(self.rows))):
+            lines = name.split("\n")
+            left = max(left, width_of(lines) + 10)
+            tall = max(tall, LINE * len(lines) + 2)
+        return cell, tall, left, self.heads(cell) + self.band_heads(cell)
+
+    def row_label(self, i: int) -> str:
+        """The name of a row, in lines."""
+        return fold(self.rows[i], LONGEST)
+
+    def upright(self, cell: float) -> bool:
+        """Whether the names of columns are written upwards, because they are wider than a cell."""
+        return not self.counted and width_of(self.columns) > cell - 2
+
+    @property
+    def counted(self) -> bool:
+        """Whether columns have numbers for names, so that some may be left out."""
+        return all(name.isdigit() for name in self.columns)
+
+    def heads(self, cell: float) -> float:
+        """The room for the names of columns."""
+        if self.upright(cell):
+            return width_of(self.columns) + 10
+        return 20.0
+
+    def band_heads(self, cell: float) -> float:
+        """The room for the names of bands."""
+        height = 0.0
+        for _, span, name in self.spans():
+            lines = self.band_label(name).split("\n")
+            height = max(height, LINE * len(lines) + 9)
+            if self.band_upright(span, name, cell):
+                height = max(height, width_of(lines) + 10)
+        return height
+
+    def band_label(self, name: str) -> str:
+        """The name of a band, in lines."""
+        return fold(name, LONGEST)
+
+    def band_upright(self, span: int, name: str, cell: float) -> bool:
+        """Whether the name of a band is written upwards, because it is wider than the band."""
+        return width_of(self.band_label(name).split("\n")) > span * cell - 6
+
+    def band_named(self, span: int, name: str, cell: float) -> bool:
+        """Whether a band has room for its name at all; tips tell it in any case."""
+        return span * cell >= LINE * len(self.band_label(name).split("\n"))
 
     def stride(self, cell: float) -> int:
-        """Label every column, or only every fifth or tenth where labels would overlap."""
-        longest = max(map(len, self.columns), default=1)
-        if longest * CHARACTER <= cell or cell >= 30:
+        """Label every column, or only every second, fifth, tenth ... where numbers would touch."""
+        if not self.counted:
             return 1
-        if len(self.columns) <= 60:
-            return 5
-        return 10
+        wide = width_of(self.columns) + 4
+        for stride in (1, 2, 5, 10, 20, 50, 100, 200, 500):
+            if stride * cell >= wide:
+                return stride
+        return 1000
+
+
+def width_of(lines: Sequence[str]) -> float:
+    """About how many pixels wide the longest line is."""
+    return CHARACTER * max(map(len, lines), default=0)
 
 
 Figure = Chart | Heat

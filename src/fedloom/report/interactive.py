@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .figures import Axis, Chart, Figure, Heat, Mark
-from .palette import dashes, shorten
+from .figures import LONGEST, Axis, Chart, Figure, Heat, Mark
+from .palette import dashes, fold, hatch
 
 Json = dict[str, Any]
+LARGER = 1.15  # text of Plotly is that much larger than Matplotlib's
 
 
 def plotly_library() -> str | None:
@@ -37,7 +38,10 @@ def plotly(figure: Figure) -> Json:
     """Data and layout of a figure."""
     if isinstance(figure, Heat):
         return _heat(figure)
-    return {"data": _traces(figure), "layout": _layout(figure)}
+    drawn: Json = {"data": _traces(figure), "layout": _layout(figure)}
+    if figure.wide:
+        drawn["least"] = 640  # on a phone it scrolls: its labels would not fit
+    return drawn
 
 
 # -- charts --------------------------------------------------------------------------------------
@@ -73,12 +77,12 @@ def _trace(mark: Mark) -> Json:
     if mark.kind == "band":
         trace |= _band(mark)
     elif mark.kind == "bars":
-        look = {"color": f"@{mark.colour}"}
+        look: Json = {"color": f"@{mark.colour}"}
+        if hatch(mark.series or 0):
+            look["pattern"] = {"shape": hatch(mark.series or 0), "fgcolor": "@card"}
         trace |= {"type": "bar", "width": 0.88 * mark.size, "marker": look, "textposition": "none"}
     else:
         trace |= _points(mark)
-    if mark.beside:
-        trace |= _beside(mark)
     if any(mark.dx):
         trace["error_x"] = _errors(mark, mark.reach(mark.x, mark.dx))
     if any(mark.dy):
@@ -109,7 +113,7 @@ def _points(mark: Mark) -> Json:
         "color": f"@{mark.colour}",
         "size": 2 * mark.size,
         "opacity": mark.opacity,
-        "symbol": mark.symbol,
+        "symbol": mark.sign,
         "line": {"color": f"@{edge}", "width": 0.8},
     }
     if mark.kind == "dots":
@@ -122,20 +126,6 @@ def _points(mark: Mark) -> Json:
     if mark.size:
         mode = "lines+markers"
     return {"type": "scatter", "mode": mode, "marker": look, "line": line}
-
-
-def _beside(mark: Mark) -> Json:
-    """The name of a dot beside it."""
-    names = [_plain(mark.name)] * len(mark.x)
-    return {
-        "mode": "markers+text",
-        "text": names,
-        "hoverinfo": "text",
-        "hovertext": list(map(_plain, mark.tips)) or names,
-        "textposition": "top right",
-        "textfont": {"color": "@ink", "size": 12},
-        "cliponaxis": False,
-    }
 
 
 def _errors(mark: Mark, reach: Sequence[Sequence[float]]) -> Json:
@@ -179,6 +169,20 @@ def _layout(chart: Chart) -> Json:
         layout["shapes"] = [
             {"type": "line", "yref": "paper", "layer": "below", "line": line, **ends}
         ]
+    if chart.rule_name:
+        anchor = {"left": "right", "right": "left"}[chart.rule_side]
+        layout["annotations"] = [
+            {
+                "x": chart.rule,
+                "y": 1,
+                "yref": "paper",
+                "yanchor": "bottom",
+                "xanchor": anchor,
+                "text": _plain(chart.rule_name),
+                "showarrow": False,
+            }
+        ]
+        layout["margin"] = {"l": 48, "r": 12, "t": 26, "b": 42}
     return layout
 
 
@@ -191,7 +195,7 @@ def _axis(axis: Axis, bare: bool) -> Json:
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
         look["tickvals"] = list(places)
-        look["ticktext"] = [_plain(shorten(name, 130)) for name in names]
+        look["ticktext"] = [_plain(fold(name, LONGEST)) for name in names]
         look["tickfont"] = {"size": 12.5, "color": "@ink"}
     if axis.ends:
         look["range"] = list(axis.ends)
@@ -226,6 +230,9 @@ def _heat(heat: Heat) -> Json:
         "xgap": 1,
         "ygap": 1,
     }
+    cell, _, left, _ = heat.sizes()
+    if cell < 4:  # gaps would hide the cells
+        trace["xgap"] = 0
     for i in range(len(heat.cells)):
         values, labels, tips = _heat_row(heat, i)
         trace["z"].append(values)
@@ -235,11 +242,10 @@ def _heat(heat: Heat) -> Json:
         trace |= {"text": None, "texttemplate": None}
     if len(heat.columns) <= 12:
         trace["textfont"] = {"size": 11}
-    cell, _, left, _ = heat.sizes()
     return {
         "data": [trace],
         "layout": _heat_layout(heat),
-        "least": left + cell * len(heat.columns) + 4,
+        "least": left * LARGER + cell * len(heat.columns) + 4,
     }
 
 
@@ -263,37 +269,49 @@ def _heat_layout(heat: Heat) -> Json:
     shared = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": False}
     across = {
         "side": "top",
+        "tickangle": -90 * heat.upright(cell),
         "tickvals": labelled,
         "ticktext": [_plain(heat.columns[j]) for j in labelled],
     }
     down = {
         "tickvals": list(range(len(heat.rows))),
-        "ticktext": [_plain(shorten(row, left - 7)) for row in heat.rows],
+        "ticktext": [_plain(heat.row_label(i)) for i in range(len(heat.rows))],
         "range": [len(heat.rows) - 0.5, -0.5],
         "tickfont": {"color": "@ink"},
     }
     return {
         "xaxis": shared | across,
         "yaxis": shared | down,
-        "margin": {"l": left, "r": 4, "t": head + 2, "b": 6},
+        "margin": {"l": left * LARGER, "r": 4, "t": head + 2, "b": 6},
         "height": head + tall * len(heat.rows) + 8,
-        "annotations": [_band_name(span, cell) for span in heat.spans()],
+        "annotations": _band_names(heat, cell),
         "shapes": list(map(_band_edge, heat.spans()[1:])),
     }
 
 
-def _band_name(span: tuple[int, int, str], cell: float) -> Json:
-    start, count, name = span
-    return {
-        "x": start + (count - 1) / 2,
-        "y": 1,
-        "yref": "paper",
-        "yshift": 22,
-        "yanchor": "bottom",
-        "text": _plain(shorten(name, count * cell - 6)),
-        "showarrow": False,
-        "font": {"color": "@ink"},
-    }
+def _band_names(heat: Heat, cell: float) -> list[Json]:
+    """The names of bands above those of columns."""
+    names: list[Json] = []
+    for start, count, name in heat.spans():
+        if not heat.band_named(count, name, cell):
+            continue
+        turned = 0
+        if heat.band_upright(count, name, cell):
+            turned = -90
+        names.append(
+            {
+                "x": start + (count - 1) / 2,
+                "y": 1,
+                "yref": "paper",
+                "yshift": heat.heads(cell) + 2,
+                "yanchor": "bottom",
+                "text": _plain(heat.band_label(name)),
+                "textangle": turned,
+                "showarrow": False,
+                "font": {"color": "@ink"},
+            }
+        )
+    return names
 
 
 def _band_edge(span: tuple[int, int, str]) -> Json:
@@ -309,5 +327,5 @@ def _digits(value: float) -> float:
 
 
 def _plain(text: str) -> str:
-    """Text that Plotly shows as it is: it would take `<b>` for a tag."""
-    return html.escape(text, quote=False)
+    """Text that Plotly shows as it is: it would take `<b>` for a tag, and wants one for a line."""
+    return html.escape(text, quote=False).replace("\n", "<br>")

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..core.errors import unknown
 from . import interactive as plots
-from .entries import RunData, gather
+from .entries import ALONE, RunData, common_metric, gather
 from .figures import Chart, Panel
-from .palette import colour
+from .palette import PALETTE, colour
 from .ranking import Ranking
 from .static import page_svg
-
-WIDE = 700  # a chart wider than this scrolls on a phone instead of shrinking
 
 
 class Page:
     """A page under way.
 
     `interactive` draws figures with Plotly, if it is installed; `views` are panels about features,
-    by heading; `live` is for a page that is asked for again while runs go on. `shown` are the
-    entries with an evaluated round. `panels` collects every figure that the sections show.
+    by heading; `live` is for a page that is asked for again while runs go on. `against` is the
+    method that gains are measured against, by default what the comparison was told, or `local`.
+    `shown` are the entries with an evaluated round. `panels` collects every figure that the
+    sections show.
     """
 
     def __init__(
@@ -37,15 +39,18 @@ class Page:
         interactive: bool = False,
         views: Mapping[str, Sequence[Panel]] | None = None,
         live: bool = False,
+        against: str | None = None,
     ) -> None:
         self.title = title
         self.board = board or {}
-        self.entries = gather(runs, self.board)
+        metric = common_metric(runs)
+        judged = [replace(run, judged_by=metric.name) for run in runs]
+        self.entries = gather(judged, self.board)
         self.shown = [entry for entry in self.entries if entry.shown]
         self.runs: list[RunData] = []
         for entry in self.entries:
             self.runs += entry.runs
-        self.ranking = Ranking(self.entries, self.runs, self.board)
+        self.ranking = Ranking(self.entries, self.runs, metric, self._reference(against))
         self.views = views or {}
         self.live = live
         self.library: str | None = None
@@ -54,6 +59,15 @@ class Page:
         self.panels: list[Panel] = []
         self.figures: dict[str, Any] = {}  # what Plotly draws, by the panel's id
         self._tabs = 0
+
+    def _reference(self, against: str | None) -> str:
+        """The method that gains are measured against; one that the user names must be there."""
+        if against is None:
+            return str((self.board.get("settings") or {}).get("against") or ALONE)
+        methods = [entry.method for entry in self.entries if entry.runs]
+        if against not in methods:
+            raise unknown("method to compare against", against, methods)
+        return against
 
     def render(self, template: str, **values: Any) -> Markup:
         """A template of the report, filled in."""
@@ -71,7 +85,7 @@ class Page:
             values["height"] = round(self.figures[panel.id]["layout"]["height"])
         else:
             values["svg"] = Markup(page_svg(figure, panel.id))
-            values["wide"] = isinstance(figure, Chart) and figure.width > WIDE
+            values["wide"] = isinstance(figure, Chart) and figure.wide
         return self.render("figure.html.j2", **values)
 
     def grid(self, panels: Sequence[Panel], kind: str = "") -> Markup | None:
@@ -105,5 +119,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters["colour"] = colour
+    templates.filters["layer"] = lambda series: series // PALETTE
     templates.filters["base64"] = lambda data: base64.b64encode(data).decode()
     return templates

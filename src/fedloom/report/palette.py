@@ -1,4 +1,4 @@
-"""The colours, dashes and symbols of every figure, and how long names are shortened.
+"""The colours, dashes and symbols of every figure, and how long names are broken or shortened.
 
 Figures name a colour (`ink`, `p0` ...) instead of giving its value: the page's style sheet defines
 each name for light and for dark, so that one drawing serves both.
@@ -6,9 +6,18 @@ each name for light and for dark, so that one drawing serves both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
+from textwrap import wrap
+from zlib import crc32
+
 CHARACTER = 6.3  # about the width in pixels of a character of 11 px text
-PALETTE = 10  # how many colours for methods there are: p0 ... p9
-DASHES = ("", "7 3", "2 3", "9 3 2 3")  # these tell methods apart once the colours repeat
+PALETTE = 6  # how many colours for methods there are: p0 ... p5
+# Methods that come after the sixth have a colour again, and something else beside it.
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 4", "9 3 2 3 2 3", "2 6")
+HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
+# The number of a method is the same on all pages where these are the only ones.
+NUMBERS = {"local": 0, "fedavg": 1, "fedavg-tuned": PALETTE + 1}
 SYMBOLS = (
     "circle",
     "square",
@@ -20,8 +29,8 @@ SYMBOLS = (
     "hexagon",
 )
 
-# Light and dark. The method colours follow Okabe and Ito, whose palette colour-blind readers can
-# tell apart, adjusted for contrast on each background.
+# Light and dark. A test shows that readers with any kind of colour blindness can tell the colours
+# of methods apart, on both backgrounds.
 COLOURS = {
     "bg": ("#ffffff", "#12161b"),
     "card": ("#ffffff", "#191f26"),
@@ -34,17 +43,44 @@ COLOURS = {
     "seq": ("#0b5c9e", "#2f86d6"),
     "pos": ("#0b6fa8", "#2f8fd0"),
     "neg": ("#c2500a", "#c9601f"),
-    "p0": ("#0072b2", "#4aa3e0"),
-    "p1": ("#d55e00", "#f58345"),
-    "p2": ("#009e73", "#22c79a"),
-    "p3": ("#c2609a", "#e29bc6"),
-    "p4": ("#d99a00", "#f2b632"),
-    "p5": ("#45a8e0", "#9bdcff"),
-    "p6": ("#6b6b6b", "#b9b9b9"),
-    "p7": ("#7b3fa0", "#c39be8"),
-    "p8": ("#8a5a2b", "#cf9f6d"),
-    "p9": ("#93a300", "#d3de4c"),
+    "p0": ("#2b2b2b", "#f0f0f0"),
+    "p1": ("#56b4e9", "#9bdcff"),
+    "p2": ("#c44e00", "#f58345"),
+    "p3": ("#00805c", "#16a67f"),
+    "p4": ("#7b3fa0", "#a36ee8"),
+    "p5": ("#e69f00", "#f0b000"),
 }
+
+
+def slots(names: Sequence[str]) -> dict[str, int]:
+    """A number for each method of a page, which gives it its colour, dashes and symbol.
+
+    It comes from the name, so that a method looks the same wherever it is shown. Where another
+    method of the page has that number, it takes the next free one.
+    """
+    numbers: dict[str, int] = {}
+    for name in names:
+        if name in NUMBERS:
+            numbers[name] = NUMBERS[name]
+    for name in sorted(set(names) - set(numbers)):
+        numbers[name] = _free(name, set(numbers.values()))
+    return numbers
+
+
+def _free(name: str, taken: set[int]) -> int:
+    """The first free number for a name, full lines before dashed ones.
+
+    The colours of `local` and `fedavg` are the last choice among full lines.
+    """
+    others = list(range(2, PALETTE))
+    start = crc32(name.encode()) % len(others)
+    wanted = [*others[start:], *others[:start], 1, 0]
+    for layer in count():
+        for colour in wanted:
+            number = PALETTE * layer + colour
+            if number not in taken:
+                return number
+    raise AssertionError("there are always more numbers")
 
 
 def colour(series: int) -> str:
@@ -57,11 +93,27 @@ def dashes(series: int) -> str:
     return DASHES[series // PALETTE % len(DASHES)]
 
 
+def hatch(series: int) -> str:
+    """What the bars of method number `series` are hatched with; those of the first six are not."""
+    return HATCHES[series // PALETTE % len(HATCHES)]
+
+
+def symbol(series: int) -> str:
+    """What the dots of method number `series` look like."""
+    return SYMBOLS[series // PALETTE % len(SYMBOLS)]
+
+
 def light(name: str) -> str:
     """The value of a colour on a light background; a value such as `#0b5c9e` stays what it is."""
     if name in COLOURS:
         return COLOURS[name][0]
     return name
+
+
+def fold(text: str, width: float) -> str:
+    """Break a text into lines of at most `width` pixels: nothing of a label is left out."""
+    room = max(int(width / CHARACTER), 4)
+    return "\n".join(wrap(text, room)) or text
 
 
 def shorten(text: str, width: float) -> str:

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
+from ..metrics.gains import Accuracies
+from ..metrics.registry import Metric
 from .columns import Column, cell, columns_for, headline_key
-from .entries import Entry, RunData, common_metric, domain_names
+from .entries import ALONE, Entry, RunData, domain_names
 from .figures import Value
+from .statistics import ALPHA, paired_tests
 from .twins import twins
-
-SIGNIFICANT = 0.05
 
 
 class Ranking:
     """Every method's mean and std in every column, with marks for the best."""
 
     def __init__(
-        self, entries: Sequence[Entry], runs: Sequence[RunData], board: Mapping[str, Any]
+        self,
+        entries: Sequence[Entry],
+        runs: Sequence[RunData],
+        metric: Metric,
+        against: str = ALONE,
     ) -> None:
         self.entries = entries
-        self.metric = common_metric(runs)
+        self.metric = metric
+        self.against = against
         self.headline = headline_key(self.metric)
-        self.columns_by_key = {column.key: column for column in columns_for(self.metric)}
+        self.gain = f"gain_over_{against}"
+        self.better_off = f"better_than_{against}"
+        self.columns_by_key = {column.key: column for column in columns_for(metric, against)}
         self._runs = runs
         self.twins = twins(entries, runs)  # of local: they win nothing
-        self.tests: list[Mapping[str, Any]] = []
-        for test in board.get("tests") or []:
-            if isinstance(test, Mapping):
-                self.tests.append(test)
         self._cells: dict[str, dict[int, tuple[Value, Value]]] = {}
+
+    @cached_property
+    def results(self) -> dict[str, Accuracies]:
+        """Each client's headline by the method's name and by seed.
+
+        Two federations with the same seed are told apart: their clients are not the same.
+        """
+        places: dict[tuple[str, str], int] = {}
+        results: dict[str, Accuracies] = {}
+        for entry in self.entries:
+            by_seed: dict[int, list[Value]] = {}
+            for run in entry.shown:
+                federation = (str(run.seed), json.dumps(run.federation, sort_keys=True))
+                place = places.setdefault(federation, len(places))
+                by_seed[place] = run.clients
+            if by_seed:
+                results[entry.name] = by_seed
+        return results
+
+    @cached_property
+    def tests(self) -> list[dict[str, Any]]:
+        """Every two methods against each other in the headline metric, by the methods' names."""
+        return paired_tests(self.results, self.metric.name)
 
     def values(self, key: str) -> dict[int, tuple[Value, Value]]:
         """Mean and std over seeds of a column, by the number of the method."""
@@ -123,20 +152,17 @@ class Ranking:
         if len(best) == len(means):
             return {}
         marks = dict.fromkeys(best, "best")
-        if column.key == "personal":
+        if column.key == self.headline:
             for series in self._ties(best):
                 marks.setdefault(series, "tie")
         return marks
 
     def _ties(self, best: set[int]) -> set[int]:
         """Methods that no test tells apart from one of the best."""
-        numbers = {entry.method: entry.number for entry in self.entries}
+        numbers = {entry.name: entry.number for entry in self.entries}
         ties: set[int] = set()
         for test in self.tests:
-            a, b = numbers.get(test.get("a", "")), numbers.get(test.get("b", ""))
-            chance = test.get("p_holm", test.get("p"))
-            if a is None or b is None or not isinstance(chance, int | float):
-                continue
-            if chance >= SIGNIFICANT and {a, b} & best:
-                ties |= {a, b}
+            pair = {numbers[test["a"]], numbers[test["b"]]}
+            if test["p_holm"] is not None and test["p_holm"] >= ALPHA and pair & best:
+                ties |= pair
         return ties

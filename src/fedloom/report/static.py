@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .figures import Axis, Chart, Figure, Heat, Mark
-from .palette import CHARACTER, dashes, light, shorten
+from .figures import LINE, LONGEST, Axis, Chart, Figure, Heat, Mark, width_of
+from .palette import CHARACTER, dashes, fold, hatch, light
 from .svg import Tag, inline, standalone
 
 if TYPE_CHECKING:
@@ -139,14 +139,15 @@ def _chart(chart: Chart, legend: bool) -> Sheet:
     axes = sheet.axes
     if chart.rule is not None:
         axes.axvline(chart.rule, color=light("soft"), linewidth=1.2, zorder=0.6)
+        ends = {"left": "right", "right": "left"}[chart.rule_side]  # where the text has its anchor
+        at: Any = {"xytext": (0, 4), "textcoords": "offset points", "ha": ends}
+        top = ("data", "axes fraction")
+        axes.annotate(chart.rule_name, (chart.rule, 1), xycoords=top, color=light("soft"), **at)
     for mark in chart.marks:
         _mark(sheet, mark)
     _limits(axes, chart)
     for axis, which in ((chart.x, "x"), (chart.y, "y")):
         _axis(axes, axis, which, chart)
-    for mark in chart.marks:
-        if mark.beside:
-            _beside(sheet, mark)
     if keys:
         canvas.legend(
             handles=list(map(_handle, keys)),
@@ -164,12 +165,14 @@ def _frame(chart: Chart, foot: float) -> tuple[float, float, float, float]:
     """Where the axes stand; Matplotlib's own layout would take twice as long."""
     left, top, right, bottom = 44.0, 26.0, 16.0, 26.0
     if chart.y.ticks:
-        longest = max(len(name) for _, name in chart.y.ticks)
-        left = min(CHARACTER * longest, 130) + 14
-    if not chart.y.label:
+        left = width_of(_lines(chart.y, LONGEST)) + 14
+    if not chart.y.label and not chart.rule_name:
         top = 10.0
     if chart.x.label:
         bottom = 42.0
+    for _, name in chart.x.ticks:
+        lines = fold(name, _room(chart)).count("\n")
+        bottom = max(bottom, 26.0 + LINE * lines)
     if chart.square:
         left, top, right, bottom = 8.0, 8.0, 8.0, 8.0
     width, height = chart.width, chart.height + foot
@@ -179,6 +182,19 @@ def _frame(chart: Chart, foot: float) -> tuple[float, float, float, float]:
         1 - (left + right) / width,
         1 - (top + bottom + foot) / height,
     )
+
+
+def _lines(axis: Axis, room: float) -> list[str]:
+    """All lines of the names at an axis."""
+    lines: list[str] = []
+    for _, name in axis.ticks:
+        lines += fold(name, room).split("\n")
+    return lines
+
+
+def _room(chart: Chart) -> float:
+    """How wide a name below the horizontal axis may be."""
+    return (chart.width - 60) / max(len(chart.x.ticks), 1) - 8
 
 
 def _mark(sheet: Sheet, mark: Mark) -> None:
@@ -193,7 +209,8 @@ def _mark(sheet: Sheet, mark: Mark) -> None:
         sheet.tag(band, mark.series)
         return
     if mark.kind == "bars":
-        bars = axes.bar(mark.x, mark.y, width=0.92 * mark.size, color=ink)
+        look: Any = {"color": ink, "hatch": hatch(mark.series or 0), "edgecolor": light("bg")}
+        bars = axes.bar(mark.x, mark.y, width=0.92 * mark.size, linewidth=0, **look)
         for i, bar in enumerate(bars):
             sheet.tag(bar, mark.series, [mark.tip(i)])
     else:
@@ -212,7 +229,7 @@ def _points(sheet: Sheet, mark: Mark, ink: str) -> None:
         stride = math.ceil(len(mark.x) / 60)
     shown = sorted({*range(0, len(mark.x), stride), len(mark.x) - 1})
     dots: dict[str, Any] = {
-        "marker": MARKERS[mark.symbol],
+        "marker": MARKERS[mark.sign],
         "markersize": 2 * mark.size,
         "markerfacecolor": ink,
         "markeredgecolor": light(mark.edge),
@@ -276,18 +293,18 @@ def _axis(axes: Axes, axis: Axis, which: str, chart: Chart) -> None:
     from matplotlib.ticker import MaxNLocator
 
     drawn: Any = axes.yaxis
-    room = 130.0
+    room = LONGEST
     count = 6
     if which == "x":
         drawn = axes.xaxis
-        room = (chart.width - 60) / max(len(axis.ticks), 1)
+        room = _room(chart)
         count = 7
     if chart.square:
         drawn.set_ticks([])
         return
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        drawn.set_ticks(places, [shorten(name, room) for name in names])
+        drawn.set_ticks(places, [fold(name, room) for name in names])
     else:
         drawn.set_major_locator(MaxNLocator(count, steps=(1, 2, 5, 10), integer=axis.whole))
     if which == "x":
@@ -297,23 +314,11 @@ def _axis(axes: Axes, axis: Axis, which: str, chart: Chart) -> None:
         axes.set_title(axis.label, loc="left", fontsize=10.5)
 
 
-def _beside(sheet: Sheet, mark: Mark) -> None:
-    """Write the name of a dot beside it, on the side that has room."""
-    low, high = sheet.axes.get_xlim()
-    room = (high - mark.x[0]) / ((high - low) or 1.0) * sheet.canvas.get_figwidth() * INCH
-    shift, side = (9, 6), "left"
-    if room < 12 + CHARACTER * len(mark.name):
-        shift, side = (-9, 6), "right"
-    at = (mark.x[0], mark.y[0])
-    text = sheet.axes.annotate(mark.name, at, shift, textcoords="offset points", ha=side)
-    sheet.tag(text, mark.series)
-
-
 def _handle(mark: Mark) -> Any:
     """The sign of a mark in the legend."""
     from matplotlib.lines import Line2D
 
-    marker = MARKERS[mark.symbol]
+    marker = MARKERS[mark.sign]
     pattern: Any = "none"
     if mark.kind == "bars":
         marker = "s"
@@ -355,19 +360,23 @@ def _heads(sheet: Sheet, heat: Heat) -> None:
 
     axes = sheet.axes
     cell, tall, left, head = heat.sizes()
+    band = heat.band_heads(cell)
     for start, span, name in heat.spans():
         x, wide = left + start * cell, span * cell
-        box = axes.add_patch(Rectangle((x + 1, 1), wide - 2, 19, color=light("panel")))
+        box = axes.add_patch(Rectangle((x + 1, 1), wide - 2, band - 3, color=light("panel")))
         sheet.tag(box, tips=[name])
-        axes.text(x + wide / 2, 11, shorten(name, wide - 6), ha="center", va="center")
-    stride = heat.stride(cell)
-    for j in range(0, len(heat.columns), stride):
-        text = shorten(heat.columns[j], cell * stride - 2)
-        axes.text(left + (j + 0.5) * cell, head - 6, text, ha="center", color=light("soft"))
+        if heat.band_named(span, name, cell):
+            turned = 90.0 * heat.band_upright(span, name, cell)
+            middle: Any = {"ha": "center", "va": "center", "rotation": turned}
+            axes.text(x + wide / 2, band / 2, heat.band_label(name), **middle)
+    turned = 90.0 * heat.upright(cell)
+    for j in range(0, len(heat.columns), heat.stride(cell)):
+        place: Any = {"ha": "center", "rotation": turned, "color": light("soft")}
+        axes.text(left + (j + 0.5) * cell, head - 6, heat.columns[j], **place)
     for i, row in enumerate(heat.rows):
-        middle = head + (i + 0.5) * tall
-        text = shorten(row, left - 7)
-        sheet.tag(axes.text(left - 7, middle, text, ha="right", va="center"), tips=[row])
+        middle_of_row = head + (i + 0.5) * tall
+        text = axes.text(left - 7, middle_of_row, heat.row_label(i), ha="right", va="center")
+        sheet.tag(text, tips=[row])
 
 
 def _cells(sheet: Sheet, heat: Heat) -> None:
@@ -396,7 +405,10 @@ def _cells(sheet: Sheet, heat: Heat) -> None:
         painted.append(line)
     across = left + cell * np.arange(len(heat.columns) + 1)
     down = head + tall * np.arange(len(heat.rows) + 1)
-    mesh = axes.pcolormesh(across, down, painted, edgecolors=light("bg"), linewidth=0.8)
+    edge = 0.8
+    if cell < 4:  # edges would hide the cells
+        edge = 0.0
+    mesh = axes.pcolormesh(across, down, painted, edgecolors=light("bg"), linewidth=edge)
     sheet.tag(mesh, tips=tips)
     for start, *_ in heat.spans()[1:]:
         x = left + start * cell

@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from ..engine.folder import Run
-from .columns import COLUMNS
+from ..metrics.registry import DEFAULT, headline
+from .columns import columns_for
 from .entries import present
 from .figures import PERCENT, Axis, Chart, Figure, Heat, Mark, Value
 from .static import save
@@ -51,7 +52,7 @@ def curves(title: str, who: str, measure: str, runs: Mapping[str, Sequence[Run]]
             means = [fmean(by_round[turn]) for turn in rounds]
             marks.append(Mark("line", rounds, means, series, row))
     label = measure
-    for column in COLUMNS:
+    for column in columns_for(headline(DEFAULT)):
         if column.key == measure:
             label = column.label
     axis = Axis(f"{title}: {label.lower()}, %")

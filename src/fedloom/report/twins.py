@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .entries import Entry, RunData, alone
+from .entries import Entry, RunData, partner
 
 SENTENCE = (
     "gives every client exactly what training alone gives it, in every round: with this model it "
@@ -30,7 +30,7 @@ def twins(entries: Sequence[Entry], runs: Sequence[RunData]) -> list[Entry]:
 
 
 def _equal(run: RunData, runs: Sequence[RunData]) -> bool:
-    base = alone(run, runs)
+    base = partner(run, runs)
     if base is None or not run.evaluated:
         return False
     return figures(run.evaluated, run.stage) == figures(base.evaluated, base.stage)

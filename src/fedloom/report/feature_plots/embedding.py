@@ -12,7 +12,7 @@ import torch
 from ...core.errors import FedloomError
 from ...core.rng import key
 from ..figures import Axis, Chart, Mark, Panel
-from ..palette import SYMBOLS, colour
+from ..palette import PALETTE, SYMBOLS, colour
 from .opened import Opened, Samples, joined
 
 FAR = "Distances between far groups mean little."
@@ -74,7 +74,7 @@ def by_domain(one: Opened, samples: Samples) -> Panel:
 
 def shade(c: int, count: int) -> str:
     """The colour of a class: a method's colour if these suffice, else from a wheel of hues."""
-    if count <= 10:
+    if count <= PALETTE:
         return colour(c)
     saturation = 0.9
     if c % 2:

@@ -69,16 +69,17 @@ def _add(tiles: Tiles, one: Opened, k: int, name: str, each: int) -> None:
     x, y = data.take(rows), data.y[rows]
     # Predicted as the method does it, which need not be with the model's head.
     predicted = one.predictor(k)(x).argmax(1)
-    inputs = data.prepare(x)
-    tiles.maps += list(class_maps(model, inputs, predicted).numpy())
+    inputs = one.worker.here(data.prepare(x))
+    tiles.maps += list(class_maps(model, inputs, predicted).cpu().numpy())
     for part, maps in part_maps(model, inputs, predicted).items():
-        tiles.parts.setdefault(part, []).extend(maps.numpy())
+        tiles.parts.setdefault(part, []).extend(maps.cpu().numpy())
+    names = [str(data.classes[c]) for c in predicted.tolist()]
     for i, row in enumerate(rows.tolist()):
         tiles.samples.append((k, row))
         tiles.domains.append(name)
         tiles.images.append(_bytes(x[i]).expand(3, -1, -1).permute(1, 2, 0).numpy())
         tiles.truth.append(str(data.classes[int(y[i])]))
-        tiles.predicted.append(str(data.classes[int(predicted[i])]))
+        tiles.predicted.append(names[i])
 
 
 def _bytes(image: Tensor) -> Tensor:

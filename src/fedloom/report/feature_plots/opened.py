@@ -9,14 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...client.context import ClientContext
 from ...client.worker import ClientWorker
 from ...core.errors import FedloomError
 from ...core.local import Predictor
-from ...core.payload import Payload
 from ...core.rng import numpy_rng
 from ...data.federation import Federation
-from ...engine.checkpoint import Store
 from ...engine.folder import Run
 from ...engine.setup import Trained
 from ..entries import Entry
@@ -26,14 +23,16 @@ Samples = dict[int, tuple[Tensor, Tensor]]  # by client: features and labels
 
 @dataclass
 class Opened:
-    """A run with its federation and model, what the server knows and what the clients remember."""
+    """A run that can be asked, and its place on the page."""
 
     entry: Entry
     run: Run
-    worker: ClientWorker
-    server: Payload
-    round: int
-    store: Store
+    trained: Trained
+
+    @property
+    def worker(self) -> ClientWorker:
+        """The model and the data, on the device where they are asked."""
+        return self.trained.setup.worker
 
     @property
     def federation(self) -> Federation:
@@ -47,9 +46,7 @@ class Opened:
 
     def predictor(self, k: int) -> Predictor:
         """Client `k`'s personal model, which becomes the resident one."""
-        method = self.worker.method
-        local = ClientContext(self.worker, k, self.round)
-        return method.personal(method.download(self.server, k), self.store.get(k), local)
+        return self.trained.personal(k)
 
     def features(
         self, k: int, split: str, most: int, of: nn.Module | None = None
@@ -68,7 +65,7 @@ class Opened:
         outputs: list[Tensor] = []
         predict = self.predictor(k)
         part = of or self.worker.model.body
-        hook = part.register_forward_hook(lambda _m, _i, out: outputs.append(out.detach()))
+        hook = part.register_forward_hook(lambda _m, _i, out: outputs.append(out.detach().cpu()))
         try:
             predict(x)
         finally:
@@ -86,10 +83,11 @@ def joined(samples: Samples) -> tuple[Tensor, Tensor]:
     return torch.cat(features), torch.cat(labels)
 
 
-def opened(entry: Entry, run: Run, federations: dict[str, Federation]) -> Opened:
+def opened(
+    entry: Entry, run: Run, federations: dict[str, Federation], device: str = "cpu"
+) -> Opened:
     """Open a run; `federations` keeps the data for further runs that have the same."""
     name = run.config.data_key()
-    trained = Trained.from_folder(run, federation=federations.get(name))
+    trained = Trained.from_folder(run, federation=federations.get(name), device=device)
     federations[name] = trained.setup.federation
-    worker = trained.setup.worker
-    return Opened(entry, run, worker, trained.server, trained.round, trained.store)
+    return Opened(entry, run, trained)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
+from ...core.device import find
 from ...core.errors import FedloomError
 from ...data.federation import Federation
 from ...engine.folder import Run
@@ -32,8 +33,12 @@ GRAD_CAM = (
 Views = dict[str, list[Panel]]  # by heading
 
 
-def look(runs: Sequence[Run], console: Console) -> Views:
-    """Panels about one finished run of each method, all of the seed that most of them have."""
+def look(runs: Sequence[Run], console: Console, device: str = "cpu") -> Views:
+    """Panels about one finished run of each method, all of the seed that most of them have.
+
+    Their models compute on `device`, whatever the runs were computed on.
+    """
+    find(device)  # one that is not there is no fault of a run
     chosen = _chosen(runs)
     if not chosen:
         raise FedloomError(
@@ -47,7 +52,7 @@ def look(runs: Sequence[Run], console: Console) -> Views:
         for entry, run in chosen:
             bar.update(task, description=f"features of {entry.name}")
             try:
-                _add_views(opened(entry, run, federations), views, looks)
+                _add_views(opened(entry, run, federations, device), views, looks)
             except FedloomError as error:
                 warnings.warn(f"no feature views of {entry.name}: {error}", stacklevel=2)
             bar.advance(task)

@@ -1,17 +1,19 @@
-"""Every client with every method: its accuracy, and its gain over training alone."""
+"""Every client with every method: its headline, and its gain over training alone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..columns import percent, signed, text
+from ...metrics.registry import DEFAULT
+from ..columns import signed_as, text
 from ..entries import (
+    ALONE,
     Entry,
     RunData,
     domain_order,
     gains,
+    likeness,
     listed_seeds,
     mean_std,
     present,
@@ -30,13 +32,13 @@ Rows = list[tuple[Entry, list[Value]]]
 def clients(page: Page) -> str | None:
     """Gains as dots, then maps of clients by methods."""
     parts = []
-    dots = gain(page.entries)
+    dots = gain(page)
     if dots:
         parts.append(page.grid([dots]))
     layouts = _layouts(page.entries)
     maps = []
-    for draw in (accuracy_map, gain_map):
-        tabs = page.tabs(draw(page.entries, layout) for layout in layouts)
+    for draw in (value_map, gain_map):
+        tabs = page.tabs(draw(page, layout) for layout in layouts)
         if tabs:
             maps.append(tabs)
     if maps:
@@ -70,7 +72,7 @@ def _layouts(entries: Sequence[Entry]) -> list[Layout]:
     groups: dict[str, list[RunData]] = {}
     for run in shown_runs(entries):
         if run.clients:
-            groups.setdefault(_likeness(run.federation), []).append(run)
+            groups.setdefault(likeness(run.federation), []).append(run)
     layouts = []
     for place, runs in enumerate(groups.values()):
         seeds = listed_seeds(runs)
@@ -84,47 +86,48 @@ def _layouts(entries: Sequence[Entry]) -> list[Layout]:
     return layouts
 
 
-def _likeness(federation: Mapping[str, Any]) -> str:
-    """A text that is the same for federations whose client k is the same sort of client."""
-    domains = [client.get("domain") for client in federation.get("clients") or []]
-    if domains and None not in domains:
-        return json.dumps(domains)
-    return json.dumps(federation, sort_keys=True)
-
-
-def accuracy_map(entries: Sequence[Entry], layout: Layout) -> Panel | None:
-    """Every client's last accuracy with the headline model."""
+def value_map(page: Page, layout: Layout) -> Panel | None:
+    """Every client's headline with the headline model."""
+    metric = page.ranking.metric
     rows: Rows = []
-    for entry in entries:
+    for entry in page.entries:
         runs = layout.of(entry)
         if runs:
             rows.append((entry, _means([run.clients for run in runs])))
-    lows = []
+    values = []
     for entry, row in rows:
         for j, value in enumerate(row):
             if value is not None:
-                lows.append((value, j, entry.name))
-    if not lows:
+                values.append((value, j, entry.name))
+    if not values:
         return None
-    lowest, client, method = min(lows)
-    heading = "Accuracy of every client"
+    lowest, highest = min(values), max(values)
+    worst, client, method = highest
+    if metric.higher:
+        worst, client, method = lowest
+    heading = f"{metric.label} of every client"
+    unit = ""
+    if metric.unit == "percent":
+        unit = " in %"
     caption = (
-        "Last accuracy of the headline model in %, a column per client, grouped by domain if there "
-        f"are domains.{layout.note} Lowest: client {client} with {method}, {percent(lowest)} %."
+        f"{metric.label} of the headline model{unit}, a column per client, grouped by domain if "
+        f"there are domains.{layout.note} Worst: client {client} with {method}, "
+        f"{metric.shown(worst)}{metric.sign}."
     )
-    highest, _, _ = max(lows)
-    chart = _map(heading, rows, layout.runs[0].federation, (lowest, highest), percent)
+    ends = (lowest[0], highest[0])
+    chart = _map(heading, rows, layout.runs[0].federation, ends, metric.shown)
     return Panel(f"clients{layout.suffix}", heading, caption, chart, layout.tab)
 
 
-def gain_map(entries: Sequence[Entry], layout: Layout) -> Panel | None:
-    """Every client's gain over training alone."""
-    everyone = shown_runs(entries)
+def gain_map(page: Page, layout: Layout) -> Panel | None:
+    """Every client's gain over the method that all are measured against."""
+    metric, against = page.ranking.metric, page.ranking.against
+    everyone = shown_runs(page.entries)
     rows: Rows = []
-    for entry in entries:
+    for entry in page.entries:
         gained = []
         for run in layout.of(entry):
-            row = gains(run, everyone)
+            row = gains(run, everyone, against)
             if row:
                 gained.append(row)
         if gained:
@@ -135,13 +138,24 @@ def gain_map(entries: Sequence[Entry], layout: Layout) -> Panel | None:
     for _, means in rows:
         most = max([most, *map(abs, present(means))])
     most = most or 0.01
-    heading = "Gain of every client over training alone"
+    heading = f"Gain of every client over {_rival(against)}"
+    unit = f"By how much {metric.in_a_sentence} is better"
+    if metric.unit == "percent":
+        unit = "Percentage points better"
     caption = (
-        "Percentage points above (blue) or below (orange) the same client's run of local with the "
+        f"{unit} (blue) or worse (orange) than in the same client's run of {against} with the "
         f"same seed.{layout.note}"
     )
-    chart = _map(heading, rows, layout.runs[0].federation, (-most, most), signed)
+    federation = layout.runs[0].federation
+    chart = _map(heading, rows, federation, (-most, most), signed_as(metric))
     return Panel(f"gain-map{layout.suffix}", heading, caption, chart, layout.tab)
+
+
+def _rival(against: str) -> str:
+    """The method that gains are measured against, in a heading."""
+    if against == ALONE:
+        return "training alone"
+    return against
 
 
 def _means(rows: Sequence[Sequence[Value]]) -> list[Value]:
@@ -178,18 +192,19 @@ def _map(
 Gained = list[tuple[float, int, RunData]]  # a gain, whose it is, and in which run
 
 
-def gain(entries: Sequence[Entry]) -> Panel | None:
-    """Every client's gain over training alone, a row of dots for each method."""
-    everyone = shown_runs(entries)
+def gain(page: Page) -> Panel | None:
+    """Every client's gain over the method that all are measured against, a row for each method."""
+    against, show = page.ranking.against, signed_as(page.ranking.metric)
+    everyone = shown_runs(page.entries)
     marks: list[Mark] = []
     names: list[tuple[float, str]] = []
     better: list[str] = []
-    for entry in entries:
+    for entry in page.entries:
         gained: Gained = []
         winners = 0
         means = []
         for run in entry.shown:
-            row = gains(run, everyone)
+            row = gains(run, everyone, against)
             for client, value in enumerate(row):
                 if value is not None:
                     gained.append((value, client, run))
@@ -201,22 +216,25 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
         names.append((y, entry.name))
         mean, std = mean_std(means)
         assert mean is not None
-        marks += [_client_dots(entry, y, gained), _mean_diamond(entry, y, mean, std)]
-        better.append(f"{entry.name} {winners} of {len(gained)} (mean {signed(mean)})")
+        marks += [_client_dots(page, entry, y, gained), _mean_diamond(page, entry, y, mean, std)]
+        better.append(f"{entry.name} {winners} of {len(gained)} (mean {show(mean)})")
     if not marks:
         return None
-    heading = "Gain over training alone"
+    heading = f"Gain over {_rival(against)}"
     dot = "A dot is a client"
     if len(seeds_of(everyone)) > 1:
         dot += " of a seed"
+    than = against
+    if against == ALONE:
+        than = "alone"
     caption = (
-        f"{dot}; right of the line it is better off than alone. Diamonds are means over clients. "
+        f"{dot}; right of the line it is better off than {than}. Diamonds are means over clients. "
         f"Better off: {'; '.join(better)}."
     )
     chart = Chart(
         heading,
         marks,
-        Axis("points above local", zero=True),
+        Axis(f"{_unit(page)} better than {against}", zero=True),
         Axis(ticks=names, ends=(names[-1][0] - 0.6, 0.6)),
         width=1080,
         height=60 + 44 * len(names),
@@ -225,21 +243,34 @@ def gain(entries: Sequence[Entry]) -> Panel | None:
     return Panel("gain", heading, caption, chart)
 
 
-def _client_dots(entry: Entry, y: float, gained: Gained) -> Mark:
+def _unit(page: Page) -> str:
+    """What gains are counted in."""
+    metric = page.ranking.metric
+    if metric.unit != "percent":
+        return metric.in_a_sentence
+    if metric.name == DEFAULT:
+        return "points"
+    return f"points of {metric.in_a_sentence}"
+
+
+def _client_dots(page: Page, entry: Entry, y: float, gained: Gained) -> Mark:
     # A fixed scatter up and down, so that equal gains do not hide each other.
+    metric, show = page.ranking.metric, signed_as(page.ranking.metric)
     points: list[float] = []
     heights: list[float] = []
     tips: list[str] = []
     for i, (value, client, run) in enumerate(gained):
-        points.append(100 * value)
+        points.append(metric.factor * value)
         heights.append(y + 0.52 * ((i * 0.618034) % 1 - 0.5))
-        tips.append(f"{entry.name}, client {client}, seed {run.seed}: {signed(value)} points")
+        of = f"{entry.name}, client {client}, seed {run.seed}"
+        tips.append(f"{of}: {show(value)} {_unit(page)}")
     number, name = entry.number, entry.name
     return Mark("dots", points, heights, number, name, tips=tips, size=3.2, opacity=0.55)
 
 
-def _mean_diamond(entry: Entry, y: float, mean: float, std: Value) -> Mark:
-    tip = f"{entry.name}, mean over clients: {text(mean, std, signed)} points"
-    return Mark(
-        "dots", [100 * mean], [y], entry.number, ink="ink", symbol="diamond", tips=[tip], size=5
-    )
+def _mean_diamond(page: Page, entry: Entry, y: float, mean: float, std: Value) -> Mark:
+    metric = page.ranking.metric
+    shown = text(mean, std, signed_as(metric))
+    tip = f"{entry.name}, mean over clients: {shown} {_unit(page)}"
+    at = [metric.factor * mean]
+    return Mark("dots", at, [y], entry.number, ink="ink", symbol="diamond", tips=[tip], size=5)

@@ -1,20 +1,22 @@
-"""The headline metric by round, by traffic and by time; accuracy by round in any case."""
+"""The headline metric by round, by traffic and by time; accuracy and losses by round."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...metrics.registry import DEFAULT, METRICS, Metric
-from ..columns import in_a_sentence
 from ..entries import Entry, RunData, mean_std, number
 from ..figures import PERCENT, Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
 
 BAND = "the band is the std over seeds"
+MOST_BANDS = 9  # more would hide each other, and the lines
 Point = tuple[float, float, Value]  # where it stands, the mean and the std over seeds
+Line = Mapping[str, Any]  # a line of metrics
 
 
 class Along(NamedTuple):
@@ -52,76 +54,144 @@ MODELS = {
 }
 
 
+class Curve(NamedTuple):
+    """What is drawn: how to read it from a line of metrics, and how to show and name it."""
+
+    read: Callable[[Line], Value]
+    id: str
+    heading: str
+    about: str
+    axis: str
+    decimals: int = 1
+    sign: str = ""
+    ends: tuple[float, float] | None = None
+
+
 @section("curves", "Curves", order=20)
 def curves(page: Page) -> str | None:
-    """The headline against three axes, the other models by round, and the legend."""
+    """The headline against three axes, the other models by round, and losses."""
     metric = page.ranking.metric
-    personal = [curve(page.entries, metric, "personal", by) for by in ALONG]
+    own = _of_model(metric, "personal")
+    personal = [draw(page.entries, own, by) for by in ALONG]
     if metric.name != DEFAULT:
         personal.append(_accuracy(page))
-    others = [
-        curve(page.entries, metric, model, "round") for model in ("common", "before", "after")
-    ]
-    parts = [page.tabs(personal), page.tabs(others)]
+    others = []
+    for model in ("common", "before", "after"):
+        panel = draw(page.entries, _of_model(metric, model), "round")
+        if panel:
+            others.append(replace(panel, tab=MODELS[model][0]))
+    losses = [_loss(page, part) for part in _parts(page.entries)]
+    parts = [page.tabs(personal), page.tabs(others), page.tabs(losses)]
     if not any(parts):
         return None
-    return page.render("curves.html.j2", listed=page.shown, parts=parts)
+    return page.render("grid.html.j2", parts=list(filter(None, parts)), kind="two")
+
+
+def _of_model(metric: Metric, model: str) -> Curve:
+    """A metric's mean over clients, with one of the models that are evaluated."""
+    heading, about = MODELS[model]
+    name = metric.in_a_sentence
+    if model == "personal":
+        heading += f" {name}"
+    axis = name
+    if metric.sign:
+        axis += f",{metric.sign}"
+    ends = None
+    if metric.unit == "percent":
+        ends = PERCENT
+
+    def read(line: Line) -> Value:
+        value = number(line, model, metric.key)
+        if value is None:
+            return None
+        return metric.factor * value
+
+    caption = f"Mean test {name} of the clients {about}"
+    return Curve(read, model, heading, caption, axis, metric.decimals, metric.sign, ends)
 
 
 def _accuracy(page: Page) -> Panel | None:
     """Accuracy by round, beside a headline that is another metric."""
-    panel = curve(page.entries, METRICS.find(DEFAULT), "personal", "round")
+    panel = draw(page.entries, _of_model(METRICS.find(DEFAULT), "personal"), "round")
     if panel is None:
         return None
     return replace(panel, id="accuracy-by-round", tab="accuracy by round")
 
 
-def curve(entries: Sequence[Entry], metric: Metric, model: str, by: str) -> Panel | None:
-    """Mean over the clients, a line for each method with a band over its seeds."""
+def _parts(entries: Sequence[Entry]) -> list[str]:
+    """The parts of losses, those that most methods have first."""
+    users: dict[str, int] = {}
+    for entry in entries:
+        parts: set[str] = set()
+        for run in entry.shown:
+            parts |= set(run.last.get("loss") or {})
+        for part in sorted(parts):
+            users[part] = users.get(part, 0) + 1
+    return sorted(users, key=lambda part: (-users[part], part))
+
+
+def _loss(page: Page, part: str) -> Panel | None:
+    """A part of the loss that clients train with."""
+
+    def read(line: Line) -> Value:
+        return number(line, "loss", part)
+
+    caption = (
+        f"Mean of {part} over the samples that clients train on in the round, of the models while "
+        "they train. A loss that still falls asks for more rounds; one that falls while the "
+        "accuracy on test samples does too means that clients learn their samples by heart"
+    )
+    name = f"loss-{re.sub(r'[^a-z0-9]+', '-', part.lower())}"
+    loss = Curve(read, name, f"Training loss: {part}", caption, part, decimals=3)
+    panel = draw(page.entries, loss, "round")
+    if panel is None:
+        return None
+    return replace(panel, tab=f"loss: {part}")
+
+
+def draw(entries: Sequence[Entry], curve: Curve, by: str) -> Panel | None:
+    """A line for each method with a band over its seeds."""
     bands: list[Mark] = []
     lines: list[Mark] = []
     for entry in entries:
-        points = _points(entry, metric, model, by)
+        points = _points(entry, curve, by)
         if not points:
             continue
         x, y, spreads = map(list, zip(*points, strict=True))
         if None not in spreads:
-            ends = PERCENT if metric.unit == "percent" else None
-            bands.append(band(entry, x, y, spreads, ends, opacity=0.16))
-        tips = [_tip(entry.name, metric, by, point) for point in points]
+            bands.append(band(entry, x, y, spreads, curve.ends, opacity=0.16))
+        tips = [_tip(entry.name, curve, by, point) for point in points]
         lines.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.6))
     if not lines:
         return None
-    heading, model_about = MODELS[model]
-    name = in_a_sentence(metric.label)
-    tab = heading
+    bands = few(bands)
     along = ALONG[by]
-    if model == "personal":
-        heading += f" {name}"
-        tab = along.tab
     note = ""
     if bands:
         note = f"; {BAND}"
-    scale = name
-    if metric.sign:
-        scale += f",{metric.sign}"
     chart = Chart(
-        f"{heading} {along.tab}",
+        f"{curve.heading} {along.tab}",
         [*bands, *lines],
         Axis(along.label, whole=by == "round", zero=by != "round"),
-        Axis(scale),
+        Axis(curve.axis),
         width=540,
         height=330,
         unified=by == "round",
     )
     return Panel(
-        f"{model}-{along.tab.replace(' ', '-')}",
+        f"{curve.id}-{along.tab.replace(' ', '-')}",
         chart.title,
-        f"Mean test {name} of the clients {model_about}{note}. The vertical axis need not start "
-        f"at zero.{along.remark}",
+        f"{curve.about}{note}. The vertical axis need not start at zero.{along.remark}",
         chart,
-        tab,
+        along.tab,
     )
+
+
+def few(bands: list[Mark]) -> list[Mark]:
+    """The bands of a figure, or none if there are too many of them to look at."""
+    if len(bands) > MOST_BANDS:
+        return []
+    return bands
 
 
 def band(
@@ -144,20 +214,20 @@ def band(
     return Mark("band", x, upper, entry.number, low=lower, opacity=opacity)
 
 
-def _tip(name: str, metric: Metric, by: str, point: Point) -> str:
+def _tip(name: str, curve: Curve, by: str, point: Point) -> str:
     at, value, spread = point
-    tip = f"{name}: {value:.{metric.decimals}f}"
+    tip = f"{name}: {value:.{curve.decimals}f}"
     if spread is not None:
-        tip += f" ± {spread:.{metric.decimals}f}"
-    tip += metric.sign
+        tip += f" ± {spread:.{curve.decimals}f}"
+    tip += curve.sign
     if by != "round":
         tip += f", {at:,.1f} {ALONG[by].unit}"
     return tip
 
 
-def _points(entry: Entry, metric: Metric, model: str, by: str) -> list[Point]:
+def _points(entry: Entry, curve: Curve, by: str) -> list[Point]:
     """(x, mean, std over seeds) at every round that all runs of the method have evaluated."""
-    tables = [_table(run, metric, model, by) for run in entry.shown]
+    tables = [_table(run, curve, by) for run in entry.shown]
     if not tables:
         return []
     rounds = set(tables[0])
@@ -173,13 +243,13 @@ def _points(entry: Entry, metric: Metric, model: str, by: str) -> list[Point]:
     return points
 
 
-def _table(run: RunData, metric: Metric, model: str, by: str) -> dict[float, tuple[float, float]]:
+def _table(run: RunData, curve: Curve, by: str) -> dict[float, tuple[float, float]]:
     """Where each evaluated round of a run stands, and its value as it is shown."""
     clock = _clock(run)
     table: dict[float, tuple[float, float]] = {}
     for line in run.metrics:
         turn = number(line, "round")
-        value = number(line, model, metric.key)
+        value = curve.read(line)
         if turn is None or value is None:
             continue
         x: Value = turn
@@ -188,11 +258,11 @@ def _table(run: RunData, metric: Metric, model: str, by: str) -> dict[float, tup
         elif by == "traffic":
             x = _traffic(line)
         if x is not None:
-            table[turn] = (x, metric.factor * value)
+            table[turn] = (x, value)
     return table
 
 
-def _traffic(line: Mapping[str, Any]) -> Value:
+def _traffic(line: Line) -> Value:
     """The megabytes sent up to a round."""
     up = number(line, "bytes_total", "up")
     down = number(line, "bytes_total", "down")

@@ -27,7 +27,7 @@ def domains(page: Page) -> str | None:
     heading = "Accuracy by domain"
     chart = bars(heading, names, entries, cells, Scale("accuracy, %", 100, percent, PERCENT))
     caption = (
-        "Last accuracy of the headline model on the test samples of each domain's clients, pooled; "
+        "Accuracy of the headline model on the test samples of each domain's clients, pooled; "
         f"whiskers are the std over seeds. Hardest on average: {hardest}, "
         f"{percent(means[hardest])} %."
     )

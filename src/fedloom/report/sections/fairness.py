@@ -10,7 +10,7 @@ from ..entries import Entry, mean_std, present
 from ..figures import PERCENT, Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
-from .curves import BAND, band
+from .curves import BAND, band, few
 
 
 class Against(NamedTuple):
@@ -67,7 +67,7 @@ def scatter(entries: Sequence[Entry], against: Against) -> Panel | None:
             continue
         if len(seeds) > 1:
             small.append(_seed_dots(entry, seeds))
-        large.append(_mean_dot(entry, seeds, beside=len(entries) <= 12))
+        large.append(_mean_dot(entry, seeds))
     if not large:
         return None
     caption = against.caption
@@ -108,7 +108,7 @@ def _seed_dots(entry: Entry, seeds: Seeds) -> Mark:
     return Mark("dots", means, others, entry.number, tips=tips, size=2.6, opacity=0.5)
 
 
-def _mean_dot(entry: Entry, seeds: Seeds, beside: bool) -> Mark:
+def _mean_dot(entry: Entry, seeds: Seeds) -> Mark:
     means, others, _ = zip(*seeds, strict=True)
     x, dx = mean_std(means)
     y, dy = mean_std(others)
@@ -124,7 +124,6 @@ def _mean_dot(entry: Entry, seeds: Seeds, beside: bool) -> Mark:
         ends=PERCENT,
         tips=[f"{entry.name}: {text(x, dx, percent)} %, {text(y, dy, percent)}"],
         size=6.5,
-        beside=beside,
     )
 
 
@@ -139,7 +138,7 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
     bands: list[Mark] = []
     lines: list[Mark] = []
     for entry in entries:
-        rows = [sorted(present(run.clients)) for run in entry.shown]
+        rows = [sorted(present(run.accuracies)) for run in entry.shown]
         sizes = set(map(len, rows))
         if len(sizes) != 1 or min(sizes) < 2:
             continue
@@ -159,9 +158,10 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
         lines.append(Mark("line", x, y, entry.number, entry.name, tips=tips, size=2.2))
     if not lines:
         return None
+    bands = few(bands)
     heading = "Clients from worst to best"
     caption = (
-        "Last accuracy with the headline model, the clients of each method ranked by their own. A "
+        "Accuracy with the headline model, the clients of each method ranked by their own. A "
         "flat line treats all alike; a high left end leaves nobody behind."
     )
     if bands:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..columns import Column, notes_for
-from ..entries import Entry, RunData, listed_seeds
+from ..entries import Entry, RunData, listed_seeds, number
 from ..figures import ABSENT
 from ..page import Page
 from ..twins import SENTENCE
@@ -33,13 +33,15 @@ def leaderboard(page: Page) -> str:
         used += by_method.values()
     return page.render(
         "leaderboard.html.j2",
-        groups=_groups(columns),
+        few_groups=_groups([column for column in columns if not column.minor]),
+        all_groups=_groups(columns),
         columns=columns,
         edges=edges,
         rows=rows,
         marked="best" in used,
         tied="tie" in used,
-        notes=_notes(columns, notes_for(page.ranking.metric)),
+        notes=_notes(columns, notes_for(page.ranking.metric, page.ranking.against)),
+        more=any(column.minor for column in columns),
     )
 
 
@@ -78,7 +80,7 @@ def _about(entry: Entry, twin: bool) -> str:
         seeds = "1 seed"
         if len(entry.seeds) != 1:
             seeds = f"{len(entry.seeds)} seeds"
-        notes.append(f"{seeds}, {stages} local training")
+        notes.append(f"{seeds}, {stages} local training, {_rounds(entry)}")
     elif not entry.failed and not entry.row:
         notes.append(EMPTY)
     if twin and not entry.row.get("note"):
@@ -94,6 +96,16 @@ def _about(entry: Entry, twin: bool) -> str:
     elif under_way:
         notes.append(f"{len(under_way)} more under way")
     return "; ".join(notes)
+
+
+def _rounds(entry: Entry) -> str:
+    """Which rounds a method's figures are of."""
+    if not all(run.by_validation for run in entry.shown):
+        return "last round"
+    turns = sorted({int(number(run.chosen, "round") or 0) for run in entry.shown})
+    if len(turns) == 1:
+        return f"round {turns[0]} by validation"
+    return f"rounds {turns[0]} to {turns[-1]} by validation"
 
 
 def _remarks(entry: Entry) -> list[str]:

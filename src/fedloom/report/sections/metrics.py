@@ -6,7 +6,7 @@ from typing import Any
 
 from ...metrics.registry import METRICS, Metric
 from ..columns import text
-from ..entries import Entry, RunData, number, present
+from ..entries import Entry, RunData, present
 from ..figures import Value
 from ..page import Page
 from . import section
@@ -14,29 +14,29 @@ from . import section
 
 @section("metrics", "Metrics", order=15)
 def metrics(page: Page) -> str | None:
-    """A row for each metric that at least one method has, a column for each method."""
+    """A row for each method, a column for each metric that at least one of them has."""
     entries = [entry for entry in page.ranking.order() if entry.shown]
-    rows = []
+    columns = []
     for _, metric in METRICS.items():
         if metric.figures is None:
-            row = _row(page, entries, metric)
-            if row:
-                rows.append(row)
-    if not rows:
+            cells = _cells(page, entries, metric)
+            if cells:
+                columns.append({"metric": metric, "cells": cells})
+    if not columns:
         return None
-    return page.render("metrics.html.j2", entries=entries, rows=rows)
+    return page.render("metrics.html.j2", entries=entries, columns=columns)
 
 
-def _row(page: Page, entries: list[Entry], metric: Metric) -> dict[str, Any] | None:
-    """The mean over clients in the last evaluated round, with its std over seeds, by method."""
+def _cells(page: Page, entries: list[Entry], metric: Metric) -> list[dict[str, Any]]:
+    """The mean over clients with its std over seeds, by method; empty if no method has one."""
 
-    def latest(run: RunData) -> Value:
-        return number(run.last, "personal", metric.key)
+    def chosen(run: RunData) -> Value:
+        return run.figure(metric.key)
 
-    values = [entry.over(latest) for entry in entries]
+    values = [entry.over(chosen) for entry in entries]
     means = present(mean for mean, _ in values)
     if not means:
-        return None
+        return []
     best = metric.shown(min(means))
     if metric.higher:
         best = metric.shown(max(means))
@@ -49,5 +49,8 @@ def _row(page: Page, entries: list[Entry], metric: Metric) -> dict[str, Any] | N
             and len(means) > 1
             and metric.shown(mean) == best
         )
-        cells.append({"shown": text(mean, std, metric.shown), "best": marked})
-    return {"metric": metric, "cells": cells}
+        spread = ""
+        if std:
+            spread = metric.shown(std)
+        cells.append({"shown": text(mean, None, metric.shown), "spread": spread, "best": marked})
+    return cells

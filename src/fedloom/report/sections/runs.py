@@ -40,7 +40,7 @@ def _state(run: RunData, metric: Metric) -> dict[str, Any]:
     state = {"seed": run.seed, "planned": planned, "done": planned, "state": "finished"}
     if not run.finished:
         state |= {"done": run.round, "state": f"round {run.round} of {planned}"}
-    value = run.personal(metric.key)
+    value = run.last_value(metric.key)
     shown = ABSENT
     if value is not None:
         shown = metric.shown(value)

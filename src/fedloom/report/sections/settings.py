@@ -1,4 +1,4 @@
-"""Each method's complete configuration, and the versions it ran with."""
+"""Each method's complete configuration, and the versions and the device it ran with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from ..entries import TUNED
+from ..entries import TUNED, RunData
 from ..page import Page
 from . import section
 
@@ -27,9 +27,25 @@ def settings(page: Page) -> str:
     for run in page.runs:
         recorded = run.summary.get("versions")
         if isinstance(recorded, Mapping) and recorded:
-            lines = "\n".join(f"{name} {version}" for name, version in recorded.items())
-            versions.setdefault(lines, []).append(f"{run.method} seed {run.seed}")
+            lines = [f"{name} {version}" for name, version in recorded.items()]
+            lines += _device(run)
+            versions.setdefault("\n".join(lines), []).append(f"{run.method} seed {run.seed}")
     return page.render("settings.html.j2", configs=configs, versions=versions)
+
+
+def _device(run: RunData) -> list[str]:
+    """A line with the device that computed a run, and before it those that began the run.
+
+    Runs of earlier versions say nothing about it.
+    """
+    recorded = run.summary.get("device")
+    if not isinstance(recorded, Mapping):
+        return []
+    last = recorded.get("name")
+    before = dict.fromkeys(line["device"] for line in run.timing if "device" in line)
+    names = [str(name) for name in before if name != last]
+    names.append(f"{last} ({recorded.get('title')})")
+    return [f"device {', then '.join(names)}"]
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedloom.experiments.statistics import holm, paired_tests, sentence, wilcoxon_p
+from fedloom.metrics.registry import METRICS
+from fedloom.report.statistics import holm, paired_tests, sentence, wilcoxon_p
 
 
 def results(**methods: float) -> dict[str, dict[int, list[float | None]]]:
@@ -110,7 +111,7 @@ def test_a_tie_with_one_seed_is_called_a_tie() -> None:
 def test_rounding_does_not_make_a_negative_lead() -> None:
     # The means are equal but for the last bit, and the mean of the gaps is below zero.
     test = {"a": "a", "b": "b", "pairs": 4, "wins": 2, "ties": 0, "gap": -1e-17, "p": None}
-    assert sentence(test) == (
+    assert sentence(test, METRICS.find("accuracy")) == (
         "a and b are level with one seed, a better for 2 of 4 clients and worse for 2; one seed "
         "proves nothing."
     )

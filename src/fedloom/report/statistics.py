@@ -1,9 +1,9 @@
 """Tests between methods, paired by seed and client.
 
-A pair is a client of one seed with its accuracy under two methods. Wilcoxon's signed-rank test asks
-whether the differences lie round zero; Holm's correction keeps the chance of any false alarm among
-all tests below `ALPHA`. Clients of one seed share a model and a split, so pairs are not quite
-independent and p is on the optimistic side.
+A pair is a client of one seed with its value of the headline metric under two methods. Wilcoxon's
+signed-rank test asks whether the differences lie round zero; Holm's correction keeps the chance of
+any false alarm among all tests below `ALPHA`. Clients of one seed share a model and a split, so
+pairs are not quite independent and p is on the optimistic side.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.stats import wilcoxon
+
+from ..metrics.gains import Accuracies, Pairs, pairs_of
+from ..metrics.registry import DEFAULT, Metric, headline
 
 ALPHA = 0.05
-Accuracies = Mapping[int, Sequence[float | None]]  # seed -> each client's accuracy
 
 
 def wilcoxon_p(differences: np.ndarray) -> float:
@@ -26,6 +27,8 @@ def wilcoxon_p(differences: np.ndarray) -> float:
     """
     if not np.any(differences):
         return 1.0
+    from scipy.stats import wilcoxon  # takes half a second to import, and many pages have no test
+
     # Equal differences come from different divisions: without rounding they would not be ties.
     return float(wilcoxon(np.round(differences, 12), zero_method="pratt").pvalue)
 
@@ -40,28 +43,32 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def paired_tests(results: Mapping[str, Accuracies]) -> list[dict[str, Any]]:
+def paired_tests(results: Mapping[str, Accuracies], metric: str = DEFAULT) -> list[dict[str, Any]]:
     """Every two methods against each other, over the seeds and clients that both have.
 
-    Each entry names the method with the higher mean first. Pairs of one seed alone are counted but
+    Each entry names the method with the better mean first, and `gap` is how much better it is,
+    whether more or less of the metric is better. Pairs of one seed alone are counted but
     not tested: what a different seed would change cannot be seen in them.
     """
+    judge = headline(metric)
     tests: list[dict[str, Any]] = []
     for a, b in combinations(results, 2):
-        pairs = _pairs(results[a], results[b])
+        pairs = pairs_of(results[a], results[b])
         if pairs:
-            tests.append(_compared(a, b, pairs))
+            tests.append(_compared(a, b, pairs, judge.higher))
     tested = [test for test in tests if test["p"] is not None]
     for test, p in zip(tested, holm([test["p"] for test in tested]), strict=True):
         test["p_holm"] = p
     for test in tests:
-        test["sentence"] = sentence(test)
+        test["sentence"] = sentence(test, judge)
     return tests
 
 
-def _compared(a: str, b: str, pairs: Mapping[int, list[tuple[float, float]]]) -> dict[str, Any]:
+def _compared(a: str, b: str, pairs: Pairs, higher: bool) -> dict[str, Any]:
     """Two methods over their pairs, by seed; `p_holm` is filled in once all tests are known."""
-    table = np.concatenate(list(pairs.values()))
+    table = np.concatenate(list(pairs.values()))[:, 1:]  # without the clients' numbers
+    if not higher:
+        table = -table
     if table[:, 0].mean() < table[:, 1].mean():
         a, b = b, a
         table = table[:, ::-1]
@@ -82,10 +89,10 @@ def _compared(a: str, b: str, pairs: Mapping[int, list[tuple[float, float]]]) ->
     }
 
 
-def sentence(test: Mapping[str, Any]) -> str:
+def sentence(test: Mapping[str, Any], metric: Metric) -> str:
     """A test's outcome in words."""
     if test["p"] is None:
-        return _untested(test)
+        return _untested(test, metric)
     a, b, pairs, wins = test["a"], test["b"], test["pairs"], test["wins"]
     losses = pairs - wins - test["ties"]
     p = f"p = {test['p_holm']:.2g} after Holm's correction"
@@ -94,57 +101,65 @@ def sentence(test: Mapping[str, Any]) -> str:
         return f"No significant difference between {a} and {b}: all {pairs} pairs are equal."
     if test["p_holm"] >= ALPHA:
         return f"No significant difference between {a} and {b} ({p}): {a} is {better}."
-    # The test looks at ranks, so it may favour the method with the lower mean.
-    if wins > losses and not _level(test):
-        return f"{a} beats {b} by {_points(test)}, {better} ({p})."
+    # The test looks at ranks, so it may favour the method with the worse mean.
+    if wins > losses and not level(test["gap"], metric):
+        gap = amount(test["gap"], metric)
+        return f"{a} beats {b} by {gap}{_named(metric)}, {better} ({p})."
     return (
-        f"{a} and {b} differ significantly ({p}), without a clear winner: {_means(test)}, "
+        f"{a} and {b} differ significantly ({p}), without a clear winner: {_means(test, metric)}, "
         f"and {a} is {better} and worse in {losses}."
     )
 
 
-def _untested(test: Mapping[str, Any]) -> str:
+def _untested(test: Mapping[str, Any], metric: Metric) -> str:
     """The outcome with one seed, in words."""
     a, b, pairs, wins = test["a"], test["b"], test["pairs"], test["wins"]
     losses = pairs - wins - test["ties"]
     if wins == losses == 0:
         outcome = f"{a} and {b} are equal for all {pairs} clients with one seed"
-    elif _level(test):
+    elif level(test["gap"], metric):
         outcome = (
             f"{a} and {b} are level with one seed, {a} better for {wins} of {pairs} clients and "
             f"worse for {losses}"
         )
     else:
-        above = f"{a} is {_points(test)} above {b} with one seed"
-        outcome = f"{above}, better for {wins} of {pairs} clients"
+        gap = amount(test["gap"], metric)
+        where = f"{a} is {gap} {side(metric)} {b}{_named(metric)} with one seed"
+        outcome = f"{where}, better for {wins} of {pairs} clients"
     return f"{outcome}; one seed proves nothing."
 
 
-def _points(test: Mapping[str, Any]) -> str:
-    return f"{100 * test['gap']:.1f} points"
+def amount(gap: float, metric: Metric) -> str:
+    """The size of a difference, in points if the metric is a share."""
+    shown = metric.shown(abs(gap))
+    if metric.unit == "percent":
+        return f"{shown} points"
+    return shown
 
 
-def _means(test: Mapping[str, Any]) -> str:
-    if _level(test):
+def level(gap: float, metric: Metric) -> bool:
+    """Whether a difference is none at the precision that is printed."""
+    return metric.shown(abs(gap)) == metric.shown(0.0)
+
+
+def side(metric: Metric) -> str:
+    """On which side of a worse value a better one lies."""
+    if metric.higher:
+        return "above"
+    return "below"
+
+
+def _named(metric: Metric) -> str:
+    """What a difference is in, unless it is accuracy."""
+    if metric.name == DEFAULT:
+        return ""
+    return f" in {metric.in_a_sentence}"
+
+
+def _means(test: Mapping[str, Any], metric: Metric) -> str:
+    if level(test["gap"], metric):
         return "their means are level"
-    return f"the mean of {test['a']} is {_points(test)} higher"
-
-
-def _level(test: Mapping[str, Any]) -> bool:
-    """Whether the means are equal at the precision that is printed."""
-    return f"{abs(100 * test['gap']):.1f}" == "0.0"
-
-
-def _pairs(a: Accuracies, b: Accuracies) -> dict[int, list[tuple[float, float]]]:
-    """By seed, the accuracies of the clients that have one under both methods."""
-    pairs = {}
-    for seed in a:
-        if seed not in b or len(a[seed]) != len(b[seed]):
-            continue
-        rows = []
-        for x, y in zip(a[seed], b[seed], strict=True):
-            if x is not None and y is not None:
-                rows.append((x, y))
-        if rows:
-            pairs[seed] = rows
-    return pairs
+    way = "lower"
+    if metric.higher:
+        way = "higher"
+    return f"the mean of {test['a']} is {amount(test['gap'], metric)} {way}{_named(metric)}"
