@@ -200,3 +200,67 @@ ALSO = [
     "a tensor nobody asked for", "another client's receipt", "a megabyte of refusal",
 ]  # fmt: skip
 HELLOS |= {f"hello: {words}": LIES[words] for words in ALSO}
+
+
+# What can be said in place of scores. A row of them begins with how many samples are right and how
+# many there are; further tallies follow.
+def scores(change: Callable[[list[float]], Any], split: str = "test") -> Lie:
+    """Change the scores on one split."""
+
+    def apply(content: RecordDict, rng: random.Random) -> None:
+        there = dict(content.metric_records.get("metrics") or {})
+        there[f"score/{split}"] = change(list(there.get(f"score/{split}", [1.0, 1.0])))
+        content["metrics"] = MetricRecord(there)
+
+    return apply
+
+
+def placed(place: int, value: float) -> Callable[[list[float]], list[float]]:
+    def change(row: list[float]) -> list[float]:
+        row = [float(number) for number in row]
+        row[place] = value
+        return row
+
+    return change
+
+
+SCORES: dict[str, Lie] = {}
+for number in (float("nan"), float("inf"), -float("inf"), 1e308, -1.0, 0.5, 1e11):
+    SCORES[f"{number:g} right"] = scores(placed(0, number))
+    SCORES[f"{number:g} in all"] = scores(placed(1, number))
+    SCORES[f"{number:g} as the last score"] = scores(placed(-1, number))
+for number in (-1.0, 1e6, 1e11):
+    SCORES[f"{number:g} of a class right"] = scores(placed(5, number))
+    SCORES[f"{number:g} right on validation"] = scores(placed(0, number), "validation")
+SCORES["no scores"] = scores(lambda row: [])
+SCORES["one score"] = scores(lambda row: row[:1])
+SCORES["one score more"] = scores(lambda row: [*row, 0.0])
+SCORES["a million scores"] = scores(lambda row: [0.0] * 10**6)
+SCORES["a number for scores"] = scores(lambda row: 1.0)
+SCORES["whole numbers beyond all"] = scores(lambda row: [2**62] * len(row))
+SCORES["scores of training samples"] = scores(lambda row: row, "train")
+SCORES["scores of a split that is none"] = scores(lambda row: row, "x" * 1000)
+
+
+def without(split: str) -> Lie:
+    def apply(content: RecordDict, rng: random.Random) -> None:
+        there = dict(content["metrics"])
+        del there[f"score/{split}"]
+        content["metrics"] = MetricRecord(there)
+
+    return apply
+
+
+SCORES["no scores on test samples"] = without("test")
+SCORES["no scores on validation samples"] = without("validation")
+# What nobody may send after it has only scored a model.
+SCORED: dict[str, Lie] = dict(SCORES)
+SCORED["a loss, though nothing was trained"] = metric("loss/ce", 1.0)
+SCORED["a size, though nobody asked"] = scalar("size", 24)
+ALSO = [
+    "a tensor nobody asked for", "ten thousand tensors", "a zip", "a huge shape", "no content",
+    "a metric nobody asked for", "another client's receipt", "half a client's receipt",
+    "a megabyte of refusal", "a refusal that is a list", "records of the wrong kind",
+    "a record nobody asked for", "more than the limit", "a name of a megabyte",
+]  # fmt: skip
+SCORED |= {f"scored: {words}": LIES[words] for words in ALSO}

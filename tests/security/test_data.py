@@ -147,7 +147,7 @@ def test_numbers_that_are_not_finite_are_refused_with_their_row(odd: float, tmp_
 def own(x: torch.Tensor, train: Any = None) -> Federation:
     n = len(x)
     zeros = torch.zeros(n, dtype=torch.int64)
-    data = Dataset("mine", x, zeros, zeros, zeros.bool(), ("a",), ("d",))
+    data = Dataset(x, zeros, zeros, zeros.bool(), ("a",), ("d",), "mine")
     rows = np.arange(n) if train is None else train
     return Federation(data, (Client(rows, np.arange(0), np.arange(0)),))
 

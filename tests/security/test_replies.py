@@ -2,14 +2,16 @@
 
 One client of four lies in every round after the first, in another way each time. What the server
 ends with is compared with a run in which that client was lost in these rounds. A second run has it
-lie whenever it introduces itself; there the measure is a run in which it never does.
+lie whenever it introduces itself; there the measure is a run in which it never does. Two more have
+it lie about the scores of models that it has trained or was sent.
 
-By default three methods hear all lies. With FEDLOOM_ATTACKS=full, all methods hear every third lie
-in turn, more than a thousand in all. `-s` shows the table.
+By default three methods hear all lies, one of them some about scores. With FEDLOOM_ATTACKS=full,
+all methods hear every third lie in turn, more than a thousand in all. `-s` shows the table.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -20,7 +22,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hostile_replies import HELLOS, LIES, Lie
+from hostile_replies import HELLOS, LIES, SCORED, SCORES, Lie
+from watchdog import Watchdog
 
 from fedloom.core.lookup import make, names
 from fedloom.executors.flower.settings import Settings
@@ -29,7 +32,9 @@ from fedloom.testing import small_world
 LIAR = 1
 FULL = os.environ.get("FEDLOOM_ATTACKS") == "full"
 CHOSEN = names() if FULL else ["fedpcl", "qffl", "scaffold"]
+FEW = CHOSEN if FULL else CHOSEN[:1]  # for lies about scores, which cost an evaluation each
 SLOW = 5.0  # seconds of processor time for a round with a lie
+HUNG = 30.0  # seconds for it on a busy machine
 ROOM = 500 * 1024  # kilobytes of memory for all replies of a method
 TABLE: dict[str, Counter[str]] = {}
 
@@ -47,10 +52,12 @@ def liar(lies: Mapping[int, tuple[str, Lie]], method: str) -> Any:
     return mod
 
 
-def told(lies: Mapping[str, Lie], name: str, first: int) -> dict[int, tuple[str, Lie]]:
-    """The lies for a method, by the round in which each is told."""
+def told(
+    lies: Mapping[str, Lie], name: str, first: int, third: bool = FULL
+) -> dict[int, tuple[str, Lie]]:
+    """The lies for a method, or a third of them, by the round in which each is told."""
     chosen = list(lies.items())
-    if FULL:
+    if third:
         chosen = chosen[CHOSEN.index(name) % 3 :: 3]
     return dict(enumerate(chosen, start=first))
 
@@ -60,17 +67,19 @@ def refusals(here: Any) -> dict[int, str]:
     return {e["round"]: e["refused"][LIAR] for e in here.book.answers if LIAR in e["refused"]}
 
 
-def attacked(here: Any, rounds: int) -> tuple[Any, float]:
+def attacked(here: Any, rounds: int, eval_every: int | None = None) -> tuple[Any, float]:
     """Run, and the processor time between two notes of the book, at most."""
     times = [time.process_time()]
     note = here.book.note
 
     def timed(entry: dict[str, Any]) -> None:
         times.append(time.process_time())
+        watchdog.feed()
         note(entry)
 
     here.book.note = timed
-    seen = here.run(rounds=rounds, eval_every=rounds)
+    with Watchdog(HUNG) as watchdog:
+        seen = here.run(rounds=rounds, eval_every=eval_every or rounds)
     longest = max(b - a for a, b in pairwise(times))
     return seen, longest
 
@@ -121,17 +130,58 @@ def test_lies_when_it_introduces_itself(name: str, world) -> None:
     quick = SETTINGS.model_copy(update={"timeout": 0.01})
     expected = world(method, fault=lost, settings=quick).run(rounds=rounds, eval_every=rounds)
     here = world(method, settings=SETTINGS)
+    spoiling(here, lies, name, "query.hello")
+    seen, longest = attacked(here, rounds)
+    assert record(lies, refusals(here)) == []
+    assert seen.server.equal(expected.server), "the server is not what it is without the liar"
+    assert longest < SLOW
+
+
+def spoiling(here: Any, lies: Mapping[int, tuple[str, Lie]], name: str, kind: str) -> None:
+    """Let the liar spoil its replies to messages of one kind."""
     whole, spoil = here.app, liar(lies, name)
 
     def app(message: Any, context: Any) -> Any:
-        if message.metadata.message_type != "query.hello":
+        if message.metadata.message_type != kind:
             return whole(message, context)
         return spoil(message, context, whole)
 
     here.grid.app = app
-    seen, longest = attacked(here, rounds)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_lies_about_scores_after_training(name: str, world) -> None:
+    """The whole reply is refused: who lies about scores may lie about the rest."""
+    method = make(name)
+    lies = told(SCORES, name, first=2, third=True)
+    rounds = len(lies) + 1
+    expected = small_world.trace(method, rounds=rounds, dropouts={r: [LIAR] for r in lies})
+    here = world(method, settings=SETTINGS)
+    spoiling(here, lies, name, "train")
+    seen, longest = attacked(here, rounds, eval_every=1)
     assert record(lies, refusals(here)) == []
     assert seen.server.equal(expected.server), "the server is not what it is without the liar"
+    for ours, theirs in zip(seen.metrics, expected.metrics, strict=True):
+        assert ours["lost"] == theirs["lost"] and ours["after"] == theirs["after"]
+    assert longest < SLOW
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_lies_about_the_scores_of_a_received_model(name: str, world) -> None:
+    """The liar's scores are missing, nobody else's are; the server learns as if all were well."""
+    method = make(name)
+    lies = told(SCORED, name, first=1, third=True)
+    rounds = len(lies)
+    honest = small_world.trace(method, rounds=rounds, eval_every=rounds)
+    here = world(method, settings=SETTINGS)
+    spoiling(here, lies, name, "evaluate")
+    seen, longest = attacked(here, rounds, eval_every=1)
+    assert record(lies, refusals(here)) == []
+    assert seen.server.equal(honest.server), "evaluation changes nothing"
+    for line in seen.metrics:
+        scores = line["clients"]["before"]
+        assert [k for k, score in enumerate(scores) if score is None] == [LIAR]
+        json.dumps(line, allow_nan=False)
     assert longest < SLOW
 
 

@@ -1,13 +1,20 @@
 """Whatever is wrong, the command line answers with one sentence and shows no traceback."""
 
+import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from watchdog import Watchdog
 
+import fedloom
+from fedloom import deploy
 from fedloom.cli import main
 from fedloom.core.errors import FedloomError
 from fedloom.engine.config import parse_set, read
@@ -80,3 +87,166 @@ def test_the_command_line_answers_with_a_sentence(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 2, (command, done.stderr)
         assert said in done.stderr and "Traceback" not in done.stderr, command
+
+
+SMALL: dict[str, Any] = {
+    "clients": 4, "rounds": 2, "width": 4, "features": 8, "limit_train": 3, "limit_test": 2
+}  # fmt: skip
+Say = Any
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "honest"
+    fedloom.run("fedavg", out=folder, **SMALL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(finished: Path) -> Path:
+    return deploy.export(deploy.trained(finished), finished.parent / "model")
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """A command, in this process; returns its exit code and what it says of errors."""
+
+    def command(*words: object) -> tuple[Any, str]:
+        monkeypatch.setattr(sys, "argv", ["fedloom", *map(str, words)])
+        code: Any = 0
+        try:
+            main.main()
+        except SystemExit as ended:
+            code = ended.code
+        return code, capsys.readouterr().err
+
+    return command
+
+
+def is_a_sentence(said: str) -> bool:
+    lines = said.strip().splitlines()
+    return len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in said
+
+
+@pytest.mark.parametrize("content", [b"method = '\xff'", b"a = " + b"[" * 1000, None])
+def test_a_run_file_that_is_none_on_the_command_line(
+    content: bytes | None, say: Say, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    code, said = say("run", path)
+    assert code == 2 and is_a_sentence(said) and "run.toml" in said
+
+
+@pytest.mark.parametrize("place", [0.02, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_flipped_bit_in_an_npz(place: float, compressed: bool, say: Say, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (40, 16, 16)).astype(np.uint8)
+    y = np.arange(40) % 4
+    save = np.savez_compressed if compressed else np.savez
+    save(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x[:8], y_test=y[:8])
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[int(place * len(data))] ^= 4
+    (tmp_path / "a.npz").write_bytes(data)
+    code, said = say("run", "fedavg", "--data", tmp_path / "a.npz", "--out", tmp_path / "run")
+    assert code == 2 and is_a_sentence(said) and "a.npz" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_timing_file_does_not_stop_a_resume(
+    finished: Path, say: Say, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    for damage in (b"\xff\x00", b'{"round": 1}\n[['):
+        (tmp_path / "run" / "timing.jsonl").write_bytes(damage)
+        (tmp_path / "run" / "summary.json").unlink()
+        assert say("resume", tmp_path / "run", "--quiet", "--no-report") == (0, "")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("left", [0, 7, 100, -1])
+def test_a_truncated_export(file: str, left: int, exported: Path, say: Say, tmp_path: Path) -> None:
+    shutil.copytree(exported, tmp_path / "model")
+    path = tmp_path / "model" / file
+    path.write_bytes(path.read_bytes()[:left])
+    code, said = say("predict", tmp_path / "model", tmp_path)
+    assert code == 2 and is_a_sentence(said) and str(path) in said
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_an_export_that_is_a_pipe_or_without_end(
+    file: str, exported: Path, say: Say, tmp_path: Path
+) -> None:
+    shutil.copytree(exported, tmp_path / "model")
+    path = tmp_path / "model" / file
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir):
+        path.unlink()
+        make(path)
+        with Watchdog(5):
+            code, said = say("predict", tmp_path / "model", tmp_path)
+        assert code == 2 and is_a_sentence(said) and f"it has no {file}" in said
+        if path.is_dir():
+            path.rmdir()
+            path.touch()
+
+
+def test_a_folder_that_vanishes_during_a_run(tmp_path: Path) -> None:
+    class Thief:
+        def after_round(self, engine: Any, record: Any) -> None:
+            shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(FedloomError, match=r"could not write .*: No such file or directory"):
+        fedloom.run("fedavg", out=tmp_path / "run", callbacks=[Thief()], **SMALL)
+
+
+def without_privileges() -> None:
+    """Let the super-user be refused what others are refused (capabilities 1 and 2)."""
+    prctl = ctypes.CDLL(None).prctl
+    for capability in (1, 2):
+        prctl(24, capability, 0, 0, 0)
+
+
+def test_read_only_and_vanished_folders(finished: Path, tmp_path: Path) -> None:
+    """In processes of their own: what a process may do cannot be taken back."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(finished, tmp_path / "unfinished")
+    (tmp_path / "unfinished" / "summary.json").unlink()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for folder in ("run", "unfinished", "empty"):
+        (tmp_path / folder).chmod(0o555)
+    run = "run fedavg --clients 4 --rounds 1 --set limit_train=3 --set limit_test=2 --quiet --out"
+    commands = {
+        f"{run} empty/x": "empty/x cannot be read or written: Permission denied",
+        f"{run} file/x": "file/x cannot be read or written: Not a directory",
+        "resume unfinished --quiet": "Permission denied",
+        "report run": "Permission denied",
+        "resume gone": "gone is no run",
+        "report gone": "gone",
+    }
+    program = (
+        "import sys, shlex\nfrom fedloom.cli.main import main\nimport fedloom.engine.run\n"
+        "import os\n"
+        "for line in sys.stdin:\n"
+        "    sys.stdout.flush(), sys.stderr.flush()\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        sys.argv = ['fedloom', *shlex.split(line)]\n"
+        "        main()\n"
+        "        os._exit(0)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input="\n".join(commands), cwd=tmp_path, text=True,
+        capture_output=True, preexec_fn=without_privileges,
+        env={**os.environ, "FEDLOOM_PRETEND": "0"},
+    )  # fmt: skip
+    for folder in ("run", "unfinished", "empty"):
+        (tmp_path / folder).chmod(0o755)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2 * len(commands), done.stderr
+    for (command, said), line, code in zip(commands.items(), lines[::2], lines[1::2], strict=True):
+        assert code == "2" and line.startswith("error: ") and said in line, (command, line, code)
