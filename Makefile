@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 and make, nothing else: they set up .venv on their first run.
 PYTHON ?= python3.11
 VENV   := .venv
-BIN    := $(VENV)/bin
+BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-all lint venv clean
@@ -28,9 +28,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
-# All tests, and every attack of tests/security in full: this takes hours, not minutes.
+# All tests: every attack of tests/security in full, every method's export, every command of the pages, real
+# federations. This takes hours, not minutes.
 test-all: $(VENV)/.ready
-	FEDLOOM_ATTACKS=full $(BIN)/python -m pytest -n 2 --dist worksteal -rs
+	FEDLOOM_ATTACKS=full FEDLOOM_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
+	FEDLOOM_FEDERATION=1 $(BIN)/python -m pytest -n 0 -rs -m federation
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from fedloom.deploy import export, load, personalise, predict, trained
 from fedloom.models.onnx import close, differing
 from fedloom.testing import small_world
 from fedloom.testing.checks import check_export
-from fedloom.testing.exports import exportable, scores_of
 
 SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1, "steps": 6}
 
@@ -152,33 +149,6 @@ def test_the_contract_refuses_a_method_that_cannot_be_exported() -> None:
 
     with pytest.raises(FedloomError, match="predicts with a function"):
         check_export(Function())
-
-
-def one_of_a_kind() -> list[str]:
-    """A method for each kind of predictor; all of them with FEDLOOM_ALL_ONNX=1."""
-    if os.environ.get("FEDLOOM_ALL_ONNX"):
-        return [name for name in names() if not make(name).traits.transductive]
-    return ["fedavg", "fedproto", "fedrod", "feddtr", "harmofl", "fedpact"]
-
-
-@pytest.mark.parametrize("name", one_of_a_kind())
-def test_onnx_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
-    """All samples of the small world, nearly 200; `fedloom predict` reads the same file."""
-    pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
-    pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
-    from fedloom.models.onnx import Session
-
-    *_, (_, served) = exportable(make(name))
-    with warnings.catch_warnings(record=True) as said:
-        session = Session(export(served, tmp_path, onnx=True) / "model.onnx")
-    x = served.raw.take(torch.arange(len(served.raw.y)))
-    assert len(x) == 192
-    apart = differing(session(x), scores_of(served))
-    # One image of the small world lacks a frequency altogether: rounding decides about its phase,
-    # which harmofl gives the common amplitude.
-    assert len(apart) <= (name == "harmofl")
-    assert bool(apart) == any("disagree about 1 of 192" in str(w.message) for w in said)
-    assert session.about["classes"] == list(served.raw.classes)
 
 
 def test_scores_that_differ_are_not_close() -> None:
@@ -316,8 +286,8 @@ def test_a_frozen_head_and_a_fresh_cache(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_method_says_which_of_the_servers_tensors_are_by_client() -> None:
     """A newcomer can be made room for, or the method says that it cannot."""
-    from fedloom.deploy import widened
     from fedloom.engine.engine import first
+    from fedloom.engine.setup import widened
 
     asked = 0
     for name in names():

@@ -42,7 +42,7 @@ class Dice(Reader):
         x = torch.stack([y.float(), 1 - y.float()], 1)
         test = torch.arange(n) % 4 > 1
         zeros = torch.zeros(n, dtype=torch.int64)
-        return Dataset(name, x, y, zeros, test, ("even", "odd"), ("table",))
+        return Dataset(x, y, zeros, test, ("even", "odd"), ("table",), name)
 '''
 EXECUTOR = """
 from fedloom.executors import EXECUTORS

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import fedloom
 from fedloom.core.lookup import names
 from fedloom.engine.config import build, read
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
+SHOW_CELLS = """
+import ast
+names = {}
+for cell in CELLS:
+    *before, last = ast.parse(cell).body
+    exec(compile(ast.Module(before, []), "cell", "exec"), names)
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+        if hasattr(value, "_repr_html_"):
+            print(value._repr_html_())
+    else:
+        exec(compile(ast.Module([last], []), "cell", "exec"), names)
+"""
 EXAMPLES = {"own_data.py": "fedper", "own_model.py": "fedbn", "own_method.py": "worst client"}
+
+
+def test_the_version_stands_in_one_place() -> None:
+    citation = (ROOT / "CITATION.cff").read_text().splitlines()
+    assert f"version: {fedloom.__version__}" in citation
 
 
 def test_recipes_are_there() -> None:
@@ -33,6 +53,30 @@ def test_an_example_runs(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert EXAMPLES[name] in done.stdout
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """Its cells in order, as plain Python: the last expression of each is shown."""
+    notebook = json.loads((ROOT / "examples" / "clinics.ipynb").read_text("utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    cells = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            cells.append("".join(cell["source"]))
+    assert len(cells) == 6
+    script = tmp_path / "cells.py"
+    script.write_text(f"CELLS = {cells!r}\n{SHOW_CELLS}")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
+    assert "clients gain" in shown or "Do not federate" in shown or "Train longer" in shown
+    assert shown.count("<table>") == 3  # the comparison, the run and the sweep show themselves
+    assert "chosen: {'lr': " in shown
+    assert (tmp_path / "runs/clinics/report.html").is_file()
+    assert (tmp_path / "runs/figures/leaderboard.tex").is_file()
 
 
 @pytest.mark.parametrize("name", names())

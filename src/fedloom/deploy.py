@@ -6,18 +6,20 @@ import copy
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from .client.context import ClientContext
 from .client.worker import ClientWorker, Network, eval_batch
-from .core.errors import FedloomError, unknown
+from .core.device import find as find_devices
+from .core.device import on_device
+from .core.errors import FedloomError
 from .core.files import write_atomic
 from .core.local import Predictor
 from .core.lookup import make, refuse_untrusted
@@ -25,15 +27,17 @@ from .core.method import Method
 from .core.payload import Payload
 from .data.catalogue import Progress
 from .data.catalogue import load as load_data
-from .data.federation import Client, Dataset, Federation
+from .data.dataset import Dataset, with_classes
+from .data.federation import Client, Federation
 from .data.readers.unlabelled import read_samples
 from .engine.folder import Run
-from .engine.setup import Setup, Trained, last_checkpoint
-from .models import Task, build
-from .models.stages import Bytes, Piece, Stages, Whole, piece
+from .engine.setup import Setup, Trained, last_checkpoint, widened
+from .executors.flower.opened import is_federation, opened
+from .models import Task, build, exported
+from .models.prepare import prepared
+from .models.stages import Piece, Stages, Whole, piece
 from .parts.heads import PromptHead
 
-FORMAT = 2  # of exported folders
 SHOWN = 200  # samples for which ONNX is compared with torch
 
 
@@ -66,13 +70,18 @@ class Personal(Served):
 
 
 def personalise(
-    folder: str | Path, data: str, *, progress: Progress | None = None, trust: bool = False
+    folder: str | Path,
+    data: str,
+    *,
+    progress: Progress | None = None,
+    trust: bool = False,
+    device: str = "cpu",
 ) -> Personal:
     """A personal model for a new client, from a finished run and a data set of its own.
 
     The newcomer says hello, gets what the server would send it and does one round of its own work;
     the server stays as it is. Classes are matched by name; a few of them are enough. `trust` allows
-    a method file that the run names to be executed.
+    a method file that the run names to be executed. The `device` may be another than the run's.
     """
     run = Run.load(folder, trust)
     config = run.config
@@ -82,8 +91,9 @@ def personalise(
     clock = time.monotonic()
     k = len(run.federation["clients"])  # the newcomer's number
     images = _newcomer(run, data)
-    # On the CPU, wherever the run was computed: it is one client's work, once.
-    setup = Setup.from_config(config, images=images, method=method, progress=progress, device="cpu")
+    setup = Setup.from_config(
+        config, images=images, method=method, progress=progress, device=device
+    )
     federation = setup.federation
     worker = setup.worker
     shape = run.federation.get("shape", [])
@@ -96,15 +106,18 @@ def personalise(
     assert checkpoint.server is not None
     number = checkpoint.round + 1
     server = widened(checkpoint.server, method, k).replace(round=number)
-    server = method.join(server, {k: method.hello(ClientContext(worker, k, number))})
-    down = method.download(server, k)
     x, y = federation.samples(k, "test")
-    before = _accuracy(method.personal(down, Payload(), ClientContext(worker, k, number)), x, y)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with worker.device.seeded(config.seed):
+        hello = worker.leaving(method.hello(ClientContext(worker, k, number)))
+        server = method.join(server, {k: hello})
+        worker.adopt(k, worker.arrived(server))
+        down = worker.arrived(method.download(server, k))
+        predict = method.personal(down, Payload(), ClientContext(worker, k, number))
+        before = _accuracy(predict, x, y)
+    with worker.device.seeded(config.seed):
         update = method.client(down, Payload(), ClientContext(worker, k, number))
-    predict = method.personal(update.trained, update.state, ClientContext(worker, k, number))
-    after = _accuracy(predict, x, y)
+        predict = method.personal(update.trained, update.state, ClientContext(worker, k, number))
+        after = _accuracy(predict, x, y)
     seconds = round(time.monotonic() - clock, 3)
     train = len(images.clients[k].train)
     return Personal(predict, worker, run, images.data, train, len(y), before, after, seconds)
@@ -118,7 +131,9 @@ def _newcomer(run: Run, data: str) -> Federation:
     if len(shape) == 3 and not config.encoder:
         changes["size"] = shape[-1]  # as large as the run's own images
     source = config.source.model_copy(update=changes)
-    new = _matched(load_data(data, source, root=config.execution.data_root), run)
+    new = load_data(data, source, root=config.execution.data_root)
+    classes = tuple(run.federation["classes"])
+    new = with_classes(new, classes, f"class of {new.name}, for a run with {len(classes)} classes,")
     is_test = new.test.numpy()
     train = np.flatnonzero(~is_test)
     if not len(train):
@@ -156,79 +171,58 @@ def _refuse(run: Run, method: Method) -> None:
         )
 
 
-def widened(server: Payload, method: Method, clients: int) -> Payload:
-    """The server with room for one client more."""
-    wider = {}
-    for name in ("known", *(method.traits.by_client or ())):
-        if name not in server:
-            continue
-        rows = server.tensor(name)
-        if len(rows) != clients:
-            raise FedloomError(
-                f"{method.name}: the server's {name!r} has {len(rows)} entries "
-                f"for {clients} clients."
-            )
-        wider[name] = torch.cat([rows, torch.zeros_like(rows[:1])])
-    return server.replace(**wider)
-
-
-def _matched(new: Dataset, run: Run) -> Dataset:
-    """The data set with the run's classes, by name."""
-    classes = tuple(run.federation["classes"])
-    for name in new.classes:
-        if name not in classes:
-            raise unknown(
-                f"class of {new.name}, for a run with {len(classes)} classes,", name, classes
-            )
-    number = torch.tensor([classes.index(name) for name in new.classes])
-    return replace(new, y=number[new.y], classes=classes)
-
-
 def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
-    return float((predict(x).argmax(1) == y).double().mean()) if len(y) else None
+    return float((predict(x).argmax(1).cpu() == y).double().mean()) if len(y) else None
 
 
 # -- files -------------------------------------------------------------------------------------
-def trained(folder: str | Path, client: int | str | None = None, *, trust: bool = False) -> Served:
+def trained(
+    folder: str | Path,
+    client: int | str | None = None,
+    *,
+    trust: bool = False,
+    device: str = "cpu",
+) -> Served:
     """The common model of a run or a client's own, by its number or by a domain that is its alone.
 
-    `trust` is as in `personalise`.
+    `trust` and `device` are as in `personalise`.
     """
-    trained = Trained.from_folder(folder, trust=trust)
-    method, worker = trained.setup.method, trained.setup.worker
+    if is_federation(Path(folder)):
+        return _of_federation(Path(folder), client, trust, device)
+    trained = Trained.from_folder(folder, trust=trust, device=device)
+    worker = trained.setup.worker
     if client is None:
-        predict = method.common(trained.server, worker)
+        predict = trained.common()
         if predict is None:
             raise FedloomError(
-                f"{method.name} has no common model: name a client, whose own model is meant, "
-                "with --client."
+                f"{worker.method_name} has no common model: name a client, whose own model is "
+                "meant, with --client."
             )
     else:
-        k = _client_number(client, worker.federation)
-        local = ClientContext(worker, k, trained.round)
-        down = method.download(trained.server, k)
-        predict = method.personal(down, trained.store.get(k), local)
+        predict = trained.personal(worker.federation.number(client))
     return Served(predict, worker, trained.run, trained.setup.images.data)
 
 
-def _client_number(client: int | str, federation: Federation) -> int:
-    """The number of a client that is named by it, or by its domain."""
-    if isinstance(client, int) or client.isdecimal():
-        number = int(client)
-        if number < len(federation):
-            return number
+def _of_federation(folder: Path, client: int | str | None, trust: bool, device: str) -> Served:
+    """The common model of a run whose samples and clients' states are at its sites."""
+    federation, made_up = opened(folder)
+    trained = Trained.from_folder(folder, federation=federation, trust=trust, device=device)
+    method, worker = trained.setup.method, trained.setup.worker
+    predict = trained.common()
+    if client is not None:
+        k = federation.number(client)
+        if method.traits.personalised:
+            raise FedloomError(
+                f"client {k}'s own model needs what only its site has, its samples and its memory; "
+                f"`fedloom personalise {folder} --data PATH`, at the site, makes a model of them."
+            )
+    elif predict is None:
         raise FedloomError(
-            f"there is no client {number}; they are numbered from 0 to {len(federation) - 1}."
+            f"{method.name} has no common model; `fedloom personalise {folder} --data PATH`, "
+            "at a site, makes one of its own for it."
         )
-    owners: dict[str, list[int]] = {}
-    for k, member in enumerate(federation.clients):
-        owners.setdefault(member.domain or "", []).append(k)
-    if client not in owners:
-        raise unknown("client", client, sorted(name for name in owners if name))
-    if len(owners[client]) > 1:
-        numbers = ", ".join(map(str, owners[client]))
-        raise FedloomError(f"several clients are called {client!r}; say which: {numbers}.")
-    return owners[client][0]
+    assert predict is not None  # a method that is not personalised has one
+    return Served(predict, worker, trained.run, made_up)
 
 
 def whole(served: Served) -> tuple[Whole, dict[str, Any]]:
@@ -253,7 +247,7 @@ def whole(served: Served) -> tuple[Whole, dict[str, Any]]:
     data = served.worker.federation.data
     brought = {"head": predict.head and stages.head, "inputs": stages.inputs, "rule": stages.rule}
     description: dict[str, Any] = {
-        "format": FORMAT,
+        "format": exported.FORMAT,
         "method": config.method,
         "hyper": config.hyper,
         "classes": list(data.classes),
@@ -262,7 +256,8 @@ def whole(served: Served) -> tuple[Whole, dict[str, Any]]:
         "network": config.network,
         "pieces": {name: _described(part) for name, part in brought.items()},
     }
-    module = Whole(_prepare(description["input"]), copy.deepcopy(stages).cpu())
+    prepare = prepared(description["input"], served.worker.standard)
+    module = Whole(prepare, copy.deepcopy(stages).cpu())
     return module.eval(), description
 
 
@@ -279,24 +274,14 @@ def _input_description(served: Served) -> dict[str, Any]:
         "mean": list(raw.mean),  # images become (x / 255 - mean) / std, within the model
         "std": list(raw.std),
         "vocabulary": raw.vocabulary,
+        "words": raw.words,  # the list that texts are read with, unless words are hashed
         "hashed": config.source.hashed,
         "encoder": encoder,  # within the model too, with its own way of preparing images
         "pixels": config.pixels,
+        "standardised": served.worker.standard is not None,
         "features": list(data.x.shape[1:]),
         "features_of": data.encoder,
     }
-
-
-def _prepare(about: Mapping[str, Any]) -> nn.Module:
-    """The module from samples as they are read to samples as the network wants them."""
-    if about["encoder"]:
-        from .encoders import images
-        from .encoders.frozen import Frozen
-
-        return Frozen(images(about["encoder"]), tuple(about["shape"]), about["pixels"])
-    if about["dtype"] == "uint8":
-        return Bytes(about["mean"], about["std"])
-    return nn.Identity()
 
 
 def _described(part: nn.Module | None) -> dict[str, Any] | None:
@@ -334,24 +319,32 @@ def load(
     that the folder names to be executed. A `network` that was not made by its name has to be given.
     """
     folder = Path(folder)
-    try:
-        description = json.loads((folder / "config.json").read_bytes())
-        tensors = load_file(folder / "model.safetensors")
-    except FileNotFoundError as error:
-        raise FedloomError(
-            f"{folder} is no exported model: it has no {Path(error.filename).name}."
-        ) from None
-    if description.get("format") != FORMAT:
-        raise FedloomError(
-            f"{folder} has format {description.get('format')}, this version reads format {FORMAT}."
-        )
+    description, tensors = exported.read(folder)
     if not trust:
         refuse_untrusted(description["method"], folder)
     method = make(description["method"], description["hyper"])
-    with torch.random.fork_rng(devices=[]):
-        if network is None:
-            network = _network(description, folder)
-        model: Any = method.extend(copy.deepcopy(network), description["classes"])
+
+    def extended() -> nn.Module:
+        given = copy.deepcopy(network) if network else _network(description, folder)
+        return method.extend(given, description["classes"])
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            exported.refuse_oversized(folder, description, tensors, extended)
+            model = _assembled(folder, description, tensors, extended())
+            exported.refuse_misfit(folder, description, model)
+    except FedloomError:
+        raise
+    except Exception as error:  # a description can be wrong in too many ways to foresee
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise FedloomError(f"the model in {folder} cannot be built ({reason}).") from error
+    return model, description
+
+
+def _assembled(
+    folder: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor], model: Any
+) -> Whole:
+    """The model with the stages that its description names, and its tensors."""
     pieces = {}
     for name, about in description["pieces"].items():
         if about is not None:
@@ -359,9 +352,16 @@ def load(
             own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
             pieces[name] = piece(about, own, model)
     stages = Stages(model.body, **{"head": model.head, **pieces})
-    module = Whole(_prepare(description["input"]), stages)
-    module.load_state_dict(tensors)
-    return module.eval(), description
+    module = Whole(prepared(description["input"]), stages)
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise FedloomError(
+            f"the tensors in {folder} are not those of its config.json ({first[0].strip()}); "
+            "export the run anew."
+        ) from None
+    return module.eval()
 
 
 def _network(description: Mapping[str, Any], folder: Path) -> nn.Module:
@@ -395,6 +395,7 @@ def predict(
     *,
     client: int | str | None = None,
     trust: bool = False,
+    device: str = "cpu",
 ) -> list[Prediction]:
     """Classes with probabilities for images, or for the rows of a CSV file.
 
@@ -402,15 +403,20 @@ def predict(
     each `client`, and perhaps a common one. The class of a map's sample is that of most pixels: its
     probabilities are means over pixels.
     """
-    scores, description = _opened(Path(model), client, trust)
+    place = find_devices(device)[0].torch
+    if place.type != "cpu" and Path(model).suffix == ".onnx":
+        raise FedloomError("onnxruntime computes on the CPU; --device is for other models.")
+    scores, description = _opened(Path(model), client, trust, device)
+    if isinstance(scores, nn.Module):
+        scores = on_device(scores, place)
     names, x = read_samples(Path(samples), description["input"])
     found = []
     with torch.no_grad():
         for part in x.split(eval_batch(x.shape)):
-            shares = torch.softmax(scores(part), dim=1)
+            shares = torch.softmax(scores(part.to(place)), dim=1)
             if shares.ndim > 2:
                 shares = shares.flatten(2).mean(2)
-            found.append(shares)
+            found.append(shares.cpu())
     answers = []
     for name, row in zip(names, torch.cat(found), strict=True):
         order = row.argsort(descending=True).tolist()
@@ -420,11 +426,11 @@ def predict(
 
 
 def _opened(
-    model: Path, client: int | str | None, trust: bool
+    model: Path, client: int | str | None, trust: bool, device: str
 ) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
-    """What gives scores, and its description."""
+    """What gives scores, on the CPU, and its description."""
     if (model / "config.toml").is_file():
-        return whole(trained(model, client, trust=trust))
+        return whole(trained(model, client, trust=trust, device=device))
     if client is not None:
         raise FedloomError(f"{model} holds one model; --client chooses among those of a run.")
     if model.suffix == ".onnx":

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedloom.cli import experiments
-from fedloom.experiments.leaderboard import COLUMNS, EXTRA, metric_columns
+from fedloom.experiments.leaderboard import CHOSEN, COLUMNS, EXTRA, metric_columns
 
 
 def board(metric: str, seeds: list[int]) -> dict[str, Any]:
@@ -18,14 +18,16 @@ def board(metric: str, seeds: list[int]) -> dict[str, Any]:
     for name in ("fedavg-tuned", "local"):
         row: dict[str, Any] = {"method": name, "seeds": seeds, "failed": [], "note": None}
         row |= {"remarks": [], "target_reached": 0}
-        for column in (*COLUMNS, *EXTRA, *(m.name for m in metric_columns())):
+        others = [metric.name for metric in metric_columns()]
+        for column in (*CHOSEN, *COLUMNS, *EXTRA, *others):
             row[column] = 0.75
             row[f"{column}_std"] = 0.0125 if len(seeds) > 1 else None
         rows.append(row | {"nll": 1.25, "balanced_accuracy": 0.625, "seconds": 123.0})
     majority = {"name": "majority", "label": "Majority class", "value": 0.31, "std": None}
     return {
         "title": "two methods",
-        "settings": {"metric": metric, "seeds": seeds},
+        "settings": {"metric": metric, "seeds": seeds, "against": "local"},
+        "verdict": None,
         "rows": rows,
         "references": [{**majority, "explanation": "Accuracy of the most frequent class."}],
         "tests": [],
@@ -48,7 +50,7 @@ def printed(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_leaderboard_ends_with_the_majority_class(printed) -> None:
     lines = printed("accuracy", [0]).splitlines()
-    names = "method personal by val common std worst better gain MB up time"
+    names = "method personal last common std worst better gain MB up time"
     assert lines[1].split() == names.split()
     majority = next(line for line in lines if line.startswith("majority"))
     assert majority.split() == ["majority", "31.0", *["-"] * 8]

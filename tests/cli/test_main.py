@@ -35,9 +35,11 @@ def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
     assert code == 0
     assert "round 2/2" in out and "personal" in out
     assert {p.name for p in (tmp_path / "A").iterdir()} == {
+        ".lock",
         "checkpoint",
         "config.toml",
         "federation.json",
+        "made_with.json",
         "metrics.jsonl",
         "partition.png",
         "report.html",
@@ -303,7 +305,7 @@ def test_lists(fedloom) -> None:
         json.loads(out)["data"]["digits4"]["there"]
         and "beta" in json.loads(out)["partitions"]["dirichlet"]
     )
-    assert len(json.loads(out)["data"]) == 15 and len(json.loads(out)["partitions"]) == 12
+    assert len(json.loads(out)["data"]) == 34 and len(json.loads(out)["partitions"]) == 12
     assert fedloom("data")[1] == fedloom("data", "list")[1]
 
 

@@ -53,8 +53,7 @@ def speed(
     """
     if not peers and (jobs != ALL_JOBS or only or pfllib):
         raise FedloomError("--jobs, --only and --pfllib are for --peers.")
-    if quick and not as_json:
-        console.print("--quick: the goals are for the full work and mean nothing here.")
+    _warn(quick, as_json)
     if peers:
         names = separated(only, ";")
         benchmark("peers.cli").race(jobs.split(","), names, pfllib, quick, out, as_json)
@@ -82,6 +81,7 @@ def launches(quick: Quick = False, as_json: AsJson = False) -> None:
 
     The counts come from a pretend accelerator, so they are the same on every machine.
     """
+    _warn(quick, as_json)
     figures = benchmark("launches").measure(quick=quick, say=_speaker(as_json))
     if as_json:
         print_json(figures)
@@ -93,6 +93,12 @@ def start(as_json: AsJson = False) -> None:
     figures = benchmark("start").measure(say=_speaker(as_json))
     if as_json:
         print_json(figures)
+
+
+def _warn(quick: bool, as_json: bool) -> None:
+    """Say what the figures of less work are not."""
+    if quick and not as_json:
+        console.print("--quick: the goals are for the full work and mean nothing here.")
 
 
 def _speaker(as_json: bool) -> Callable[[str], object] | None:

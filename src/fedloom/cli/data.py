@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ..core.errors import FedloomError
 from .groups import Reading, grouped
+from .keep import about, facts, get, import_, presence, what_to_type
 from .options import AsJson, Clients, Partition, Root, console, given, print_json
 
 if TYPE_CHECKING:
@@ -46,23 +47,19 @@ def data(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_(data_root: Root = None, as_json: AsJson = False) -> None:
-    """The data sets known by name, whether their files are there, and the partitions."""
+    """The data sets known by name, whether they are there, what to type, and the partitions."""
     from ..data import partitions
-    from ..data.catalogue import ABOUT, locate
+    from ..data.catalogue import ABOUT, data_folder
     from ..data.readers.base import listed_formats
 
-    there = {}
-    for name in ABOUT:
-        there[name] = name == "digits4" or locate(name, data_root) is not None
     if as_json:
-        _print_lists_as_json(there)
+        _print_lists_as_json(data_root)
         return
     table = Table("data set", "there", "what it is", box=box.SIMPLE_HEAD)
-    for name, about in ABOUT.items():
-        mark = "-"
-        if there[name]:
-            mark = "yes"
-        table.add_row(name, mark, about)
+    table.add_column("what to type", no_wrap=True)
+    for name, description in ABOUT.items():
+        command = what_to_type(name, data_root)
+        table.add_row(name, presence(name, data_root), description, command)
     console.print(table)
     table = Table("partition", "option", "what it does", box=box.SIMPLE_HEAD)
     for name, partition in partitions.PARTITIONS.items():
@@ -71,21 +68,25 @@ def list_(data_root: Root = None, as_json: AsJson = False) -> None:
             table.add_row("", f"{key}={option.default}", option.description)
     console.print(table)
     console.print(
-        "fedloom looks for these data sets below FEDLOOM_DATA or --data-root. It also takes the "
-        f"path of: {listed_formats()}.",
+        f"The data sets are in {data_folder(data_root)} (FEDLOOM_DATA or --data-root says where); "
+        "`fedloom data about NAME` says what RAW looks like. fedloom also takes the path of: "
+        f"{listed_formats()}.",
         highlight=False,
     )
 
 
-def _print_lists_as_json(there: Mapping[str, bool]) -> None:
+def _print_lists_as_json(data_root: str | None) -> None:
     from ..data import partitions
     from ..data.catalogue import ABOUT
 
-    sets = {}
-    for name, about in ABOUT.items():
-        sets[name] = {"about": about, "there": there[name]}
+    sets = {name: facts(name, data_root) for name in ABOUT}
     options = {name: partitions.options(name) for name in partitions.PARTITIONS.names()}
     print(json.dumps({"data": sets, "partitions": options}, indent=1, default=str))
+
+
+app.command("import")(import_)
+app.command("get")(get)
+app.command("about")(about)
 
 
 @app.command()
@@ -119,7 +120,7 @@ def _facts(data: Dataset) -> dict[str, Any]:
     samples_of_domains = {}
     for d, domain in enumerate(data.domains):
         samples_of_domains[domain] = int((data.domain == d).sum())
-    return {
+    facts: dict[str, Any] = {
         "name": data.name,
         "kind": data.kind,
         "samples": len(data.y),
@@ -129,14 +130,23 @@ def _facts(data: Dataset) -> dict[str, Any]:
         "classes": list(data.classes),
         "domains": samples_of_domains,
     }
+    if data.validation is not None:
+        facts["train"] -= int(data.validation.sum())
+        facts["validation"] = int(data.validation.sum())
+    if data.group is not None:
+        facts["groups"] = len(data.group.unique())
+    return facts
 
 
 def _clients_table(clients: list[dict[str, Any]]) -> Table:
     """Who has what."""
-    headings = ("client", "domain", "train", "validation", "test", "training samples per class")
+    parts = ["train", "validation", "test"]
+    if clients and "groups" in clients[0]:
+        parts.append("groups")
+    headings = ("client", "domain", *parts, "training samples per class")
     table = Table(*headings, box=box.SIMPLE_HEAD)
     for k, client in enumerate(clients):
-        sizes = [str(client[part]) for part in ("train", "validation", "test")]
+        sizes = [str(client[part]) for part in parts]
         domain = escape(client["domain"] or "several")
         table.add_row(str(k), domain, *sizes, " ".join(map(str, client["counts"])))
     return table
@@ -152,12 +162,22 @@ def check(*, path: Name, reading: Reading) -> None:
     config = build({"data": path, "partition": "iid"}, reading.changes())
     with _progress_bar() as progress:
         data = load(path, config.source, root=reading.data_root, progress=progress)
+    if len(data.classes) < 2:
+        raise FedloomError(
+            f"{path} can be read, but all its {len(data.y)} samples are of one class, "
+            f"{data.classes[0]!r}: there is nothing to learn (of images, each class wants a folder "
+            "of its own)."
+        )
     tested = int(data.test.sum())
     classes = _counted(len(data.classes), "class", "classes")
     domains = _counted(len(data.domains), "domain", "domains")
+    groups = ""
+    if data.group is not None:
+        number = _counted(len(data.group.unique()), "group", "groups")
+        groups = f", {number} (patients, say) that no split tears apart"
     _print_plain(
         f"{path} is fine: {len(data.y) - tested} training and {tested} test samples "
-        f"({data.kind}), {classes}, {domains}."
+        f"({data.kind}), {classes}, {domains}{groups}."
     )
     for doubt in _doubts(data):
         _print_plain(f"note: {doubt}")
@@ -222,8 +242,6 @@ def _as_text(value: object) -> str:
 
 def _doubts(data: Dataset) -> Iterator[str]:
     """What can be read but will hardly serve."""
-    if len(data.classes) < 2:
-        yield "with a single class there is nothing to learn."
     present = set(data.y.unique().tolist())
     lost = []
     for c, name in enumerate(data.classes):

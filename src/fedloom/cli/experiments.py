@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
+from rich.markup import escape
 from rich.table import Column, Table
 
 from ..core.errors import FedloomError, unknown
@@ -25,6 +26,10 @@ Target = Annotated[
         help="Personal accuracy in percent up to which costs are counted. "
         "Default: the accuracy of `local`."
     ),
+]
+Against = Annotated[
+    str,
+    typer.Option(metavar="METHOD", help="The method that gains and losses are measured against."),
 ]
 ComparisonFolder = Annotated[
     Path, typer.Option(help="The folder for the runs, the leaderboard and the report.")
@@ -45,10 +50,10 @@ SweptMethod = Annotated[
 
 # heading, column, factor, decimals, whether its spread over seeds is shown
 Shown = tuple[str, str, float, int, bool]
-BY_VALIDATION: Shown = ("by val", "personal_best_by_validation", 100, 1, False)
+LAST: Shown = ("last", "personal_last", 100, 1, False)
 SHOWN: list[Shown] = [
     ("personal", "personal", 100, 1, True),
-    BY_VALIDATION,
+    LAST,
     ("common", "common", 100, 1, True),
     ("std", "domain_std", 100, 1, False),
     ("worst", "worst_client", 100, 1, False),
@@ -57,12 +62,12 @@ SHOWN: list[Shown] = [
     ("MB up", "bytes_up_per_round", 1e-6, 1, False),
     ("time", "seconds", 1, 0, False),
 ]
-LEGEND_BY_VALIDATION = " (by val: in the round chosen on validation data)"
+LEGEND_LAST = " (last: in the last round)"
 LEGEND = (
-    "In percent. personal: mean accuracy of the clients' own models after the last round"
-    f"{LEGEND_BY_VALIDATION}; common: of the one model for all; std: spread over "
-    "domains; worst: worst client; better: share of clients better off than alone (local); gain: "
-    "mean gain over alone, in points. MB up: all uploads of a round. time: seconds."
+    "In percent. personal: mean accuracy of the clients' own models in the round chosen on "
+    f"validation data, where there are any{LEGEND_LAST}; common: of the one model for all; std: "
+    "spread over domains; worst: worst client; better: share of clients better off than alone "
+    "(local); gain: mean gain over alone, in points. MB up: all uploads of a round. time: seconds."
 )
 
 
@@ -74,6 +79,7 @@ def compare(
     metric: Metric = None,
     seeds: Seeds = "0",
     target: Target = None,
+    against: Against = "local",
     set_: Set = None,
     out: ComparisonFolder = Path("runs/compare"),
     machine: Machine,
@@ -107,7 +113,7 @@ def compare(
     if target is not None:
         share = target / 100
     with watching(_total_rounds(configs), printing.silent) as watch:
-        board = carry_out(configs, out, watch, title, share, _loggers(log), report=not no_report)
+        board = carry_out(configs, out, watch, title, share, _loggers(log), not no_report, against)
     if printing.as_json:
         print_json(board)
     elif not printing.quiet:
@@ -149,6 +155,12 @@ def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
     """Print the leaderboard on a terminal of 80 columns."""
     from ..experiments.leaderboard_text import cell, failures, remarks, sentences
 
+    verdict = board.get("verdict")
+    if verdict:
+        console.print(f"[bold]{escape(verdict['line'])}[/]", highlight=False)
+        for sentence in verdict["more"]:
+            console.print(f"- {escape(sentence)}", highlight=False)
+        console.print()
     columns = _columns(board)
     # A long name is folded; a figure cut short would be a wrong figure.
     table = Table(
@@ -185,8 +197,7 @@ def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
 def _columns(board: Mapping[str, Any]) -> list[Shown]:
     """The columns of the table; a headline other than accuracy comes first.
 
-    It takes the place of accuracy in the round chosen on validation data, so the table stays
-    narrow.
+    It takes the place of accuracy in the last round, so the table stays narrow.
     """
     from ..metrics.registry import DEFAULT, headline
 
@@ -195,7 +206,12 @@ def _columns(board: Mapping[str, Any]) -> list[Shown]:
         return SHOWN
     heading = metric.name.replace("_", "\n")
     first: Shown = (heading, metric.name, metric.factor, metric.decimals, True)
-    others = [column for column in SHOWN if column is not BY_VALIDATION]
+    others = []
+    for column in SHOWN:
+        if column[1] == "gain_over_local":
+            column = ("gain", column[1], metric.factor, metric.decimals, False)
+        if column is not LAST:
+            others.append(column)
     return [first, *others]
 
 
@@ -213,7 +229,9 @@ def _legend(board: Mapping[str, Any]) -> str:
     metric = headline(board["settings"]["metric"])
     legend = LEGEND
     if metric.name != DEFAULT:
-        legend = legend.replace(LEGEND_BY_VALIDATION, "")
+        legend = legend.replace(LEGEND_LAST, "")
+        measured = f"mean gain over alone in {metric.in_a_sentence}, positive if better"
+        legend = legend.replace("mean gain over alone, in points", measured)
         name = metric.name.replace("_", " ")
         legend += f" {name}: {uncapped(metric.explanation)}"
         if metric.unit != "percent":

@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import FedloomError, explain, unknown
 from .groups import World, grouped
-from .options import Seed, Set, Trust, given, key_values, print_line
+from .options import DeviceOption, Seed, Set, Trust, given, key_values, print_line
 from .run import configured
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def init(
     seed: Seed = None,
     set_: Set = None,
     federation: FederationSettings = None,
+    device: DeviceOption = None,
     trust: Trust = False,
 ) -> None:
     """Write a Flower app that runs a method: a pyproject.toml with every setting of the run.
@@ -54,7 +55,10 @@ def init(
 
     changes = parse_set(set_ or []) | given(rounds=world.rounds)
     config = configured(what, world.start(seed=seed), changes, trust)
-    print_line(f"wrote {write_app(folder, config, _settings(folder, federation or []))}")
+    chosen = list(federation or [])
+    if device is not None:
+        chosen.append(f"device={device}")
+    print_line(f"wrote {write_app(folder, config, _settings(folder, chosen))}")
 
 
 def _settings(folder: Path, items: list[str]) -> Settings:
@@ -85,12 +89,15 @@ def certs(
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name or address of the server; repeat it for more. Default: this machine."
+            help="A name or address of the server; repeat it for more. This machine can always "
+            "call it localhost, 127.0.0.1 and ::1."
         ),
     ] = None,
 ) -> None:
     """Make certificates and node keys to try a federation with TLS. For tests only."""
     from ..executors.flower.certificates import write_certificates
 
-    for path in write_certificates(folder, sites, host or ["localhost", "127.0.0.1", "::1"]):
+    # The SuperLink's own processes, and nodes on the same machine, reach it by the loopback.
+    names = dict.fromkeys([*(host or []), "localhost", "127.0.0.1", "::1"])
+    for path in write_certificates(folder, sites, names):
         print_line(f"wrote {path}")

@@ -66,6 +66,7 @@ def _about(cls: Any) -> str:
 def _print_method(name: str) -> None:
     from ..core.lookup import find
     from ..engine.settings import method_rows
+    from ..experiments.advise.shortlist import NEEDS, TROUBLES
 
     cls = find(name)
     # Join lines that were full, so that the text fits a terminal of any width.
@@ -77,6 +78,12 @@ def _print_method(name: str) -> None:
     if cls.traits.training:
         listed = ", ".join(f"{key} = {value}" for key, value in cls.traits.training.items())
         console.print(f"By default it trains as in its paper: {listed}.", highlight=False)
+    if cls.traits.helps:
+        listed = ", ".join(TROUBLES[trouble] for trouble in cls.traits.helps)
+        console.print(f"It is made for {listed}.", highlight=False)
+    if cls.traits.needs:
+        listed = ", ".join(NEEDS[need] for need in cls.traits.needs)
+        console.print(f"It needs {listed}.", highlight=False)
 
 
 def _print_methods(rows: Iterable[dict[str, Any]]) -> None:

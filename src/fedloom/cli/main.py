@@ -5,6 +5,8 @@ Commands import heavy modules only when they run, so that `--help` answers at on
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import tempfile
 import traceback
@@ -17,6 +19,7 @@ from typer.core import TyperGroup
 
 from ..core.errors import FedloomError
 from . import (
+    advise,
     bench,
     data,
     experiments,
@@ -33,11 +36,18 @@ from .options import SECTIONS, errors
 
 # Every command stands here once, in the order in which people come to need them.
 PANELS = {
-    "Work": ("run", "compare", "report", "resume", "sweep", "reproduce", "encode"),
+    "Work": ("advise", "run", "compare", "report", "resume", "sweep", "reproduce", "encode"),
     "Look": ("methods", "data", "models", "encoders", "settings", "cache"),
     "Extend": ("new", "check", "pretrain", "bench"),
     "Serve": ("export", "predict", "personalise", "flower", "dash"),
 }
+
+
+# What the system says of a file or folder that the user can do something about.
+MENDABLE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR,
+    errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO,
+)  # fmt: skip
 
 
 class Panels(TyperGroup):
@@ -81,6 +91,7 @@ def _options(
 
 
 for command in (
+    advise.advise,
     run.run,
     run.resume,
     run.personalise,
@@ -118,6 +129,13 @@ def main() -> None:
         app()
     except FedloomError as error:
         _print_error(str(error))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in MENDABLE or error.filename is None:
+            _print_error(_unexpected(error))
+            sys.exit(3)
+        file = os.fsdecode(error.filename)
+        _print_error(f"{file} cannot be read or written: {error.strerror}.")
         sys.exit(2)
     except Exception as error:
         _print_error(_unexpected(error))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, Trust, print_json, print_line
+from .options import AsJson, DeviceOption, Trust, print_json, print_line
 
 Client = Annotated[
     str | None,
@@ -34,6 +34,7 @@ def predict(
     ],
     client: Client = None,
     top: Annotated[int, typer.Option(min=1, help="How many classes to print for a sample.")] = 3,
+    device: DeviceOption = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +48,7 @@ def predict(
     """
     from ..deploy import predict as answer
 
-    predictions = answer(model, samples, client=client, trust=trust)
+    predictions = answer(model, samples, client=client, trust=trust, device=device or "cpu")
     if as_json:
         print_json([asdict(each) for each in predictions])
         return

@@ -1,8 +1,10 @@
-"""What a person sees during a run: a bar on a terminal, plain lines elsewhere."""
+"""What a person sees during a run: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
+from html import escape
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..core.device import find
 from ..engine.engine import Engine
+from ..engine.folder import Run
 from ..metrics.registry import DEFAULT, METRICS
 
 MINUTE = 60.0
@@ -28,10 +32,12 @@ class Watch:
     def __init__(self, console: Console, rounds: int, quiet: bool = False) -> None:
         self.console = console
         self.quiet = quiet
-        self.live = console.is_terminal and not quiet
+        self.live = console.is_terminal and not quiet and not _without_widgets(console)
+        self._notebook = NotebookLine()
         self.label = ""
         self._rounds_before = 0
         self._encoded = 0
+        self._told = False  # where `auto` computes
         self._last_line = time.monotonic()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -75,6 +81,12 @@ class Watch:
         if not self.quiet:
             self.console.print(text, highlight=False, soft_wrap=True)
 
+    def before_run(self, run: Run, images: object) -> None:
+        """Say once where `auto` computes; a run that is there already is not computed."""
+        if run.config.execution.device == "auto" and not self._told:
+            self._told = True
+            self.note(f"computing on {find('auto')[0]}")
+
     def encoding(self, done: int, total: int) -> None:
         """Show how far a frozen encoder has got; in a log, at every tenth of the work."""
         text = f"encoding {done}/{total}"
@@ -108,7 +120,33 @@ class Watch:
         parts = [f"round {engine.round}/{engine.schedule.rounds}", text]
         if self.label:
             parts.insert(0, self.label)
-        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+        line = "  ".join(parts)
+        if self.console.is_jupyter:
+            self._notebook.show(line)
+        else:
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+
+class NotebookLine:
+    """One line below a notebook's cell, which every new one takes the place of."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def show(self, text: str) -> None:
+        """Show a line."""
+        from IPython.display import HTML, display
+
+        line = HTML(f"<pre>{escape(text)}</pre>")
+        if self._shown is None:
+            self._shown = display(line, display_id=True)
+        else:
+            self._shown.update(line)
+
+
+def _without_widgets(console: Console) -> bool:
+    """Whether this is a notebook that cannot show rich's bar."""
+    return console.is_jupyter and find_spec("ipywidgets") is None
 
 
 def _until(done: int, total: int, text: str) -> str:

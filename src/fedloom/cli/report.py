@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import FedloomError
-from .options import Trust, console, print_line
+from .options import DeviceOption, Trust, console, print_line, separated
 
 Folders = Annotated[
     list[Path],
@@ -34,12 +33,33 @@ Views = Annotated[
     ),
 ]
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METHOD",
+        help="The method that gains and losses are measured against. Default: local, or what the "
+        "comparison was told.",
+    ),
+]
+
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="The columns of the LaTeX table, by their names in leaderboard.json, such as "
+        "personal,worst_client,bytes_up_per_round. Default: the main ones.",
+    ),
+]
+
 
 def report(
     folders: Folders,
     out: Out = None,
     format: Formats = "html",
     views: Views = False,
+    against: Against = None,
+    columns: Columns = None,
+    device: DeviceOption = None,
     trust: Trust = False,
 ) -> None:
     """Write one HTML page about one or many runs, finished or not; it averages over seeds.
@@ -52,44 +72,31 @@ def report(
 
         fedloom report runs/demo --format svg,tex
 
-    If a run of `local` is among them, the page shows gains over it. With the extra `plots`
+        fedloom report runs/demo --against fedavg
+
+    The page answers first: which method to pick, for whom it is good, what it costs and how sure
+    that is. Gains are over `local`, or over the method of `--against`. With the extra `plots`
     (`pip install 'fedloom[plots]'`), you can zoom into figures and read off their values. With
     `svg`, `pdf`, `png` or `tex`, figures and a LaTeX table go to the folder `figures` beside the
     page. No method file is executed, except for `--views` with `--trust`.
     """
-    from ..core.files import write_atomic
-    from ..report.document import html
-    from ..report.entries import RunData
-    from ..report.export import export, formats
-    from ..report.folders import load, title
-    from ..report.page import Page
+    from ..report.write import write
 
-    wanted = formats(format)
-    runs, board = load(folders, trust=views and trust)
-    if not runs:
-        raise FedloomError(
-            f"{', '.join(map(str, folders))}: no run is in there (a run has a config.toml)."
-        )
-    seen = None
-    if views:
-        from ..report.feature_plots import look
-
-        seen = look(runs, console)
-    data = [RunData.of(run) for run in runs]
-    page = Page(data, title(runs, board), board, interactive=True, views=seen)
-    target = out or _default_page(folders)
-    if "html" in wanted:
-        write_atomic(target, html(page).encode())
-        print_line(f"report: {target.resolve()}")
-    if set(wanted) - {"html"}:
-        figures = target.parent / "figures"
-        print_line(f"{len(export(page, figures, wanted))} files: {figures}")
-
-
-def _default_page(folders: list[Path]) -> Path:
-    if len(folders) == 1:
-        return folders[0] / "report.html"
-    return Path("report.html")
+    done = write(
+        folders,
+        out,
+        format=format,
+        views=views,
+        against=against,
+        trust=trust,
+        columns=separated(columns),
+        device=device,
+        console=console,
+    )
+    if done.page:
+        print_line(f"report: {done.page.resolve()}")
+    if done.figures:
+        print_line(f"{len(done.figures)} files: {done.figures[0].parent}")
 
 
 def dash(

@@ -99,10 +99,6 @@ def run(
     )
     config = configured(what, world.start(seed=seed), changes, trust)
     folder = out or Path("runs") / _folder_name(config)
-    if config.execution.device == "auto" and not printing.silent:
-        from ..core.device import find as find_devices
-
-        print_line(f"{config.method}: computing on {find_devices('auto')[0]}")
     finished = _execute(config, folder, log, fresh, not no_report, printing.silent)
     _print_run(finished, printing)
 
@@ -184,7 +180,6 @@ def resume(
     printing: Printing,
 ) -> None:
     """Continue an interrupted run; the result is the same as if nothing had interrupted it."""
-    from ..core.device import find as find_devices
     from ..core.lookup import refuse_untrusted
     from ..engine.folder import Run
     from ..engine.run import resume as resume_run
@@ -201,18 +196,27 @@ def resume(
     method = earlier.config.method
     refuse_untrusted(method, folder)
     options = execution(executor, workers, device)
-    if earlier.timing and not earlier.finished and not printing.silent:
-        print_line(f"{method}: continuing after round {earlier.timing[-1]['round']}")
-        before = earlier.timing[-1].get("device", "cpu")
-        now = find_devices(device or earlier.config.execution.device)[0]
-        if before != str(now):
-            print_line(f"{method}: computed on {before} so far, from now on {now}")
     total = rounds or earlier.config.schedule.rounds
+    longer = total > earlier.config.schedule.rounds
+    if earlier.timing and (longer or not earlier.finished) and not printing.silent:
+        _print_where_it_continues(earlier, device or earlier.config.execution.device)
     with watching(total, printing.silent, f"fedloom resume {folder}") as watch:
         watch.begin(method)
         callbacks = [watch, *_reports(not no_report)]
         finished = resume_run(folder, rounds=rounds, callbacks=callbacks, **options)
     _print_run(finished, printing)
+
+
+def _print_where_it_continues(run: Run, device: str) -> None:
+    """After which round and, if that is another one, on which device."""
+    from ..core.device import find as find_devices
+
+    method, last = run.config.method, run.timing[-1]
+    print_line(f"{method}: continuing after round {last['round']}")
+    before = last.get("device", "cpu")
+    now = ",".join(map(str, find_devices(device)))
+    if before != now:
+        print_line(f"{method}: computed on {before} so far, from now on {now}")
 
 
 def _print_run(run: Run, printing: Printing) -> None:
@@ -275,6 +279,7 @@ def personalise(
     ],
     out: Annotated[Path | None, typer.Option(help="Write the model to this folder.")] = None,
     onnx: Onnx = False,
+    device: DeviceOption = None,
     trust: Trust = False,
     printing: Printing,
 ) -> None:
@@ -295,7 +300,7 @@ def personalise(
         raise FedloomError("--onnx needs a folder to write to: add --out.")
     with watching(1, printing.silent) as watch:
         watch.begin("newcomer")
-        newcomer = make(folder, data, progress=watch.encoding, trust=trust)
+        newcomer = make(folder, data, progress=watch.encoding, trust=trust, device=device or "cpu")
     if out is not None:
         write(newcomer, out, onnx=onnx)
     if printing.as_json:
@@ -326,10 +331,12 @@ def export(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     client: Client = None,
     onnx: Onnx = False,
+    device: DeviceOption = None,
     trust: Trust = False,
 ) -> None:
     """Write a trained model to a folder, with all that lies between a sample and its scores."""
     from ..deploy import export as write
     from ..deploy import trained
 
-    print_line(f"model: {write(trained(folder, client, trust=trust), out, onnx=onnx)}")
+    served = trained(folder, client, trust=trust, device=device or "cpu")
+    print_line(f"model: {write(served, out, onnx=onnx)}")

@@ -6,13 +6,13 @@ The accelerator is the pretend one, whose bits are the CPU's, unless the environ
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from torch import Tensor
 
 # Imported first: torch counts the devices when it computes its first gradient.
-from .pretend import Counts, Pretend, pretend, reason_missing  # isort: skip
+from .pretend import Counts, Pretend, named_device, pretend, reason_missing  # isort: skip
 
 from ..client.fit import fit
 from ..client.job import Job
@@ -20,35 +20,41 @@ from ..client.worker import ClientWorker
 from ..core.device import Device, find
 from ..core.local import Fit
 from ..core.method import Method
+from ..core.payload import Payload
 from ..executors.base import Results, Task, execute
 from ..executors.inplace import Inplace, copied
 from .small_world import Trace, same, trace, usual
 
-NAMED = "FEDLOOM_DEVICE"
 ROUGHLY = 1e-2  # how far weights on a real device may be from the CPU's, after three short rounds
+NOISE = 5  # times as far as other random numbers alone take them
 
 
 def why_not(method: Method) -> str | None:
     """Why no method can be tried on an accelerator here; None: it can."""
-    if os.environ.get(NAMED):
+    if named_device():
         return None
     return reason_missing()
 
 
+@contextmanager
+def accelerator() -> Iterator[Device]:
+    """The device that tests compute on: the one that `FEDLOOM_DEVICE` names, or the pretend one."""
+    named = named_device()
+    device: Device = find(named)[0] if named else Pretend()
+    with device.opened():
+        yield device
+
+
 def compare(method: Method) -> None:
     """Fail unless a method does the same on an accelerator as on the CPU."""
-    named = os.environ.get(NAMED)
-    if named:
-        roughly_same(usual(method), _traced(method, find(named)[0]))
+    if named_device():
+        with accelerator() as device:
+            seen = trace(method, device=device)
+        roughly_same(usual(method), seen, trace(method, device=OtherNoise()))
         return
     with pretend() as counts:
         seen = trace(method, device=Pretend(), wrap=lambda worker: Counting(worker, counts))
     same(usual(method), seen, "on an accelerator")
-
-
-def _traced(method: Method, device: Device) -> Trace:
-    with device.opened():
-        return trace(method, device=device)
 
 
 class Counting(Inplace):
@@ -74,11 +80,35 @@ class Counting(Inplace):
         return done
 
 
-def roughly_same(cpu: Trace, device: Trace) -> None:
-    """Fail unless two runs end with nearly the same server."""
-    for name, tensor in cpu.server.items():
-        other = device.server[name]
-        if isinstance(tensor, Tensor) and isinstance(other, Tensor) and tensor.is_floating_point():
-            apart = float((tensor - other).abs().max()) if tensor.numel() else 0.0
-            scale = float(tensor.abs().max()) if tensor.numel() else 0.0
-            assert apart <= ROUGHLY * max(1.0, scale), f"{name!r} differs by {apart:.2g}"
+class OtherNoise(Device):
+    """The CPU, but dropout and random masks draw other numbers, as they do on a real device."""
+
+    @contextmanager
+    def seeded(self, key: int) -> Iterator[None]:
+        with super().seeded(key ^ 1):
+            yield
+
+
+def roughly_same(cpu: Trace, device: Trace, other_noise: Trace) -> None:
+    """Fail unless two runs end with nearly the same server and the same states.
+
+    A method that draws random numbers on its device draws others there. `other_noise` is a run on
+    the CPU with other numbers, which shows how much they matter.
+    """
+    _near("the server's", cpu.server, device.server, other_noise.server)
+    last = zip(cpu.states[-1], device.states[-1], other_noise.states[-1], strict=True)
+    for k, (one, other, noisy) in enumerate(last):
+        _near(f"client {k}'s", *map(Payload.decode, (one, other, noisy)))
+
+
+def _near(whose: str, cpu: Payload, device: Payload, noisy: Payload) -> None:
+    assert list(cpu) == list(device), f"{whose} names differ: {list(cpu)}, {list(device)}"
+    for name, tensor in cpu.items():
+        other, moved = device[name], noisy[name]
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.numel():
+            continue
+        assert isinstance(other, Tensor) and isinstance(moved, Tensor)
+        apart = float((tensor - other).abs().max())
+        allowed = ROUGHLY * max(1.0, float(tensor.abs().max()))
+        allowed += NOISE * float((tensor - moved).abs().max())
+        assert apart <= allowed, f"{whose} {name!r} differs by {apart:.2g}"

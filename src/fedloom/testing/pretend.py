@@ -10,11 +10,14 @@ kernels that a real device would launch, the transfers, and how often the host w
 
 It stands on an experimental interface of torch (a PrivateUse1 backend in Python), so it works with
 the versions in `KNOWN` only; `reason_missing` says why it cannot be used. Import this module before
-anything is trained: torch counts the devices when it first computes a gradient.
+anything is trained: torch counts the devices when it first computes a gradient. From then on
+`torch.accelerator` knows no other accelerator in this process. So if the environment variable
+`FEDLOOM_DEVICE` names a real one for tests, there is no pretend one.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +37,7 @@ from ..core.errors import FedloomError
 
 KNOWN = ("2.13",)  # versions of torch
 NAME = "pretend"
+NAMED = "FEDLOOM_DEVICE"  # the environment variable that names a real device
 _aten = torch.ops.aten
 _COPIES = (_aten._to_copy, _aten.copy_, _aten._foreach_copy_)
 # These allocate memory or change how a tensor is looked at; a real device launches nothing.
@@ -120,6 +124,11 @@ class Pretend(Device):
     type: str = NAME
     index: int | None = 0
 
+    @property
+    def keeps_layouts(self) -> bool:
+        """It computes as the CPU does, to the same bits."""
+        return True
+
     @contextmanager
     def opened(self) -> Iterator[None]:
         """While it is open, this process has the device."""
@@ -127,8 +136,15 @@ class Pretend(Device):
             yield
 
 
+def named_device() -> str | None:
+    """The real device on which tests are to compute, if somebody names one."""
+    return os.environ.get(NAMED) or None
+
+
 def reason_missing() -> str | None:
     """Why the pretend accelerator cannot be used here; None: it can."""
+    if named_device():
+        return f"{NAMED} names a real device"
     version = ".".join(torch.__version__.split(".")[:2])
     if version not in KNOWN:
         return f"the pretend accelerator works with torch {', '.join(KNOWN)}, this is {version}"
@@ -362,6 +378,6 @@ def _where() -> str:
     return "at an unknown line"
 
 
-if ".".join(torch.__version__.split(".")[:2]) in KNOWN:
+if not named_device() and ".".join(torch.__version__.split(".")[:2]) in KNOWN:
     _register()
     devices.KINDS[NAME] = Pretend

@@ -1,0 +1,177 @@
+"""`fedloom data import`, `get` and `about`: published data sets come to this machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .options import Root, console
+
+if TYPE_CHECKING:
+    from ..data.keep import Imported
+    from ..data.published import Published
+
+Published_ = Annotated[
+    str, typer.Argument(metavar="NAME", help="A published data set (see `fedloom data`).")
+]
+Replace = Annotated[bool, typer.Option("--replace", help="Import it anew if it is there already.")]
+DOWNLOADS = ".downloads"
+
+
+def import_(
+    name: Published_,
+    raw: Annotated[Path, typer.Argument(help="The folder or archive, as it was downloaded.")],
+    data_root: Root = None,
+    replace: Replace = False,
+) -> None:
+    """Read a published data set as it was downloaded, check that it is complete, and keep it."""
+    from ..data.catalogue import data_folder
+    from ..data.keep import import_raw
+    from ..data.published import find
+
+    entry = find(name)
+    with _progress_bars() as tell:
+        made = import_raw(entry, raw, data_folder(data_root), replace=replace, tell=tell)
+    _print_result(entry, made)
+
+
+def get(
+    name: Published_,
+    data_root: Root = None,
+    replace: Replace = False,
+    hub: Annotated[bool, typer.Option("--hub", help="Take the Hugging Face hub's copy.")] = False,
+    keep_downloads: Annotated[
+        bool, typer.Option(help="Do not remove what was fetched after it is imported.")
+    ] = False,
+) -> None:
+    """Fetch a published data set, going on where an earlier attempt stopped, and import it."""
+    from ..data.catalogue import data_folder
+    from ..data.fetch import fetch
+    from ..data.keep import import_raw, refuse_taken
+    from ..data.published import find
+
+    entry = find(name)
+    root = data_folder(data_root)
+    refuse_taken(entry, root / entry.name, replace)
+    folder = root / DOWNLOADS / (f"{entry.name}-hub" if hub else entry.name)
+    with _progress_bars() as tell:
+        raw = fetch(entry, folder, tell, hub)
+        made = import_raw(entry, raw, root, replace=replace, tell=tell)
+    if not keep_downloads:
+        shutil.rmtree(folder)
+    _print_result(entry, made)
+
+
+def about(name: Published_) -> None:
+    """What a published data set is: counts, layouts, licence, citation, where it is published."""
+    from ..data.published import find
+
+    entry = find(name)
+    lines = [f"{entry.name}: {entry.title}, {entry.about}", f"classes    {entry.class_count}"]
+    for domain, parts in entry.counts.items():
+        told = ", ".join(f"{part} {number}" for part, number in parts.items())
+        lines.append(f"samples    {domain}: {told or 'no published count'}")
+    for layout in entry.layouts:
+        lines.append(f"layout     {layout.about}")
+    for download in entry.downloads:
+        where = download.url or f"by hand from {download.page}"
+        lines.append(f"file       {download.file}, {where}")
+    if entry.hub:
+        lines.append(f"hub        {entry.hub}")
+    lines += [f"licence    {entry.licence}", f"citation   {entry.citation}"]
+    lines.append(f"published  {entry.home}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_result(entry: Published, made: Imported) -> None:
+    """Say what there is now; the sentence is for people, `fedloom.json` for programs."""
+    parts = made.found.tally()
+    told = []
+    for domain in made.found.domains:
+        counts = ", ".join(
+            f"{number} {part or 'samples'}" for part, number in parts[domain].items()
+        )
+        told.append(counts if len(parts) == 1 else f"{domain} {counts}")
+    console.print(
+        f"{entry.title} is complete and kept in {made.folder}: {'; '.join(told)}; "
+        f"{len(made.found.classes)} classes. It was read as {made.layout}. "
+        f"Licence: {entry.licence}. Use it with --data {entry.name}.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each file that is fetched or unpacked, on a terminal."""
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total or None)
+
+        yield tell
+
+
+# ------------------------------------------------------------------------------ for the list
+
+
+def presence(name: str, data_root: str | None) -> str:
+    """Whether a set is there: `imported` as published, `yes` in another form, or `-`."""
+    from ..data.catalogue import locate
+    from ..data.store import is_kept
+
+    if name == "digits4":
+        return "yes"
+    path = locate(name, data_root)
+    if path is None:
+        return "-"
+    return "imported" if is_kept(path) else "yes"
+
+
+def what_to_type(name: str, data_root: str | None) -> str:
+    """The option that uses a set, or the command that brings it here."""
+    from ..data.published import published
+
+    if presence(name, data_root) != "-":
+        return f"--data {name}"
+    entry = published().get(name)
+    if entry is None:
+        return ""
+    by_hand = [download for download in entry.downloads if not download.url]
+    if by_hand:
+        return f"fedloom data import {name} RAW"
+    return f"fedloom data get {name}"
+
+
+def facts(name: str, data_root: str | None) -> dict[str, Any]:
+    """What a program may want to know of a set."""
+    from ..data.catalogue import ABOUT
+    from ..data.published import published
+
+    found: dict[str, Any] = {
+        "about": ABOUT[name],
+        "there": presence(name, data_root) != "-",
+        "imported": presence(name, data_root) == "imported",
+        "command": what_to_type(name, data_root),
+    }
+    if name in published():
+        entry = asdict(published()[name])
+        for key in ("title", "counts", "class_count", "licence", "citation", "home"):
+            found[key] = entry[key]
+    return found
