@@ -75,11 +75,16 @@ def piece(description: Mapping[str, Any], tensors: Mapping[str, Tensor], model: 
 
 
 def _below(kind: type[Piece]) -> list[type[Piece]]:
-    """All classes that inherit from this one."""
-    found = []
+    """All classes that inherit from this one.
+
+    While it traces a module, torch makes a subclass of the module's class under the same name, and
+    it may live on: such a child is not a kind of its own.
+    """
+    children = []
     for child in kind.__subclasses__():
-        found += [child, *_below(child)]
-    return found
+        if child.__name__ != kind.__name__:
+            children += [child, *_below(child)]
+    return children
 
 
 class Bytes(nn.Module):
