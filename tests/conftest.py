@@ -47,6 +47,16 @@ if SHARED.is_dir():
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests to `make test-all`; pytest's last line says how many were deselected."""
+    if os.environ.get("FEDLOOM_ALL") == "1":
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
 class Scalar(nn.Module):
     """The body is one number w, the head another one, b; what comes out is (w + b, curvature)."""
 

@@ -55,6 +55,7 @@ def test_an_example_runs(name: str) -> None:
     assert EXAMPLES[name] in done.stdout
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
     """Its cells in order, as plain Python: the last expression of each is shown."""
     notebook = json.loads((ROOT / "examples" / "clinics.ipynb").read_text("utf-8"))

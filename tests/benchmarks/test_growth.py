@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks import growth, start
 
 
+@pytest.mark.slow
 def test_rounds_are_measured_for_each_size() -> None:
     said: list[str] = []
     rows = growth.measure(sizes=(6,), many=100, say=said.append)

@@ -245,6 +245,7 @@ def test_the_picture_has_a_row_for_each_contender() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_results(fedloom, tmp_path: Path) -> None:
     code, out, _ = fedloom(
         "bench",

@@ -14,7 +14,7 @@ import pytest
 
 from fedloom.cli import extend
 
-BASE = ["--data", "digits4", "--partition", "domains", "--clients", "8", "--seed", "0"]
+BASE = ["--data", "digits4", "--partition", "domains", "--clients", "8"]
 SMALL = [
     *BASE,
     "--rounds",
@@ -28,6 +28,7 @@ SMALL = [
     "--set",
     "limit_test=10",
 ]
+PLAIN = [*SMALL, "--no-report"]  # drawing the page takes longer than such a run
 
 
 def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
@@ -72,21 +73,21 @@ def test_a_run_leaves_a_complete_folder(fedloom, tmp_path) -> None:
 
 
 def test_same_bytes_twice_with_a_pool_and_from_its_own_config(fedloom, tmp_path) -> None:
-    assert fedloom("run", "fedavg", *SMALL, "--out", "A")[0] == 0
-    assert fedloom("run", "fedavg", *SMALL, "--out", "B")[0] == 0
+    assert fedloom("run", "fedavg", *PLAIN, "--out", "A")[0] == 0
+    assert fedloom("run", "fedavg", *PLAIN, "--out", "B")[0] == 0
     assert (
-        fedloom("run", "fedavg", *SMALL, "--out", "C", "--executor", "pool", "--workers", 2)[0] == 0
+        fedloom("run", "fedavg", *PLAIN, "--out", "C", "--executor", "pool", "--workers", 2)[0] == 0
     )
-    assert fedloom("run", "A/config.toml", "--out", "D")[0] == 0
+    assert fedloom("run", "A/config.toml", "--out", "D", "--no-report")[0] == 0
     first = (tmp_path / "A/metrics.jsonl").read_bytes()
     for other in "BCD":
         assert (tmp_path / other / "metrics.jsonl").read_bytes() == first
-    assert fedloom("run", "fedavg", *SMALL, "--seed", 1, "--out", "E")[0] == 0
+    assert fedloom("run", "fedavg", *PLAIN, "--seed", 1, "--out", "E")[0] == 0
     assert (tmp_path / "E/metrics.jsonl").read_bytes() != first
 
 
 def test_workers_of_one_process_are_refused(fedloom) -> None:
-    for command in (["run", "fedavg", *SMALL], ["compare", "fedavg"]):
+    for command in (["run", "fedavg", *PLAIN], ["compare", "fedavg"]):
         code, _, err = fedloom(*command, "--executor", "inplace", "--workers", 2)
         assert code == 2 and "inplace is one process" in " ".join(err.split())
         code, _, err = fedloom(*command, "--set", "executor=inplace", "--workers", 2)
@@ -94,9 +95,9 @@ def test_workers_of_one_process_are_refused(fedloom) -> None:
 
 
 def test_quiet_and_json(fedloom) -> None:
-    code, out, err = fedloom("run", "fedavg", *SMALL, "--out", "A", "--quiet")
+    code, out, err = fedloom("run", "fedavg", *PLAIN, "--out", "A", "--quiet")
     assert (code, out, err) == (0, "", "")
-    code, out, _ = fedloom("resume", "A", "--json")
+    code, out, _ = fedloom("resume", "A", "--json", "--no-report")
     assert code == 0 and json.loads(out)["finished"] is True
 
 
@@ -114,14 +115,14 @@ def test_a_run_says_that_a_model_predicts_one_class(fedloom, tmp_path) -> None:
 
 
 def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> None:
-    fedloom("run", "fedavg", *SMALL, "--out", "A")
+    fedloom("run", "fedavg", *PLAIN, "--out", "A")
     stamp = (tmp_path / "A/metrics.jsonl").stat().st_mtime_ns
-    code, out, _ = fedloom("run", "fedavg", *SMALL, "--out", "A")
+    code, out, _ = fedloom("run", "fedavg", *PLAIN, "--out", "A")
     assert code == 0 and "nothing was computed" in out
     assert (tmp_path / "A/metrics.jsonl").stat().st_mtime_ns == stamp
-    code, _, err = fedloom("run", "fedavg", *SMALL, "--set", "lr=0.5", "--out", "A")
+    code, _, err = fedloom("run", "fedavg", *PLAIN, "--set", "lr=0.5", "--out", "A")
     assert code == 2 and "holds another run (lr is 0.05 there, 0.5 here)" in err
-    assert fedloom("run", "fedavg", *SMALL, "--set", "lr=0.5", "--out", "A", "--fresh")[0] == 0
+    assert fedloom("run", "fedavg", *PLAIN, "--set", "lr=0.5", "--out", "A", "--fresh")[0] == 0
     assert "lr = 0.5" in (tmp_path / "A/config.toml").read_text()
 
 
@@ -200,13 +201,9 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_used(fedloom, tmp_path)
     args = [
         "run",
         "fedper",
-        *BASE,
+        *PLAIN,
         "--rounds",
         3,
-        "--set",
-        "width=4",
-        "--set",
-        "features=16",
         "--out",
         "A",
     ]
@@ -218,7 +215,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_used(fedloom, tmp_path)
     data[len(data) // 2] ^= 4
     server.write_bytes(data)
     (tmp_path / "A/summary.json").unlink()
-    code, _, err = fedloom("resume", "A")
+    code, _, err = fedloom("resume", "A", "--no-report")
     assert code == 0
     assert (
         "round-000003.json is damaged" in err and "Going on from round-000002.json instead." in err
@@ -237,12 +234,12 @@ def test_disk_full_leaves_the_previous_checkpoint(fedloom, tmp_path, monkeypatch
         real(path, data, durable)
 
     monkeypatch.setattr(state, "write_atomic", full)
-    code, _, err = fedloom("run", "fedavg", *SMALL, "--out", "A")
+    code, _, err = fedloom("run", "fedavg", *PLAIN, "--out", "A")
     assert code == 2 and "could not write the checkpoint of round 2: No space left on device" in err
     assert (tmp_path / "A/checkpoint/round-000001.json").exists()
     monkeypatch.setattr(state, "write_atomic", real)
-    assert fedloom("resume", "A")[0] == 0
-    assert fedloom("run", "fedavg", *SMALL, "--out", "B")[0] == 0
+    assert fedloom("resume", "A", "--no-report")[0] == 0
+    assert fedloom("run", "fedavg", *PLAIN, "--out", "B")[0] == 0
     assert (tmp_path / "A/metrics.jsonl").read_bytes() == (
         tmp_path / "B/metrics.jsonl"
     ).read_bytes()
@@ -254,15 +251,11 @@ def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
         "local",
         "fedavg",
         "fedprox",
-        *BASE[:-2],
+        *SMALL,
         "--seeds",
         "0,1",
         "--rounds",
         1,
-        "--set",
-        "width=4",
-        "--set",
-        "features=16",
         "--set",
         "fedprox.mu=0.5",
         "--executor",
@@ -359,7 +352,7 @@ def test_new_method_outside_a_checkout_passes_its_own_test(fedloom, tmp_path) ->
     )  # fmt: skip
     assert "4 passed" in done.stdout, done.stdout
     code, out, _ = fedloom(
-        "run", "fed_mine.py", *SMALL, "--executor", "pool", "--set", "strength=0.2", "--out", "M"
+        "run", "fed_mine.py", *PLAIN, "--executor", "pool", "--set", "strength=0.2", "--out", "M"
     )
     assert code == 0 and "round 2/2" in out
     assert "already; nothing was written" in fedloom("new", "fed-mine")[2]
@@ -382,6 +375,7 @@ def test_new_says_where_pytest_comes_from(
     assert ("`make venv` adds it" in out) is (checkout and not installed)
 
 
+@pytest.mark.slow
 def test_bench_speed_prints_its_ratios(fedloom) -> None:
     code, out, _ = fedloom("bench", "speed", "--quick", "--json")
     figures = json.loads(out)
@@ -401,21 +395,21 @@ def test_plug_ins_are_named_shown_and_refused(fedloom, tmp_path) -> None:
     assert code == 0 and "...+daa" in out and "...+dfdc" in out
     assert (
         fedloom(
-            "run", "fedprox+daa", *SMALL, "--set", "by_gap=0.1", "--set", "mu=0.5", "--out", "A"
+            "run", "fedprox+daa", *PLAIN, "--set", "by_gap=0.1", "--set", "mu=0.5", "--out", "A"
         )[0]
         == 0
     )
     assert json.loads((tmp_path / "A/summary.json").read_text())["method"] == "fedprox+daa"
     config = (tmp_path / "A/config.toml").read_text()
     assert "by_gap = 0.1" in config and "mu = 0.5" in config
-    assert fedloom("run", "A/config.toml", "--out", "B")[0] == 0
+    assert fedloom("run", "A/config.toml", "--out", "B", "--no-report")[0] == 0
     assert (tmp_path / "A/metrics.jsonl").read_bytes() == (
         tmp_path / "B/metrics.jsonl"
     ).read_bytes()
     for args, said in (
         (["check", "fedavg+dfcd"], "unknown plug-in 'dfcd'; did you mean 'dfdc'?"),
-        (["run", "local+dfdc", *SMALL], "local+dfdc: its clients share no weights"),
-        (["run", "fedavg", *SMALL, "--set", "sigma=1"], "the plug-in dfdc"),
+        (["run", "local+dfdc", *PLAIN], "local+dfdc: its clients share no weights"),
+        (["run", "fedavg", *PLAIN, "--set", "sigma=1"], "the plug-in dfdc"),
     ):
         code, _, err = fedloom(*args)
         assert code == 2 and said in " ".join(err.split()), err

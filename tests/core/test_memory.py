@@ -28,6 +28,7 @@ def probe(setting: str) -> tuple[bool, int]:
     return kept == "True", int(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
 def test_freed_memory_is_used_again_unless_told_otherwise() -> None:
     kept, few = probe("1")

@@ -262,6 +262,7 @@ def test_untuned_clients_are_owned_up_to(tmp_path: Path, watch: Watch) -> None:
     assert note.endswith("4 clients did not train in the last round and count untuned.")
 
 
+@pytest.mark.slow
 def test_a_crash_leaves_the_others_standing(tmp_path: Path, watch: Watch) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(CRASHES)
@@ -288,6 +289,7 @@ def test_a_method_that_never_runs_is_marked_and_comes_last(tmp_path: Path, watch
     assert "| scaffold | - |" in markdown(board)
 
 
+@pytest.mark.slow
 def test_killed_half_way_and_run_again_gives_the_same_board(tmp_path: Path, fedloom) -> None:
     """A real kill, while the third of four runs is under way."""
 

@@ -327,6 +327,7 @@ def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
         reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedpre"])
 
 
+@pytest.mark.slow
 def test_another_precision_is_used_and_told(made_up: None, tmp_path: Path, watch: Watch) -> None:
     board = reproduce("made-1", "mini", tmp_path, watch, only=["fedper"], precision="bf16")
     assert any("training.precision = bf16 (paper: fp32)" in s["differs"] for s in board["settings"])
@@ -363,6 +364,7 @@ def test_unknown_table_and_scale(
         assert stop.value.code == 2 and said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not os.environ.get("FEDLOOM_DATA"),
     reason="FEDLOOM_DATA says where real data lie; it is not set",

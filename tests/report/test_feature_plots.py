@@ -112,6 +112,7 @@ class _Sides(nn.Module):
         return torch.where(torch.arange(f.shape[-1]) < f.shape[-1] // 2, 9.0, -9.0).expand_as(f)
 
 
+@pytest.mark.slow
 def test_decoupled_features_have_a_panel(tmp_path: Path) -> None:
     made = fedloom.run("f2dc", "digits4", out=tmp_path / "f2dc", bottleneck=4, **SMALL)
     views = look([made], QUIET)
@@ -120,6 +121,7 @@ def test_decoupled_features_have_a_panel(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(panel.figure)).height > 6 * 88
 
 
+@pytest.mark.slow
 def test_prompts_by_domain_have_a_panel(tmp_path: Path) -> None:
     made = fedloom.run(
         "fedgcr", "digits4", out=tmp_path / "fedgcr", limit_train=20, limit_test=20, **SMALL

@@ -338,6 +338,7 @@ def spent() -> np.ndarray:
     return np.array([used.elapsed, sum(used[:4])])
 
 
+@pytest.mark.slow
 @needs_pacs
 def test_pacs_is_split_as_published_and_read_as_fast_as_pillow_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

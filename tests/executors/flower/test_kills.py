@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch._dynamo  # noqa: F401  (a first step of training imports it, for seconds; forked processes must not each)
 from flwr.app import Array, ArrayRecord, Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -135,6 +136,7 @@ def until(path: Path) -> int:
     return int(path.read_text())
 
 
+@pytest.mark.slow
 def test_faults(world, tmp_path: Path) -> None:
     if "fedloom.testing.pretend" in sys.modules:
         # Torch refuses to fork once it has threads for an accelerator, even for a pretend one.
