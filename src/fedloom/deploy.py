@@ -349,8 +349,8 @@ def _assembled(
     for name, about in description["pieces"].items():
         if about is not None:
             start = f"stages.{name}."
-            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-            pieces[name] = piece(about, own, model)
+            weights = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            pieces[name] = piece(about, weights, model)
     stages = Stages(model.body, **{"head": model.head, **pieces})
     module = Whole(prepared(description["input"]), stages)
     try:
@@ -410,15 +410,15 @@ def predict(
     if isinstance(scores, nn.Module):
         scores = on_device(scores, place)
     names, x = read_samples(Path(samples), description["input"])
-    found = []
+    probabilities = []
     with torch.no_grad():
         for part in x.split(eval_batch(x.shape)):
             shares = torch.softmax(scores(part.to(place)), dim=1)
             if shares.ndim > 2:
                 shares = shares.flatten(2).mean(2)
-            found.append(shares.cpu())
+            probabilities.append(shares.cpu())
     answers = []
-    for name, row in zip(names, torch.cat(found), strict=True):
+    for name, row in zip(names, torch.cat(probabilities), strict=True):
         order = row.argsort(descending=True).tolist()
         classes = description["classes"]
         answers.append(Prediction(name, {classes[c]: float(row[c]) for c in order}))

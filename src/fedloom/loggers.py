@@ -56,12 +56,12 @@ class _Figures:
 
     def figures(self, record: Mapping[str, Any] | None) -> dict[str, float]:
         """The figures of the round that has just ended."""
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         if self._under_way and self._under_way.timing:
-            found |= costs(self._under_way.timing[-1])
+            numbers |= costs(self._under_way.timing[-1])
         if record:
-            found |= scalars(record)
-        return found
+            numbers |= scalars(record)
+        return numbers
 
 
 def settings(config: Config) -> dict[str, str]:

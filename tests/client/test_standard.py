@@ -16,10 +16,10 @@ from fedloom.client.standard import (
     GROUP,
     LENGTH,
     OFFSET,
-    found,
     joined,
     merged,
     reported,
+    standard_in,
     told,
     with_group,
 )
@@ -156,7 +156,7 @@ def test_late_joiners_change_nothing(world: Federation, tmp_path: Path) -> None:
 
     class Watch:
         def after_round(self, engine: Any, record: Any) -> None:
-            standard = found(engine.server)
+            standard = standard_in(engine.server)
             assert standard is not None
             seen.append((int(engine.server.tensor("known").sum()), standard.mean, standard.scale))
 
@@ -172,7 +172,7 @@ def test_whoever_remembers_is_not_told_again() -> None:
     server = joined(method, Payload(sizes=torch.zeros(2, dtype=torch.int64)), reports)
     assert server.tensor("sizes").tolist() == [3, 3]
     down = Payload(model=1.0)
-    assert found(told(down, server, Payload())) is not None
+    assert standard_in(told(down, server, Payload())) is not None
     assert told(down, server, Payload(anything=1)) is down
     assert told(down, Payload(), Payload()) is down
 
@@ -260,7 +260,7 @@ def test_a_newcomer_gets_what_the_others_have(pictures: Path, tmp_path: Path) ->
     )
     checkpoint = Store(tmp_path / "run" / "checkpoint").load()
     assert checkpoint.server is not None
-    standard = found(checkpoint.server)
+    standard = standard_in(checkpoint.server)
     made = personalise(tmp_path / "run", str(pictures / "north"))
     assert standard is not None and made.worker.standard is not None
     assert torch.equal(made.worker.standard.mean, standard.mean)

@@ -111,11 +111,11 @@ def advise(
         _command(data, setting, metric, set_ or []),
     )
     with watching(1, printing.silent) as watch:
-        found = answer(question, watch)
+        advice = answer(question, watch)
     if printing.as_json:
-        print_json(found.values)
+        print_json(advice.values)
     elif not printing.quiet:
-        _print(found)
+        _print(advice)
 
 
 def _command(data: str, setting: Setting, metric: str | None, changes: Sequence[str]) -> str:

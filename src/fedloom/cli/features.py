@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..encoders.cache import Entry
 
 cache_app = typer.Typer(help="Features kept on disk.", no_args_is_help=True)
-pretrain_app = typer.Typer(help="Train an encoder of one's own.", no_args_is_help=True)
+pretrain_app = typer.Typer(help="Train your own encoder.", no_args_is_help=True)
 
 Root = Annotated[
     str | None,
@@ -189,10 +189,10 @@ def cache_list(as_json: AsJson = False) -> None:
     headings = ("data", "view", "samples", "width", "MB", "made")
     table = Table(name, *headings, box=box.SIMPLE_HEAD)
     for entry in entries:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made))
         size = f"{entry.bytes / 1e6:.1f}"
         shape = (str(entry.rows), str(entry.dim))
-        table.add_row(entry.encoder, entry.data, entry.view or "-", *shape, size, made)
+        table.add_row(entry.encoder, entry.data, entry.view or "-", *shape, size, when)
     if entries:
         console.print(table)
     print_line(f"{len(entries)} entries, {_megabytes(entries):.1f} MB in {cache.folder}")
@@ -248,7 +248,7 @@ def pretrain_vit(
 
         fedloom run fedgcr --model vpt --encoder hf:my-vit --set pixels=true
 
-    A training that was interrupted goes on with the same command.
+    The same command continues a training that was interrupted.
     """
     from ..core.device import find as find_devices
     from ..encoders import image
@@ -302,7 +302,7 @@ def bench_encoders(
         str, typer.Option(help="Image encoders for probes and cache, commas between them.")
     ] = "",
     limit: Annotated[
-        int | None, typer.Option(help="Probe with so many images per class, domain and part.")
+        int | None, typer.Option(help="Probe with this many images per class, domain and part.")
     ] = None,
     ending: Ending,
 ) -> None:

@@ -38,8 +38,8 @@ def import_(
 
     entry = find(name)
     with _progress_bars() as tell:
-        made = import_raw(entry, raw, data_folder(data_root), replace=replace, tell=tell)
-    _print_result(entry, made)
+        imported = import_raw(entry, raw, data_folder(data_root), replace=replace, tell=tell)
+    _print_result(entry, imported)
 
 
 def get(
@@ -51,7 +51,7 @@ def get(
         bool, typer.Option(help="Do not remove what was fetched after it is imported.")
     ] = False,
 ) -> None:
-    """Fetch a published data set, going on where an earlier attempt stopped, and import it."""
+    """Fetch a published data set, continuing where an earlier attempt stopped, and import it."""
     from ..data.catalogue import data_folder
     from ..data.fetch import fetch
     from ..data.keep import import_raw, refuse_taken
@@ -63,10 +63,10 @@ def get(
     folder = root / DOWNLOADS / (f"{entry.name}-hub" if hub else entry.name)
     with _progress_bars() as tell:
         raw = fetch(entry, folder, tell, hub)
-        made = import_raw(entry, raw, root, replace=replace, tell=tell)
+        imported = import_raw(entry, raw, root, replace=replace, tell=tell)
     if not keep_downloads:
         shutil.rmtree(folder)
-    _print_result(entry, made)
+    _print_result(entry, imported)
 
 
 def about(name: Published_) -> None:
@@ -91,18 +91,18 @@ def about(name: Published_) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _print_result(entry: Published, made: Imported) -> None:
+def _print_result(entry: Published, imported: Imported) -> None:
     """Say what there is now; the sentence is for people, `fedloom.json` for programs."""
-    parts = made.found.tally()
+    parts = imported.found.tally()
     told = []
-    for domain in made.found.domains:
+    for domain in imported.found.domains:
         counts = ", ".join(
             f"{number} {part or 'samples'}" for part, number in parts[domain].items()
         )
         told.append(counts if len(parts) == 1 else f"{domain} {counts}")
     console.print(
-        f"{entry.title} is complete and kept in {made.folder}: {'; '.join(told)}; "
-        f"{len(made.found.classes)} classes. It was read as {made.layout}. "
+        f"{entry.title} is complete and kept in {imported.folder}: {'; '.join(told)}; "
+        f"{len(imported.found.classes)} classes. It was read as {imported.layout}. "
         f"Licence: {entry.licence}. Use it with --data {entry.name}.",
         highlight=False,
         markup=False,
@@ -164,7 +164,7 @@ def facts(name: str, data_root: str | None) -> dict[str, Any]:
     from ..data.catalogue import ABOUT
     from ..data.published import published
 
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "about": ABOUT[name],
         "there": presence(name, data_root) != "-",
         "imported": presence(name, data_root) == "imported",
@@ -173,5 +173,5 @@ def facts(name: str, data_root: str | None) -> dict[str, Any]:
     if name in published():
         entry = asdict(published()[name])
         for key in ("title", "counts", "class_count", "licence", "citation", "home"):
-            found[key] = entry[key]
-    return found
+            values[key] = entry[key]
+    return values

@@ -128,7 +128,7 @@ class Watch:
 
 
 class NotebookLine:
-    """One line below a notebook's cell, which every new one takes the place of."""
+    """One line below a notebook's cell, which each new line replaces."""
 
     def __init__(self) -> None:
         self._shown: Any = None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.payload import Payload
 
 FIRST = 2.0**16
-GROWTH, BACKOFF, PATIENCE = 2.0, 0.5, 200  # the factor after so many steps without an overflow
+GROWTH, BACKOFF, PATIENCE = 2.0, 0.5, 200  # the factor after this many steps without an overflow
 GROUP = "fp16"  # under this name the scale lies in a client's state
 
 

@@ -108,7 +108,7 @@ def without_group(payload: Payload) -> Payload:
     return Payload(kept) if len(kept) < len(payload) else payload
 
 
-def found(*payloads: Payload) -> Standard | None:
+def standard_in(*payloads: Payload) -> Standard | None:
     """Mean and scale, from the first payload that has them."""
     for payload in payloads:
         if f"{GROUP}/mean" in payload:
@@ -118,20 +118,20 @@ def found(*payloads: Payload) -> Standard | None:
 
 def joined(method: Method, server: Payload, hellos: Mapping[int, Payload]) -> Payload:
     """The server with newcomers; from the first of them it learns mean and scale."""
-    own = {k: without_group(hello) for k, hello in hellos.items()}
+    greetings = {k: without_group(hello) for k, hello in hellos.items()}
     reports = []
     for hello in hellos.values():
         if f"{GROUP}/count" in hello and hello.number(f"{GROUP}/count") > 0:
             reports.append(hello.group(GROUP))
-    server = method.join(server, own)
-    if reports and found(server) is None:
+    server = method.join(server, greetings)
+    if reports and standard_in(server) is None:
         return with_group(server, merged(reports))
     return server
 
 
 def told(down: Payload, server: Payload, state: Payload) -> Payload:
     """A download with mean and scale, for a client that remembers nothing yet."""
-    standard = found(server)
+    standard = standard_in(server)
     if standard is None or state:
         return down
     return with_group(down, standard)

@@ -24,7 +24,7 @@ from ..core.tree import Tree
 from ..data.federation import Federation
 from ..models.base import unhooked
 from ..models.stages import Stages
-from .standard import CHUNK, Standard, Standardise, found, merged, reported
+from .standard import CHUNK, Standard, Standardise, merged, reported, standard_in
 from .training import Training
 
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precisions of 16 bits
@@ -291,10 +291,10 @@ class ClientWorker:
         """Standardise features for client `k` from now on, as one of these payloads says."""
         self.standard = None
         if self.standardise == "own" and len(self.rows(k)):
-            own = merged([self.report(k)])
-            self.standard = Standard(self.here(own.mean), self.here(own.scale))
+            statistics = merged([self.report(k)])
+            self.standard = Standard(self.here(statistics.mean), self.here(statistics.scale))
         if self.standardise == "common":
-            self.standard = found(*payloads)
+            self.standard = standard_in(*payloads)
             if self.standard is None:
                 raise FedloomError("nobody has said how features are standardised.")
         if self.standard is not None and self._keeps_head:

@@ -84,10 +84,10 @@ COMMON: Mapping[str, Claim] = {
 @cache
 def claims_of(method: type) -> Mapping[str, Claim]:
     """The claims of a method's class and of all it inherits from."""
-    found = dict(COMMON)
+    claims = dict(COMMON)
     for cls in reversed(method.__mro__):
-        found |= cls.__dict__.get("claims", {})
-    return found
+        claims |= cls.__dict__.get("claims", {})
+    return claims
 
 
 @lru_cache(maxsize=65536)
@@ -179,15 +179,15 @@ class Sizes:
         for group, names in _groups(self.method, after).items():
             new = [after[name] for name in names]
             old = [before.get(name) for name in names]
-            known = _length([value for value in old if _is_float(value)])
+            length_before = _length([value for value in old if _is_float(value)])
             ones = math.sqrt(sum(_count(value) for value in new))
             allowed = LARGE * ones
-            if known:
-                allowed = self.jump * max(known, ones)
+            if length_before:
+                allowed = self.jump * max(length_before, ones)
             measured, what = new, "of length"
             if change:
                 measured = _changes(new, old)
-            if change and known:
+            if change and length_before:
                 what = "changed by"
             length = _length(measured)
             if not length <= allowed:

@@ -155,7 +155,7 @@ class Device:
         return float(total - free) / 1e6
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes of samples may stay on the device."""
+        """Whether this many bytes of samples may stay on the device."""
         free = self.free_memory()
         return free is None or nbytes <= SAMPLES_SHARE * free
 

@@ -23,13 +23,13 @@ class CheckpointError(FedloomError):
     """A run folder cannot be read, or cannot be trusted."""
 
 
-def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") -> FedloomError:
-    """The error for a name that is not among `known`.
+def unknown(kind: str, name: object, choices: Iterable[str], otherwise: str = "") -> FedloomError:
+    """The error for a name that is not among `choices`.
 
     It suggests the nearest name, whatever its case; if none is near, it says `otherwise`, or lists
     all names.
     """
-    names = sorted(known)
+    names = sorted(choices)
     by_lower = {candidate.lower(): candidate for candidate in names}
     near = get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)
     if near:

@@ -178,18 +178,18 @@ def _fields(cls: Any) -> set[str]:
 
 def _traits_of_both(cls: type[Method], added: Traits) -> Traits:
     """The traits of the method `cls` with a plug-in round it that has the traits `added`."""
-    own = cls.traits
+    traits = cls.traits
     presets = {}
-    for name in (*own.presets, *added.presets):
-        presets[name] = {**own.presets.get(name, {}), **added.presets.get(name, {})}
+    for name in (*traits.presets, *added.presets):
+        presets[name] = {**traits.presets.get(name, {}), **added.presets.get(name, {})}
     alone: Mapping[str, Any] | None = None
-    if own.alone is not None and added.alone is not None:
-        neutral = own.neutral[0] if own.neutral else {}
-        alone = {**neutral, **own.alone}
+    if traits.alone is not None and added.alone is not None:
+        neutral = traits.neutral[0] if traits.neutral else {}
+        alone = {**neutral, **traits.alone}
     quiet = None
     if added.neutral is not None:
         quiet = added.neutral[0], cls.origin or cls.name
-    return own.but(neutral=quiet, alone=alone, presets=presets)
+    return traits.but(neutral=quiet, alone=alone, presets=presets)
 
 
 def _finished(cls: type[T], name: str) -> type[T]:
@@ -235,8 +235,8 @@ def _is_users(cls: type[Method]) -> bool:
 
 
 def _by_name(name: str) -> type[Method]:
-    for known, cls in _users.items():
-        if known.lower() == name.lower():
+    for spelling, cls in _users.items():
+        if spelling.lower() == name.lower():
             return cls
     try:
         return METHODS.find(name)

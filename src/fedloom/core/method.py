@@ -24,7 +24,7 @@ from .roles import Roles
 
 Stage = Literal["before", "after"]
 # What a federation may suffer from, and a method may be made for: labels that are unevenly dealt
-# out, domains that look different, few samples each, clients that fall behind; or nothing of it,
+# out, domains that look different, few samples each, clients that fall behind; or none of these,
 # clients that are alike.
 Trouble = Literal["labels", "domains", "few", "worst", "alike"]
 # What a method cannot do without: layers of BatchNorm, a body with weights, images, validation

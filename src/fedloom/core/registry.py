@@ -42,7 +42,7 @@ def _imported(module: str) -> ModuleType:
 
 @contextmanager
 def _whole() -> Iterator[None]:
-    """If an import fails in here, forget what the modules that are gone again had registered.
+    """If an import fails in here, forget what the modules that went with it had registered.
 
     What they imported themselves, and could, stays: it is not imported again.
     """

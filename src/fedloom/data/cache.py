@@ -77,7 +77,7 @@ class ArrayCache:
         return x, notes
 
     def add(self, key: str, written: Path, notes: dict[str, Any], array: str | None = None) -> None:
-        """Take the finished file `written` into the cache; `array` names it if `key` shall not."""
+        """Take the finished file `written` into the cache; `array` names it in place of `key`."""
         file = self.array(array or key)
         checksum = _probe(np.load(written, mmap_mode="r", allow_pickle=False))
         os.replace(written, file)

@@ -81,7 +81,7 @@ def _count_faults(found: Found, expected: Expected) -> Iterator[str]:
 
 
 def _miscount(found: Found, domain: str, part: str, count: int, number: int) -> str:
-    """What is wrong with a number of samples, and where that can be seen, which file is missing."""
+    """What is wrong with a number of samples and, if that shows, which file is missing."""
     where = "the set"
     if len(found.domains) > 1:
         where = domain

@@ -43,7 +43,7 @@ _PER_CLASS = {"train": 120, "test": 30}
 # Per class. The rarest class has 174 sources, so 139 remain for its 120 training images.
 _TEST_SOURCES = 35
 _SIDE = 32
-_BLOCK = 100  # masks warped at once: so many stay in the processor's cache, which is twice as fast
+_BLOCK = 100  # masks warped at once: they fit into the processor's cache, which is twice as fast
 # How far the poses of printed digits and of house numbers go either way.
 _PRINTED_SPREAD = {
     "aspect": 0.15, "turn": 0.15, "slant": 0.35, "x": 0.2, "y": 0.2, "tilt_x": 0.3, "tilt_y": 0.3,

@@ -122,11 +122,11 @@ def _check(download: Download, part: Path) -> None:
         if not wanted:
             continue
         with open(part, "rb") as stream:
-            found = hashlib.file_digest(stream, kind).hexdigest()
-        if found != wanted:
+            digest = hashlib.file_digest(stream, kind).hexdigest()
+        if digest != wanted:
             part.unlink()
             raise FedloomError(
-                f"{download.url}: its {kind} is {found}, not {wanted}; what came is not the "
+                f"{download.url}: its {kind} is {digest}, not {wanted}; what came is not the "
                 "published file, and was removed."
             )
 

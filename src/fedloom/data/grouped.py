@@ -51,15 +51,15 @@ def cut_by_group(
     return sides
 
 
-def _decide(held: dict[int, bool], own: np.ndarray, held_share: float, rank: np.ndarray) -> None:
+def _decide(held: dict[int, bool], groups: np.ndarray, held_share: float, rank: np.ndarray) -> None:
     """Decide on those of a client's groups on which nobody has decided yet.
 
     In random order, a group is held out if that brings the client closer to its share. If none of
     its groups is kept elsewhere, the last one is.
     """
-    numbers, counts = np.unique(own, return_counts=True)
+    numbers, counts = np.unique(groups, return_counts=True)
     sizes = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-    missing = part_of(len(own), held_share)
+    missing = part_of(len(groups), held_share)
     open_ = []
     keeps = False
     for number, size in sizes.items():

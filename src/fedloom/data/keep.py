@@ -61,12 +61,12 @@ def import_raw(
         reader = LAYOUTS.find(match.layout.reader)(scratch)
         found = reader.read(match.base, entry, match.layout.options)
         check(entry, match.layout, found, expected)
-        made = scratch / "kept"
-        made.mkdir()
-        _write(entry, match.layout, found, made, tell)
+        folder = scratch / "kept"
+        folder.mkdir()
+        _write(entry, match.layout, found, folder, tell)
         if target.exists():
             shutil.rmtree(target)
-        made.rename(target)
+        folder.rename(target)
     return Imported(target, match.layout.about, found)
 
 

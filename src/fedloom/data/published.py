@@ -1,4 +1,4 @@
-"""Data sets as they are published: what they hold, in which layouts, and where they are to be had.
+"""Data sets as they are published: what they hold, in which layouts, and where to get them.
 
 Each set is a TOML file in `sets/`. `counts` has the samples of each part (`train`, `val`, `test`;
 `all` for a set without parts), by domain if there are several. A layout names its reader in
@@ -104,9 +104,9 @@ def _parsed(name: str, body: dict[str, Any]) -> Published:
     """The set that a TOML file describes."""
     layouts = []
     for table in body.pop("layouts"):
-        own = table.pop("counts", None)
+        counts = table.pop("counts", None)
         layout = Layout(table.pop("reader"), table.pop("about"), table)
-        layouts.append(layout if own is None else _with_counts(layout, own, name))
+        layouts.append(layout if counts is None else _with_counts(layout, counts, name))
     downloads = tuple(Download(**table) for table in body.pop("downloads", []))
     classes = tuple(body.pop("classes", ())) or None
     count = body.pop("class_count", None) or len(classes or ())

@@ -1,4 +1,4 @@
-"""A small ViT of one's own, trained to give what a frozen encoder gives.
+"""Train a small ViT of your own to give what a frozen encoder gives.
 
 The teacher sees every image once, as it is, through the feature cache. The student is trained on
 augmented images so that a linear map of its class token meets the teacher's standardised features:

@@ -246,18 +246,18 @@ def build(
     changes = dict(changes or {})
     _choose(body, changes)
     cls = find(body["method"])
-    known = _known(cls, body)
-    _apply_preset(body, cls, known)
+    keys = _keys(cls, body)
+    _apply_preset(body, cls, keys)
     for key, value in changes.items():
-        section, name = _place(key, known)
+        section, name = _place(key, keys)
         if section == "":
             body[name] = value
         else:
             body.setdefault(section, {})[name] = value
     for section in SECTIONS:
         for name in body.get(section, {}):
-            if name not in known[section]:
-                raise unknown(f"key in [{section}]", name, known[section])
+            if name not in keys[section]:
+                raise unknown(f"key in [{section}]", name, keys[section])
     body["training"] = {**cls.traits.training, **body.get("training", {})}
     _complete(body, "partitioning", "partition", partitions.options)
     _complete(body, "network", "model", model_options)
@@ -329,13 +329,13 @@ def _fitting_model(
     return MODEL_FOR["vector" if flat else kind_of(data, root)]
 
 
-def _apply_preset(body: dict[str, Any], cls: type[_Method], known: Mapping[str, set[str]]) -> None:
+def _apply_preset(body: dict[str, Any], cls: type[_Method], keys: Mapping[str, set[str]]) -> None:
     """Put in the settings of the preset that nobody has set."""
     presets = cls.traits.presets
     if body["preset"] not in ("paper", *presets):
         raise unknown(f"preset of {body['method']}", body["preset"], ("paper", *presets))
     for key, value in presets.get(body["preset"], {}).items():
-        section, name = _place(key, known)
+        section, name = _place(key, keys)
         body.setdefault(section, {}).setdefault(name, value)
 
 
@@ -382,9 +382,9 @@ def parse_set(items: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def _known(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
+def _keys(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
     """The keys of every section, for this method, partition and model."""
-    known = {
+    keys = {
         "": set(Config.model_fields) - set(SECTIONS),
         "source": set(Source.model_fields),
         "schedule": set(Schedule.model_fields),
@@ -395,41 +395,41 @@ def _known(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
         "execution": set(Execution.model_fields),
     }
     if body["partition"] != "given":
-        known["partitioning"] = set(partitions.options(body["partition"]))
+        keys["partitioning"] = set(partitions.options(body["partition"]))
     if body["model"] != "given":
-        known["network"] = set(model_options(body["model"]))
-    return known
+        keys["network"] = set(model_options(body["model"]))
+    return keys
 
 
-def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
+def _place(key: str, keys: Mapping[str, set[str]]) -> tuple[str, str]:
     """The section and the name of a flat key."""
     section, dot, name = key.rpartition(".")
     if dot:
-        if section not in known:
+        if section not in keys:
             raise unknown("section", section, SECTIONS)
-        if name not in known[section]:
-            raise unknown(f"key in [{section}]", name, known[section])
+        if name not in keys[section]:
+            raise unknown(f"key in [{section}]", name, keys[section])
         return section, name
-    sections = [section for section, names in known.items() if key in names]
+    sections = [section for section, names in keys.items() if key in names]
     if not sections:
-        raise _nowhere(key, known)
+        raise _nowhere(key, keys)
     if len(sections) > 1:
         places = [f"{section}.{key}" if section else f"the run's own {key}" for section in sections]
         raise FedloomError(f"{key!r} could be any of {', '.join(places)}: say which.")
     return sections[0], key
 
 
-def _nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
+def _nowhere(key: str, keys: Mapping[str, set[str]]) -> FedloomError:
     """The error for a key that this run does not have; it names who has it, or what is near."""
     others = owners(key)
     if others:
         return FedloomError(
             f"{key!r} is no setting of this run; it belongs to {', '.join(others)}."
         )
-    names = set().union(*known.values())
+    names = set().union(*keys.values())
     if get_close_matches(key, names, n=1, cutoff=0.5):
         return unknown("key", key, names)
-    chosen = known["hyper"] | known["partitioning"] | known["network"]
+    chosen = keys["hyper"] | keys["partitioning"] | keys["network"]
     return FedloomError(
         f"unknown key {key!r}; method, partition and model have: "
         f"{', '.join(sorted(chosen)) or 'none'}; `fedloom settings` lists all others."

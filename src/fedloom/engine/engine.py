@@ -190,7 +190,7 @@ class Engine:
         return Uploads(turn, results, self.store, scores, lambda k: len(clients[k].train), tell)
 
     def _tasks(self, turn: Turn) -> Iterator[Task]:
-        """A download for every participant, and what it shall do."""
+        """The tasks of a round: a download for every participant, and what to do with it."""
         splits = SCORED if turn.due else ()
         for k in turn.present:
             state = self.store.get(k)

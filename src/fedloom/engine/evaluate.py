@@ -83,13 +83,13 @@ class Evaluation:
         self.server = server
         self.round = round
         self.metric = metric
-        # What comes of the tasks of the next round, if `run` was given any.
+        # The results of the next round's tasks, if `run` was given any.
         self.ahead: Results | None = None
 
     def run(self, trained: TrainedScores, ahead: Iterable[Task] | None = None) -> dict[str, Any]:
         """The part of a line of metrics that comes from scores.
 
-        Workers that have nothing left to score go on with `ahead`, the tasks of the next round.
+        Workers that have nothing left to score continue with `ahead`, the tasks of the next round.
         """
         scores = self._scores(trained, ahead)
         # A client that did not train this round has, after training, what it has before it.
@@ -117,9 +117,9 @@ class Evaluation:
         if isinstance(method, HasFigures) and not self.executor.remote:
             server = worker.arrived(self.server)
             worker.adopt(0, server)
-            own = method.figures(server, worker)
-            if own:
-                record["figures"] = {name: float(value) for name, value in own.items()}
+            numbers = method.figures(server, worker)
+            if numbers:
+                record["figures"] = {name: float(value) for name, value in numbers.items()}
         return record
 
     def _sheet(self, split: str) -> Sheet:
@@ -153,8 +153,8 @@ class Evaluation:
         """The headline on validation samples, as a mean over clients."""
         metric = METRICS.find(self.metric)
         value = metric.values(self._sheet("validation").part(rows, metric.tally))
-        found: float | None = plain(mean(value))
-        return found
+        headline: float | None = plain(mean(value))
+        return headline
 
     def _scores(self, trained: TrainedScores, ahead: Iterable[Task] | None) -> dict[str, Scores]:
         """The scores of the common model, if there is one, and of every client's own model now."""

@@ -123,10 +123,10 @@ class Run:
         about = f"{config.method} on {config.data}, seed {config.seed}, {state}"
         rows = []
         for line in self.metrics:
-            own = (line["personal"] or {}).get(metric.key)
+            personal = (line["personal"] or {}).get(metric.key)
             common = (line["common"] or {}).get(metric.key)
             name = f"{metric.in_a_sentence}{metric.sign and ', %'}"
-            row = {"round": line["round"], f"personal {name}": metric.shown(own)}
+            row = {"round": line["round"], f"personal {name}": metric.shown(personal)}
             rows.append({**row, f"common {name}": metric.shown(common)})
         where = ""
         if self.folder:

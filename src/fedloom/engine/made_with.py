@@ -43,7 +43,7 @@ class MadeWith(BaseModel):
     parts: list[Part]
 
     def refuse_other_data(self, folder: Path, now: Mapping[str, str] | None) -> None:
-        """Refuse to go on with data that are not those that the run began with."""
+        """Refuse to continue with other data than those that the run began with."""
         if self.data is None or now is None:
             return
         changed = [name for name, checksum in now.items() if self.data.get(name) != checksum]

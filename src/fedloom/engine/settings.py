@@ -141,7 +141,11 @@ def _entries(registry: Registry[Any], room: Any) -> list[str]:
 
 def _choices(annotation: Any) -> str:
     """The values of a Literal in words, as the first sentence of a meaning."""
-    for kind in (annotation, *get_args(annotation)):
+    kinds = (annotation, *get_args(annotation))
+    for kind in kinds:
         if get_origin(kind) is Literal:
-            return f"One of {', '.join(map(str, get_args(kind)))}. "
+            values = [str(value) for value in get_args(kind)]
+            if bool in kinds:
+                values += ["true", "false"]
+            return f"One of {', '.join(values)}. "
     return ""

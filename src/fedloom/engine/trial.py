@@ -130,7 +130,7 @@ class Trial:
         return outcome, ""
 
     def _without_culprits(self, clients: Sequence[int], why: str) -> list[int]:
-        """Those without whom, or without the one of whom, it may go right."""
+        """The clients that are left once those whose uploads go wrong are refused."""
         for k in clients:
             outcome, reason = self._attempt([k])
             if outcome is None:

@@ -14,7 +14,7 @@ from ..client.context import ClientContext, Trainer
 from ..client.fit import fit
 from ..client.scaling import GROUP, LossScaler, without_scale
 from ..client.scoring import score
-from ..client.standard import found, with_group, without_group
+from ..client.standard import standard_in, with_group, without_group
 from ..client.worker import ClientWorker
 from ..core.errors import ClientError
 from ..core.local import Predictor
@@ -214,10 +214,10 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
     """Do a task on the worker's device: what arrives moves there, what leaves moves to the CPU."""
     method = worker.method
     down, state = worker.arrived(task.down), worker.arrived(task.state)
-    worker.standard = known = None
+    worker.standard = standard = None
     if worker.standardise != "raw" and task.kind != "hello":
         worker.adopt(local.id, down, state)
-        known = found(down, state)
+        standard = standard_in(down, state)
         down, state = without_group(down), without_group(state)
     if worker.training.precision == "fp16":
         local.scaler = LossScaler(worker.device.torch, state)
@@ -238,8 +238,8 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
         # What a method trains before it predicts draws other random numbers in the task `before`.
         settled = bool(scores) and not trained.opened and not fresh.trained
         upload, kept = worker.leaving(update.upload), worker.leaving(update.state)
-        if known is not None:
-            kept = worker.leaving(with_group(kept, known))
+        if standard is not None:
+            kept = worker.leaving(with_group(kept, standard))
         if local.scaler is not None:
             kept = kept.replace(**{GROUP: local.scaler.state()})
         return Result(task.clients, upload, kept, scores, local.losses(), settled)

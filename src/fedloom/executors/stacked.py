@@ -115,7 +115,7 @@ def _trainer(trained: Trained | None) -> Callable[[Job], Fit]:
 
 
 def _train(entries: Sequence[Entry]) -> dict[int, Trained | Result]:
-    """Train entries of one kind together; returns what came of each, by client. One alone waits."""
+    """Train entries of one kind together; returns their outcomes, by client. One alone waits."""
     if len(entries) < 2:
         return {}
     clients = [entry.job.client for entry in entries]

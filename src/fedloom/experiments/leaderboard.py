@@ -288,18 +288,18 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
 def _twins_of_local(runs: Runs) -> list[str]:
     """The methods that give every client exactly what `local` gives it, with every seed."""
     alone = runs.get("local", {})
-    found = []
+    twins = []
     for name, by_seed in runs.items():
         if name == "local" or not by_seed or not set(by_seed) <= set(alone):
             continue
         if all(_equal(run, alone[seed]) for seed, run in by_seed.items()):
-            found.append(name)
-    return found
+            twins.append(name)
+    return twins
 
 
 def _equal(run: Run, alone: Run) -> bool:
-    own = clients_figures(run.metrics, run.summary["stage"])
-    return bool(own) and own == clients_figures(alone.metrics, alone.summary["stage"])
+    ours = clients_figures(run.metrics, run.summary["stage"])
+    return bool(ours) and ours == clients_figures(alone.metrics, alone.summary["stage"])
 
 
 def _special_training(cells: Sequence[Cell]) -> dict[str, str]:

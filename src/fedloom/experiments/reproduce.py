@@ -30,7 +30,7 @@ class Block:
     """One setting of a table: what is run of it, and what came out."""
 
     setting: Setting
-    why_not: str | None  # why nothing of it is run
+    why_not: str | None  # why none of it is run
     plan: list[tuple[str, Config]]  # each run with its row
     cells: list[tuple[str, Cell]] = field(default_factory=list)
 

@@ -84,7 +84,7 @@ class CFL(Method):
         return ends - weights(type(self), Payload(model=w))
 
     def stands_still(self, updates: Sequence[Tree]) -> bool:
-        """Whether a group is to be split."""
+        """Whether to split a group."""
         if len(updates) < 3:
             return False
         mean = Mean()

@@ -60,12 +60,12 @@ class FedALA(FedAvg):
 
     def start(self, down: Payload, state: Payload, local: Local) -> tuple[Tree, Tree]:
         """The model to start from, and W."""
-        w, own, mix = down.tree("model"), state.tree("model"), state.tree("W")
+        w, kept, mix = down.tree("model"), state.tree("model"), state.tree("W")
         layers = with_parameters(local.model)[-self.layers :]
         top = list(local.parameters(layers))
-        if not own or own.only(top).equal(w.only(top)):
+        if not kept or kept.only(top).equal(w.only(top)):
             return w, mix
-        old, new = own.only(top), w.only(top)
+        old, new = kept.only(top), w.only(top)
         epochs = 1
         if not mix:  # the first time
             epochs, mix = self.most, new.map(torch.ones_like)

@@ -113,8 +113,8 @@ class FedAMP(Silent):
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))
         self.train(down, state, local)
-        own = Payload(model=local.tree("shared"))
-        return Update(upload=own, state=own, trained=own)
+        model = Payload(model=local.tree("shared"))
+        return Update(upload=model, state=model, trained=model)
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
         return local.fit(pull=(down.tree("model"), self.lam / self.alpha_at(local.round)))

@@ -57,5 +57,5 @@ class FedCLIP(AveragedHead):
 
 def contrast(batch: Batch) -> dict[str, Tensor]:
     """The cross-entropy of images against their batch's texts and of texts against its images."""
-    square, own = batch.logits[:, batch.y], row_numbers(batch.y)
-    return {"contrast": (F.cross_entropy(square, own) + F.cross_entropy(square.T, own)) / 2}
+    square, pairs = batch.logits[:, batch.y], row_numbers(batch.y)
+    return {"contrast": (F.cross_entropy(square, pairs) + F.cross_entropy(square.T, pairs)) / 2}

@@ -89,7 +89,7 @@ class FedDTR(FedAvg):
         return model
 
     def roles(self, model: Any) -> Roles:
-        # Where heads are averaged they do travel; the client goes on with its own nevertheless.
+        # Heads that are averaged do travel, but a client continues with its own.
         if not self.federated:
             return Roles(model, private=[model])
         if self.frozen_head != "average":

@@ -89,11 +89,11 @@ class FedFomo(Silent):
         local.load(state.tree("ref"))
         ref, params = local.tree("shared"), local.parameters()
         before = local.evaluate(part="validation")
-        own = state.tree("model") or ref
+        kept = state.tree("model") or ref
         names = sorted({n.split("/")[0] for n in down.group("models")})
         if not names or not before:
-            return own, {}
-        came = [*(down.group("models").tree(n) for n in names), own]
+            return kept, {}
+        came = [*(down.group("models").tree(n) for n in names), kept]
         losses, distances = [], []
         for model in came:
             local.load(model)
@@ -103,15 +103,15 @@ class FedFomo(Silent):
         mean = Mean()
         for model, weight in zip(came, omega.clamp(min=0).tolist(), strict=True):
             mean.add(model, weight)
-        return mean.value(default=own), dict(zip(names, omega.tolist(), strict=False))
+        return mean.value(default=kept), dict(zip(names, omega.tolist(), strict=False))
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         start, omega = self.mix(down, state, local)
         local.load(start)
         local.fit()
-        own = local.tree("shared")
-        up = Payload(model=own, omega=Payload(omega))
-        return Update(upload=up, state=Payload(model=own, ref=start))
+        model = local.tree("shared")
+        up = Payload(model=model, omega=Payload(omega))
+        return Update(upload=up, state=Payload(model=model, ref=start))
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         affinity, models = server.tensor("affinity").clone(), {}

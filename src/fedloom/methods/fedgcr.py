@@ -109,10 +109,10 @@ class FedGCR(FedGR, FedAvg):
 
     def download(self, server: Payload, k: int) -> Payload:
         down = super().download(server, k)
-        own = int(server.tensor("type_labels")[k])
-        if own < 0:  # it is in no cluster yet
+        group = int(server.tensor("type_labels")[k])
+        if group < 0:  # it is in no cluster yet
             return down
-        return down.replace(type=own, type_centres=server.tensor("type_centres"))
+        return down.replace(type=group, type_centres=server.tensor("type_centres"))
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
@@ -126,12 +126,12 @@ class FedGCR(FedGR, FedAvg):
             return self.train_without_groups(local)
         weight = self.group_weight(local.round)
         tau_ra = self.tau_ra or self.tau
-        own, centres = int(down.number("type")), down.tensor("type_centres")
+        number, centres = int(down.number("type")), down.tensor("type_centres")
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             h = batch.seen[0].output
             group = group_contrast(
-                h, centres, own, state.tensor("prompt"), self.tau, self.similarity
+                h, centres, number, state.tensor("prompt"), self.tau, self.similarity
             )
             parts = cross_entropy(batch) | {"group": weight * group}
             if self.lam_ra:

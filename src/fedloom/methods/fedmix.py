@@ -92,11 +92,11 @@ class FedMix(FedAvg):
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             xbar, ybar = partner()
-            own = (1 - lam) * F.cross_entropy(batch.logits, batch.y)
+            ours = (1 - lam) * F.cross_entropy(batch.logits, batch.y)
             theirs = lam * F.cross_entropy(batch.logits, ybar.expand_as(batch.logits))
-            parts = {"ce": own, "theirs": theirs}
+            parts = {"ce": ours, "theirs": theirs}
             if not self.naive:
-                (slope,) = torch.autograd.grad(own, batch.x, create_graph=True)
+                (slope,) = torch.autograd.grad(ours, batch.x, create_graph=True)
                 parts["slope"] = lam * (slope * xbar).sum()
             return parts
 

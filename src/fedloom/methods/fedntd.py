@@ -49,9 +49,9 @@ class FedNTD(FedAvg):
             return local.fit()
 
         def loss(batch: Batch) -> dict[str, Tensor]:
-            known = not_true(batch.refs["received"].logits, batch.y) / self.tau
+            theirs = not_true(batch.refs["received"].logits, batch.y) / self.tau
             ours = not_true(batch.logits, batch.y) / self.tau
-            apart = F.kl_div(F.log_softmax(ours, 1), F.softmax(known, 1), reduction="batchmean")
+            apart = F.kl_div(F.log_softmax(ours, 1), F.softmax(theirs, 1), reduction="batchmean")
             return cross_entropy(batch) | {"not_true": self.beta * self.tau**2 * apart}
 
         return local.fit(loss, refs={"received": down.tree("model")})

@@ -110,10 +110,10 @@ class FedPCL(Perturbed, Method):
         if len(down.tensor("sets")) or self.loss in ("ce", "supcon"):
             local.fit(lambda batch: self.parts(batch, down))
         means, counts = self.prototypes(local)
-        own = counts.nonzero().flatten()
+        classes = counts.nonzero().flatten()
         kept = Payload(model=local.tree("private"), prototypes=means, counts=counts)
-        sent = self.perturbed(means[own], local)
-        return Update(Payload(prototypes=sent, classes=own, counts=counts[own]), kept, down)
+        sent = self.perturbed(means[classes], local)
+        return Update(Payload(prototypes=sent, classes=classes, counts=counts[classes]), kept, down)
 
     def parts(self, batch: Batch, down: Payload) -> dict[str, Tensor]:
         """The loss, by part. Prototypes are constants in it."""
@@ -143,9 +143,9 @@ class FedPCL(Perturbed, Method):
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         prototypes, counts = server.tensor("every").clone(), server.tensor("owned").clone()
         for k, up in uploads:
-            own = up.tensor("classes")
-            prototypes[k, own] = up.tensor("prototypes")
-            counts[k, own] = up.tensor("counts").float()
+            classes = up.tensor("classes")
+            prototypes[k, classes] = up.tensor("prototypes")
+            counts[k, classes] = up.tensor("counts").float()
         return self.shared(server, prototypes, counts)
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:

@@ -95,8 +95,8 @@ class FedSA(Prototypical):
         every = row_numbers(anchors)
         gap = nearest_other(anchors).mean().nan_to_num(0.0)  # one class has no other
         if "means" in state:
-            own = nearest_other(state.tensor("means")[state.tensor("counts") > 0])
-            gap = torch.maximum(gap, own.mean().nan_to_num(0.0))
+            gaps = nearest_other(state.tensor("means")[state.tensor("counts") > 0])
+            gap = torch.maximum(gap, gaps.mean().nan_to_num(0.0))
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             z, y = batch.features, batch.y
@@ -110,11 +110,11 @@ class FedSA(Prototypical):
 
     def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
         anchors, seen = server.tensor("anchors"), server.tensor("seen")
-        found, counts = class_means(means, y, len(seen))
+        prototypes, counts = class_means(means, y, len(seen))
         new = (counts > 0)[:, None]
         return server.replace(
-            anchors=torch.where(new, anchors + self.rate * (found - anchors), anchors),
-            prototypes=torch.where(new, found, server.tensor("prototypes")),
+            anchors=torch.where(new, anchors + self.rate * (prototypes - anchors), anchors),
+            prototypes=torch.where(new, prototypes, server.tensor("prototypes")),
             seen=seen | new[:, 0],
         )
 

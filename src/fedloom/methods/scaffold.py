@@ -47,15 +47,15 @@ class Scaffold(FedAvg):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         w, c = down.tree("model"), down.tree("c")
-        own = state.tree("c") or c.zeros_like()
+        c_k = state.tree("c") or c.zeros_like()
         local.load(w)
-        correction = c - own
+        correction = c - c_k
         fit = local.fit(gradient=lambda step: step.g + correction)
         trained = local.tree("shared")
         delta = trained - w
-        new = own - c - delta.only(c) / (fit.steps * fit.lr)
+        new = c_k - c - delta.only(c) / (fit.steps * fit.lr)
         return Update(
-            upload=Payload(delta=delta, c=new - own),
+            upload=Payload(delta=delta, c=new - c_k),
             state=Payload(c=new),
             trained=Payload(model=trained, c=c),
         )

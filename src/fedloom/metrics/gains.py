@@ -95,7 +95,7 @@ def _interval(
 
 
 def _reach(error: float, freedom: int) -> float:
-    """Half of Student's interval for a standard error with so many degrees of freedom."""
+    """Half of Student's interval for a standard error with this many degrees of freedom."""
     if not error:
         return 0.0
     return error * float(stdtrit(freedom, (1 + LEVEL) / 2))
@@ -111,7 +111,7 @@ def _p(mean: float, error: float, freedom: int) -> float:
 
 
 def _error_of_pairs(by_client: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The standard error of the mean if a client's gains with different seeds were independent.
+    """The standard error of the mean if a client's gains with different seeds are independent.
 
     With its degrees of freedom.
     """

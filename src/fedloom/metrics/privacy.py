@@ -62,7 +62,7 @@ def account(
     for case in zip(releases, chances, strict=True):
         if case not in spent:  # many clients are alike, and accounting is slow
             spent[case] = epsilon(promise.multiplier, case[0], promise.delta, case[1])
-    found = {
+    spending = {
         "mechanism": "gaussian",
         "noise_multiplier": promise.multiplier,
         "delta": promise.delta,
@@ -71,5 +71,5 @@ def account(
         "epsilon_max": max(spent.values(), default=0.0),
     }
     if promise.each != "class":
-        found |= {"each": promise.each, "rates": list(chances)}
-    return found
+        spending |= {"each": promise.each, "rates": list(chances)}
+    return spending

@@ -33,7 +33,7 @@ DEFAULT = "accuracy"
 
 
 class Unit(NamedTuple):
-    """How a value is shown: multiplied by `factor`, with so many decimals, followed by `sign`."""
+    """How a value is shown: times `factor`, with `decimals` decimals, followed by `sign`."""
 
     factor: int
     decimals: int
@@ -97,7 +97,7 @@ class Tally:
     """A vector per client that adds up over samples and over clients.
 
     `width` says how long it is for a number of classes. `count` makes a row for each client.
-    `possible` says whether a row can come from so many samples (or pixels of maps): a server does
+    `possible` says whether a row can come from this many samples (or pixels of maps): a server does
     not believe every row that a site of a real federation reports.
     """
 

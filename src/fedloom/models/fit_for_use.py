@@ -36,14 +36,14 @@ def refuse_unfit(model: Any, x: Tensor) -> None:
     whole = _rejoined(network)
     if type(whole).forward is nn.Module.forward:
         return  # it has no forward of its own
-    own = _output(whole, x, "own forward")
-    if in_turn.shape == own.shape:
-        difference = float((in_turn - own).abs().max())
-        if difference <= TOLERANCE * max(1.0, float(own.abs().max())):
+    at_once = _output(whole, x, "own forward")
+    if in_turn.shape == at_once.shape:
+        difference = float((in_turn - at_once).abs().max())
+        if difference <= TOLERANCE * max(1.0, float(at_once.abs().max())):
             return
         what = f"differ by up to {difference:.2g}"
     else:
-        what = f"have the shapes {tuple(in_turn.shape)} and {tuple(own.shape)}"
+        what = f"have the shapes {tuple(in_turn.shape)} and {tuple(at_once.shape)}"
     raise FedloomError(
         f"the network's head after its body and its own forward {what}: its head must be the last "
         "thing that forward does, without a softmax or anything else behind it."

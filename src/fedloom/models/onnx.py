@@ -113,10 +113,10 @@ class Session:
         except Exception as error:  # onnxruntime raises classes of its own
             cause = str(error).strip().splitlines()[0]
             raise FedloomError(f"{file} is no ONNX model: {cause}") from error
-        found = self._session.get_modelmeta().custom_metadata_map
-        if ABOUT not in found:
+        notes = self._session.get_modelmeta().custom_metadata_map
+        if ABOUT not in notes:
             raise FedloomError(f"{file} was not written by `fedloom export`.")
-        self.about = described(found[ABOUT].encode(), file)
+        self.about = described(notes[ABOUT].encode(), file)
 
     def __call__(self, x: Tensor) -> Tensor:
         try:

@@ -33,7 +33,7 @@ def from_largest(form: dict[str, Tensor], length: int) -> Tensor:
 
 
 def levels(vector: Tensor, bits: int, rng: torch.Generator) -> dict[str, Tensor]:
-    """Whole numbers of so many bits, and for each bucket the size of the largest number in it.
+    """Whole numbers of this many bits, and for each bucket the size of the largest number in it.
 
     Rounding is random and right on average.
     """

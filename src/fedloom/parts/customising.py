@@ -71,14 +71,14 @@ def customiser(model: nn.Module) -> Customised:
 def group_contrast(
     h: Tensor,
     centres: Tensor,
-    own: int,
+    group: int,
     previous: Tensor,
     tau: float,
     similarity: Similarity = "cosine",
 ) -> Tensor:
     """Mean -log share of the own group's centre among all centres and the client's previous h."""
     scores = alike(h, torch.cat([centres, previous[None]]), similarity) / tau
-    return (scores.logsumexp(1) - scores[:, own]).mean()
+    return (scores.logsumexp(1) - scores[:, group]).mean()
 
 
 def alignment(

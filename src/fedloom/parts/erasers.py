@@ -63,8 +63,8 @@ class Erasing(nn.Module):
         is_vector = kept.ndim == 2
         if is_vector:
             kept = kept[:, :, None, None]
-        made = self.erase(self.affine(self.statistics(kept)))
-        both = torch.cat([kept, made], 1)[:, : len(self.bias)] + self.bias[:, None, None]
+        erased = self.erase(self.affine(self.statistics(kept)))
+        both = torch.cat([kept, erased], 1)[:, : len(self.bias)] + self.bias[:, None, None]
         if is_vector:
             both = both.flatten(1)
         result: Tensor = self.norm(both)

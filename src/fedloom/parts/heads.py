@@ -134,7 +134,7 @@ class PromptHead(nn.Module):
 
 
 def beside(head: nn.Module, weights: Tree) -> nn.Module:
-    """The head where the weights are that it is to get: both may be on an accelerator."""
+    """The head on the device of the weights that it gets, which may be an accelerator."""
     for tensor in weights.values():
         return head.to(tensor.device)
     return head

@@ -42,12 +42,12 @@ def prototype_loss(
     Samples that have no prototype to be drawn to, or none to be pushed from, count as 0.
     """
     logits = (torch.einsum("bd,mcd->bmc", z, sets) / tau).masked_fill(~known, -torch.inf)
-    own = F.one_hot(y, len(known)).bool()[:, None, :]
+    true = F.one_hot(y, len(known)).bool()[:, None, :]
     usable = known[y] & (known.sum() > 1)
-    positive = logits.masked_fill(~own, -torch.inf).logsumexp(2)
+    positive = logits.masked_fill(~true, -torch.inf).logsumexp(2)
     compared = logits
     if not include:
-        compared = logits.masked_fill(own, -torch.inf)
+        compared = logits.masked_fill(true, -torch.inf)
     return torch.where(usable[:, None], compared.logsumexp(2) - positive, 0.0).mean()
 
 

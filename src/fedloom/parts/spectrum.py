@@ -19,10 +19,10 @@ def with_amplitude(x: Tensor, target: Tensor, mean_only: bool = False) -> Tensor
     and changes nothing else.
     """
     spectrum = torch.fft.fft2(x)
-    own = spectrum.abs()
-    wanted = target.expand_as(own)
+    amplitudes = spectrum.abs()
+    wanted = target.expand_as(amplitudes)
     if mean_only:
-        wanted = own.clone()
+        wanted = amplitudes.clone()
         wanted[..., 0, 0] = target[..., 0, 0]
     return torch.fft.ifft2(torch.polar(wanted, spectrum.angle())).real
 

@@ -48,8 +48,8 @@ class Texts(nn.Module):
     def forward(self) -> Tensor:
         if self.free is not None:
             return self.free
-        made: Tensor = self.layers(self.rows)
-        return made
+        rows: Tensor = self.layers(self.rows)
+        return rows
 
 
 def _transformer(inputs: int, width: int) -> nn.Sequential:

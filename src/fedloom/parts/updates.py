@@ -41,12 +41,12 @@ def weights(method: type, upload: Payload, statistics: bool = False) -> Tree:
     wanted = [WEIGHTS, CHANGES]
     if statistics:
         wanted += [MEAN, VARIANCE]
-    found = {}
+    tensors = {}
     for name, value in upload.items():
         floating = isinstance(value, Tensor) and value.is_floating_point()
         if floating and claim_of(method, name) in wanted:
-            found[name] = upload.tensor(name)
-    return Tree(found)
+            tensors[name] = upload.tensor(name)
+    return Tree(tensors)
 
 
 def start(method: type, server: Payload, names: Iterable[str]) -> Tree:

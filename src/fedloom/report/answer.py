@@ -62,9 +62,9 @@ def answer(page: Page) -> Answer | None:
 # -- the decision --------------------------------------------------------------------------------
 def _rival(page: Page) -> Entry | None:
     """The method that the others are measured against; None if it is not there, or twice."""
-    found = [entry for entry in page.shown if entry.method == page.ranking.against]
-    if len(found) == 1:
-        return found[0]
+    entries = [entry for entry in page.shown if entry.method == page.ranking.against]
+    if len(entries) == 1:
+        return entries[0]
     return None
 
 
@@ -97,13 +97,13 @@ def _verdict(page: Page, rival: Entry, candidates: list[Entry]) -> Verdict:
         if rise is not None:
             rises[name] = rise
     decided = _judged(page, oriented, rises)
-    found = gain(oriented[decided.method], oriented[ALONE])
-    assert found is not None
+    gained = gain(oriented[decided.method], oriented[ALONE])
+    assert gained is not None
     picked = entries[decided.method].name
     return Verdict(
         decided.kind,
         picked,
-        found,
+        gained,
         ours=mean_accuracy(results[picked]),
         alone=mean_accuracy(results[rival.name]),
         majority=majority(page),
@@ -123,8 +123,8 @@ def _judged(page: Page, oriented: dict[str, Accuracies], rises: dict[str, float]
         spreads = [page.ranking.values(page.ranking.headline)[e.number][1] for e in page.shown]
         if max(means.values()) <= chance + max(present(spreads), default=0.0):
             return Judgement("nothing", leader)
-    found = gain(oriented[leader], oriented[ALONE])
-    if found is None or found.low is None:
+    gained = gain(oriented[leader], oriented[ALONE])
+    if gained is None or gained.low is None:
         return Judgement("unsure", leader)
     return judge(oriented, rises=rises)
 
@@ -219,12 +219,12 @@ def _leader(page: Page, picked: Entry) -> str:
     )
 
 
-def _whom(page: Page, entry: Entry, rival: Entry, found: Gain) -> str:
+def _whom(page: Page, entry: Entry, rival: Entry, gained: Gain) -> str:
     """Who gains and who loses, by name where a client is the same one with every seed."""
     metric = page.ranking.metric
-    known = present(found.clients)
-    helped, hurt = who(found, _names(entry, len(found.clients)), metric.name)
-    if not _same_clients(entry) or not known:
+    clients = present(gained.clients)
+    helped, hurt = who(gained, _names(entry, len(gained.clients)), metric.name)
+    if not _same_clients(entry) or not clients:
         wins = page.ranking.values(page.ranking.better_off)[entry.number][0]
         if wins is None:
             return ""
@@ -235,9 +235,8 @@ def _whom(page: Page, entry: Entry, rival: Entry, found: Gain) -> str:
     over = rival.name
     if page.ranking.against == ALONE:
         over = "training alone"
-    text = (
-        f"With {entry.name}, {len(helped)} of {len(known)} clients gain {unit} or more over {over}"
-    )
+    share = f"{len(helped)} of {len(clients)} clients"
+    text = f"With {entry.name}, {share} gain {unit} or more over {over}"
     if helped:
         text += f" ({named(helped)})"
     if not hurt:

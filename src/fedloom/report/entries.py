@@ -221,7 +221,7 @@ class RunData:
 class Entry:
     """One method with one set of settings: a run per seed, and its row in a comparison's board.
 
-    Its number decides about its colour, dashes and symbol; no other method on the page has it.
+    Its number decides its colour, dashes and symbol; no other method on the page has that number.
     """
 
     number: int

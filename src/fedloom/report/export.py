@@ -187,9 +187,9 @@ def proper(name: str) -> str:
         return "FedAvg (tuned)"
     method = re.match(r"[^+ ]*", name)
     assert method is not None
-    known = {spelled.lower(): spelled for spelled in PROPER}
-    own = method[0]
-    return known.get(own.replace("-", ""), own) + name[len(own) :]
+    spellings = {spelled.lower(): spelled for spelled in PROPER}
+    short = method[0]
+    return spellings.get(short.replace("-", ""), short) + name[len(short) :]
 
 
 def _cell(page: Page, entry: Entry, column: Column) -> str:

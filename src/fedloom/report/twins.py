@@ -18,15 +18,15 @@ SENTENCE = (
 
 def twins(entries: Sequence[Entry], runs: Sequence[RunData]) -> list[Entry]:
     """The methods whose runs all equal that of `local` with the same seed."""
-    found = []
+    equal = []
     for entry in entries:
         if (
             entry.method != "local"
             and entry.shown
             and all(_equal(run, runs) for run in entry.shown)
         ):
-            found.append(entry)
-    return found
+            equal.append(entry)
+    return equal
 
 
 def _equal(run: RunData, runs: Sequence[RunData]) -> bool:
@@ -41,7 +41,7 @@ def figures(lines: Sequence[Mapping[str, Any]], stage: str) -> list[tuple[Any, .
 
     There are many figures, some with all their digits: no two models have the same by chance.
     """
-    found = []
+    lines_of_clients = []
     for line in lines:
-        found.append((line["round"], line["personal"], line["clients"][stage]))
-    return found
+        lines_of_clients.append((line["round"], line["personal"], line["clients"][stage]))
+    return lines_of_clients

@@ -247,28 +247,28 @@ def _sureness(verdict: Verdict) -> str:
     return sureness(verdict.gain, verdict.metric)
 
 
-def sureness(found: Gain, metric: str = DEFAULT) -> str:
+def sureness(gained: Gain, metric: str = DEFAULT) -> str:
     """How sure a gain is, in a few words."""
-    clients = len([value for value in found.clients if value is not None])
-    if found.low is None or found.high is None:
+    clients = len([value for value in gained.clients if value is not None])
+    if gained.low is None or gained.high is None:
         return "one seed, which proves nothing"
     judge = headline(metric)
     points = ""
     if judge.unit == "percent":
         points = " points"
-    low, high = (f"{judge.factor * end:+.{judge.decimals}f}" for end in (found.low, found.high))
+    low, high = (f"{judge.factor * end:+.{judge.decimals}f}" for end in (gained.low, gained.high))
     return (
-        f"95 % interval {low} to {high}{points} over {found.seeds} seeds, paired over {clients} "
+        f"95 % interval {low} to {high}{points} over {gained.seeds} seeds, paired over {clients} "
         "clients"
     )
 
 
-def who(found: Gain, names: Sequence[str], metric: str = DEFAULT) -> tuple[list[str], list[str]]:
+def who(gained: Gain, names: Sequence[str], metric: str = DEFAULT) -> tuple[list[str], list[str]]:
     """The clients that gain a point or more and those that lose one, each with its figure."""
     judge = headline(metric)
     helped: list[tuple[float, str]] = []
     hurt: list[tuple[float, str]] = []
-    for name, value in zip(names, found.clients, strict=True):
+    for name, value in zip(names, gained.clients, strict=True):
         if value is None:
             continue
         if value >= 0.01:

@@ -89,10 +89,10 @@ def run_checks(method: str | Method) -> Iterator[CheckResult]:
         try:
             check(method)
         except Exception as error:  # a check reports whatever goes wrong in the method
-            said = type(error).__name__
+            words = type(error).__name__
             if str(error):
-                said = f"{said}: {error}"
-            yield CheckResult(check.name, check.about, said)
+                words = f"{words}: {error}"
+            yield CheckResult(check.name, check.about, words)
         else:
             yield CheckResult(check.name, check.about)
 
@@ -138,9 +138,9 @@ def _personalised(method: Method) -> str | None:
 @check()
 def check_defaults(method: Method) -> None:
     """It can be made without arguments, is frozen, and refuses unknown settings by name."""
-    made = find(type(method).origin or method.name)()
+    instance = find(type(method).origin or method.name)()
     try:
-        made.name_that_no_method_has = 1  # type: ignore[attr-defined]
+        instance.name_that_no_method_has = 1  # type: ignore[attr-defined]
     except AttributeError:  # frozen
         pass
     else:
@@ -371,9 +371,9 @@ def check_common(method: Method) -> None:
         for k in range(worker.clients)
     )
     executor = Inplace(worker)
-    own = [r.scores["test"][0].tolist() for r in executor.run(tasks)]
+    personal = [r.scores["test"][0].tolist() for r in executor.run(tasks)]
     executor.close()
-    assert [c / n for c, n, *_ in own] == record["clients"]["common"], (
+    assert [c / n for c, n, *_ in personal] == record["clients"]["common"], (
         "a client's own model differs from the common one"
     )
 

@@ -17,7 +17,7 @@ from .small_world import ROUNDS, place, usual
 
 
 def exportable(method: Method) -> Iterator[tuple[str, Served]]:
-    """The common model, if there is one, and every client's own, each with what it is called.
+    """The common model, if there is one, and every client's own, each with its name.
 
     All use the same resident network: a model holds until the next one is asked for.
     """
@@ -38,8 +38,8 @@ def exportable(method: Method) -> Iterator[tuple[str, Served]]:
         yield "the common model", Served(common, worker, run, data)
     for k, kept in enumerate(usual(method).states[-1]):
         local = ClientContext(worker, k, ROUNDS)
-        own = method.personal(method.download(server, k), Payload.decode(kept), local)
-        yield f"client {k}", Served(own, worker, run, data)
+        personal = method.personal(method.download(server, k), Payload.decode(kept), local)
+        yield f"client {k}", Served(personal, worker, run, data)
 
 
 def scores_of(served: Served) -> Tensor:

@@ -217,7 +217,7 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Elsewhere:
-        made: Elsewhere = Tensor._make_wrapper_subclass(
+        tensor: Elsewhere = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -226,8 +226,8 @@ class Elsewhere(Tensor):
             device=torch.device(NAME, 0),
             requires_grad=False,
         )
-        made.numbers = inner
-        return made
+        tensor.numbers = inner
+        return tensor
 
     def __init__(self, inner: Tensor) -> None:
         pass

@@ -1,6 +1,6 @@
 """The small world in which the checks run a method: a made-up federation, network and dual encoder.
 
-`trace` runs a method there and keeps in memory what came of it.
+`trace` runs a method there and keeps the outcome in memory.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Trace:
     server: Payload = field(default_factory=Payload)
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> None:
-        """Note what there is after a round."""
+        """Note server and states after a round."""
         if record:
             self.metrics.append(record)
         self.states.append([engine.store.get(k).encode() for k in range(engine.worker.clients)])
@@ -192,7 +192,7 @@ class Backwards(Inplace):
 
 
 class Watching(Inplace):
-    """Notes what its tasks are given and give, and whether executing one changes its payloads."""
+    """Notes what its tasks receive and return, and whether executing one changes its payloads."""
 
     def __init__(self, worker: ClientWorker, notes: Notes) -> None:
         super().__init__(worker)

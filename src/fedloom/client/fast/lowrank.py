@@ -1,7 +1,7 @@
 """Gradients of large linear layers, kept as the products they are.
 
 The gradient of a weight W is g^T x, where g and x have a row for each sample of a batch. If a plain
-SGD step is all that becomes of it, W - lr g^T x is one call, and we neither write nor read a
+SGD step is the only use of it, W - lr g^T x is one call, and we neither write nor read a
 gradient that is as large as W.
 """
 

@@ -328,9 +328,9 @@ def _rows(entries: Sequence[Entry]) -> Tensor:
     every = []
     for i, (e, start) in enumerate(zip(entries, starts, strict=False)):
         job = e.job
-        own = list(batch_rows(len(job.samples), job.training, job.planned, job.rng("batches")))
-        lengths[i, : len(own)] = torch.tensor([len(rows) for rows in own])
-        every.append(torch.cat(own) + start)
+        batches = list(batch_rows(len(job.samples), job.training, job.planned, job.rng("batches")))
+        lengths[i, : len(batches)] = torch.tensor([len(rows) for rows in batches])
+        every.append(torch.cat(batches) + start)
     there = torch.arange(int(lengths.max())) < lengths[..., None]
     padded = torch.full(there.shape, -1)
     padded[there] = torch.cat(every)

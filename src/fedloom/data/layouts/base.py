@@ -90,14 +90,14 @@ def is_image(file: Path) -> bool:
 
 def existing(base: Path, names: Iterable[str], listed_in: str) -> list[Path]:
     """The files of these names; an error names the first that is missing and says how many are."""
-    found = []
+    files = []
     missing = []
     for name in names:
         file = base / name
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise FedloomError(f"{listed_in} names {name!r}, which is outside the data set.")
         if file.is_file():
-            found.append(file)
+            files.append(file)
         else:
             missing.append(name)
     if missing:
@@ -105,7 +105,7 @@ def existing(base: Path, names: Iterable[str], listed_in: str) -> list[Path]:
         if len(missing) > 1:
             more = f", and {len(missing) - 1} more are missing"
         raise FedloomError(f"{base}: {missing[0]} is listed in {listed_in} but is not there{more}.")
-    return found
+    return files
 
 
 def read_text(file: Path) -> str:
@@ -123,9 +123,9 @@ def lines_of(file: Path) -> list[str]:
     return [line.strip() for line in read_text(file).splitlines() if line.strip()]
 
 
-def in_order(found: Iterable[str], entry: Published) -> tuple[str, ...]:
+def in_order(classes: Iterable[str], entry: Published) -> tuple[str, ...]:
     """The classes found, in the catalogue's order where it has one for all of them."""
-    names = set(found)
+    names = set(classes)
     if entry.classes and names <= set(entry.classes):
         return tuple(name for name in entry.classes if name in names)
     return tuple(sorted(names))

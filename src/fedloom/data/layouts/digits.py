@@ -95,7 +95,7 @@ def _synthetic(base: Path, names: list[str], part: str) -> Block:
 
 @LAYOUTS.register("digits-fedbn")
 class DigitsFedbn(LayoutReader):
-    """FedBN's pickles; option `folders` maps a domain to its folder, which has so many `parts`."""
+    """FedBN's pickles. Options: each domain's folder (`folders`), and how many `parts` it has."""
 
     def needs(self, options: Options) -> list[str]:
         files = []

@@ -73,17 +73,17 @@ def _splits(base: Path) -> list[tuple[str, Path]]:
     for file in sorted(base.glob("*.parquet")):
         split = file.name.partition("-")[0].removesuffix(".parquet")
         by_split.setdefault(split, []).append(file)
-    found = []
+    files = []
     taken = set()
     for split, part in SPLITS.items():
         if split in by_split and part not in taken:
             taken.add(part)
-            found += [(part, file) for file in by_split[split]]
+            files += [(part, file) for file in by_split[split]]
     if "train" not in taken:
         raise FedloomError(f"{base}: no file's name begins with train-.")
     if taken == {"train"}:
-        found = [("", file) for _, file in found]
-    return found
+        files = [("", file) for _, file in files]
+    return files
 
 
 def _library() -> Any:

@@ -134,11 +134,11 @@ def _one_part_each(
     path: Path, arrays: dict[str, np.ndarray]
 ) -> tuple[tuple[str, ...], list[_Part]]:
     """The domains of a file with `<domain>_x` and `<domain>_y`, and their samples."""
-    found = []
+    names = []
     for key in arrays:
         if key.endswith(("_x", "_y")) and len(key) > 2:
-            found.append(key[:-2])
-    domains = tuple(dict.fromkeys(found))
+            names.append(key[:-2])
+    domains = tuple(dict.fromkeys(names))
     if not domains:
         raise FedloomError(
             f"{path}: expected the arrays {', '.join(LABELLED)}, or <domain>_x and <domain>_y for "

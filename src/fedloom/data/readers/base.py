@@ -51,11 +51,13 @@ class Source(BaseModel):
     )
     limit_train: Count | None = setting(
         None,
-        "Keep only the first so many training samples of each class and domain.",
+        "Number of training samples of each class and domain that are kept, the first ones.",
         affects="data",
     )
     limit_test: Count | None = setting(
-        None, "Keep only the first so many test samples of each class and domain.", affects="data"
+        None,
+        "Number of test samples of each class and domain that are kept, the first ones.",
+        affects="data",
     )
     label_column: str | None = setting(
         None, "The column of a manifest that holds the labels.", affects="data"
@@ -120,7 +122,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, path: str, name: str, source: Source, progress: Progress | None) -> Dataset:
-        """The data set at `path`, which is to be called `name`."""
+        """The data set at `path`, under the name `name`."""
 
 
 READERS: Registry[type[Reader]] = Registry("reader", "fedloom.readers", "fedloom.data.readers")
@@ -145,7 +147,7 @@ def kind_with(reader: Reader, path: str) -> Kind:
 def read_with(
     reader: Reader, path: str, name: str, source: Source, progress: Progress | None
 ) -> Dataset:
-    """The data set that the reader makes of what is at `path`."""
+    """The data set at `path`, as this reader reads it."""
     with _explained(reader, path):
         data = reader.read(path, name, source, progress)
     if not isinstance(data, Dataset):

@@ -80,20 +80,20 @@ def decoded(
     cache = ArrayCache(folder)
     listing = f"images-{_digest(RECIPE, MODE, size, [(f.path, f.size) for f in files])}"
     key = f"{listing}-{_digest([f.mtime for f in files])}"
-    found = None
+    images = None
     try:
-        found = _from_cache(cache, key, files)
+        images = _from_cache(cache, key, files)
         others = [notes.stem for notes in folder.glob(f"{listing}-*.json")]
-        if found is None and others:
-            found = _from_others(path, files, size, cache, key, others)
+        if images is None and others:
+            images = _from_others(path, files, size, cache, key, others)
     except Damaged as why:
         warnings.warn(
             f"{name}: the cache {cache.notes(key)} is damaged ({why}) and is made anew.",
             stacklevel=4,
         )
-    if found is None:
-        found = _rebuilt(path, files, size, refuse, name, cache, key, progress)
-    x, bad = found
+    if images is None:
+        images = _rebuilt(path, files, size, refuse, name, cache, key, progress)
+    x, bad = images
     if bad and refuse:
         raise _bad_file(path, *next(iter(bad.items())))
     return x, bad
@@ -112,7 +112,7 @@ def _rebuilt(
     """Decode all files into the cache, and open the result."""
     try:
         _build(path, files, size, refuse, cache, key, progress)
-        found = _from_cache(cache, key, files)
+        images = _from_cache(cache, key, files)
     except OSError as error:
         raise FedloomError(
             f"{name}: cannot write the cache in {cache.folder}: {error.strerror or error}."
@@ -121,9 +121,9 @@ def _rebuilt(
         raise FedloomError(
             f"{name}: the cache {cache.notes(key)} cannot be read back ({why})."
         ) from why
-    if found is None:
+    if images is None:
         raise FedloomError(f"{name}: the cache {cache.notes(key)} was removed while it was in use.")
-    return found
+    return images
 
 
 def _hash(data: bytes) -> str:
@@ -180,10 +180,10 @@ def _from_others(
             data = cache.notes(other).read_bytes()
             if json.loads(data)["array"] != array:
                 continue
-            found = _from_cache(cache, other, files)
-            if found is not None:
+            images = _from_cache(cache, other, files)
+            if images is not None:
                 write_atomic(cache.notes(key), data, durable=False)
-                return found
+                return images
         except (OSError, ValueError, KeyError, TypeError, Damaged):
             continue  # removed meanwhile, or of no use: then the files are decoded
     return None

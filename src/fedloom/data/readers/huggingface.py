@@ -256,9 +256,9 @@ def _labels(library: Any, source: str, parts: list[Any]) -> tuple[Tensor, tuple[
     where = []
     for row, value in enumerate(_values(source, parts, "label")):
         if not isinstance(value, (int, str)):
-            found = parts[0].features["label"]
+            kind = parts[0].features["label"]
             raise FedloomError(
-                f"{source}: labels must be whole numbers or class names, found {found}."
+                f"{source}: labels must be whole numbers or class names, found {kind}."
             )
         if isinstance(value, bool):
             value = int(value)

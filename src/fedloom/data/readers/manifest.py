@@ -148,12 +148,12 @@ def _lines(path: Path, source: Source) -> tuple[list[Line], bool, bool]:
                 f"{path}, line {number}: {len(row)} cells instead of {len(header)} "
                 f"({', '.join(header)})."
             )
-        found = {what: row[place] for what, place in places.items()}
-        for what, cell in found.items():
+        cells = {what: row[place] for what, place in places.items()}
+        for what, cell in cells.items():
             if not cell:
                 column = header[places[what]]
                 raise FedloomError(f"{path}, line {number}: {column} is empty.")
-        lines.append(_line(path, number, found))
+        lines.append(_line(path, number, cells))
     if not lines:
         raise FedloomError(f"{path}: has a header but no samples.")
     _refuse_twice(path, lines)
@@ -216,22 +216,22 @@ def _lists_files(header: Sequence[str]) -> bool:
     return any(get_close_matches(cell, NAMES["path"], n=1, cutoff=0.75) for cell in header)
 
 
-def _line(path: Path, number: int, found: dict[str, str]) -> Line:
+def _line(path: Path, number: int, cells: dict[str, str]) -> Line:
     part = "train"
-    if "split" in found:
-        word = found["split"].lower()
+    if "split" in cells:
+        word = cells["split"].lower()
         if word not in PARTS:
             raise FedloomError(
-                f"{path}, line {number}: the split is {found['split']!r}; it must be train, "
+                f"{path}, line {number}: the split is {cells['split']!r}; it must be train, "
                 "validation or test."
             )
         part = PARTS[word]
     return Line(
         number,
-        _inside(path, number, found["path"]),
-        found["label"],
-        found.get("site", ""),
-        found.get("patient", ""),
+        _inside(path, number, cells["path"]),
+        cells["label"],
+        cells.get("site", ""),
+        cells.get("patient", ""),
         part,
     )
 

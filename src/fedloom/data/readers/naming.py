@@ -50,9 +50,9 @@ def number_labels(
     if all(map(_NUMBER.fullmatch, labels)):
         return _checked_numbers(list(map(int, labels)), where, classes)
     names = classes or tuple(sorted(set(labels)))
-    known = set(names)
+    allowed = set(names)
     for label, place in zip(labels, where, strict=True):
-        if label not in known:
+        if label not in allowed:
             raise FedloomError(f"{place}: label {label!r} is not one of {', '.join(names)}.")
     return numbered(labels, names), names
 

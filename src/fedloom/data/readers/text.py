@@ -136,5 +136,5 @@ def encode_texts(
     most = None
     if vocabulary is not None:
         most = vocabulary - RESERVED
-    known = Vocabulary.build(training, most)
-    return Encoded(known.encode(texts, length), len(known), known.words)
+    word_list = Vocabulary.build(training, most)
+    return Encoded(word_list.encode(texts, length), len(word_list), word_list.words)

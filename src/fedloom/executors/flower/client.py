@@ -92,11 +92,11 @@ def client_app(
 def _reason(error: Exception, node: dict[str, Any]) -> str:
     """What the server is told of an error: no traceback, and no path of this site."""
     text = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
-    known = {str(Path.home()): "the home folder", str(Path.cwd()): "the working folder"}
+    places = {str(Path.home()): "the home folder", str(Path.cwd()): "the working folder"}
     for name in ("data", "data-root", "state"):
         path = str(node.get(name, ""))
-        known[path] = known[str(Path(path).expanduser().resolve())] = f"<{name}>"
-    return without_paths(text, known)
+        places[path] = places[str(Path(path).expanduser().resolve())] = f"<{name}>"
+    return without_paths(text, places)
 
 
 def from_config(context: Context) -> Home:

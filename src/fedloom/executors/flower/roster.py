@@ -129,8 +129,8 @@ class Roster:
         key = self._keys.get(node)
         if key is None:
             return
-        for owner, known in self.book.keys.items():
-            if known == key and owner != client:
+        for owner, registered in self.book.keys.items():
+            if registered == key and owner != client:
                 raise FedloomError(f"it claims to be site {client}, and its key is site {owner}'s")
         if self.book.keys.get(client, key) != key:
             raise FedloomError(

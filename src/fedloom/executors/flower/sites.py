@@ -127,9 +127,9 @@ def last_part(name: str) -> str:
     return [part for part in re.split(r"[/\\]", name) if part][-1][-200:]
 
 
-def disagreement(known: Mapping[int, Description], site: Description) -> str | None:
+def disagreement(sites: Mapping[int, Description], site: Description) -> str | None:
     """Why a site does not fit those that are known already, which agree; None if it does."""
-    others = [other for other in known.values() if other.client != site.client]
+    others = [other for other in sites.values() if other.client != site.client]
     for name, words in AGREED.items() if others else ():
         theirs = getattr(others[0], name)
         value = getattr(site, name)

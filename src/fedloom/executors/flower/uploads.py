@@ -124,8 +124,8 @@ class Inspector:
         worker = self.worker
         client = worker.federation.clients[task.clients[0]]
         bound = max(len(client.train), worker.classes)
-        rehearsals, known = self._forms.get(task.kind, (0, {}))
-        forms = dict(known)
+        rehearsals, forms_before = self._forms.get(task.kind, (0, {}))
+        forms = dict(forms_before)
         for rows in (np.arange(worker.classes), np.zeros(1, dtype=np.int64)):
             for name, value in self._upload(task, dealt(rows, client)).items():
                 form = _Form(_kind(value), _shape(value), _shape(value))

@@ -20,12 +20,12 @@ def cut(text: object, length: int = LONGEST) -> str:
     return line if len(line) <= length else line[: length - 4] + " ..."
 
 
-def without_paths(text: str, known: Mapping[str, str]) -> str:
+def without_paths(text: str, places: Mapping[str, str]) -> str:
     """A text in which every path is replaced.
 
-    `known` maps paths to words for them. Other absolute paths become `<path>`.
+    `places` maps paths to words for them. Other absolute paths become `<path>`.
     """
-    for path, words in sorted(known.items(), key=lambda item: -len(item[0])):
+    for path, words in sorted(places.items(), key=lambda item: -len(item[0])):
         if len(path) > 1:
             text = text.replace(path, words)
     return _PATH.sub("<path>", text)

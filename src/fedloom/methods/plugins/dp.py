@@ -46,17 +46,25 @@ class DP(Averaging):
     private = True
     traits = Traits(neutral=({"dp_noise": 0.0, "dp_clip": None}, "METHOD"))
     dp_clip: Positive | None = setting(
-        1.0, "The greatest length of an update, at first if it is adaptive; none: any.", symbol="S"
+        1.0,
+        "Length to which longer updates are cut, at first if it is adaptive; none cuts nothing.",
+        symbol="S",
     )
-    dp_noise: NotNegative = setting(1.0, "Noise in the sum of updates, over S.", symbol="z")
+    dp_noise: NotNegative = setting(
+        1.0, "Deviation of the noise in the sum of updates, as a multiple of S.", symbol="z"
+    )
     dp_delta: Ratio = setting(1e-5, "The delta for which epsilon is computed.", symbol="delta")
-    adaptive_clip: bool = setting(False, "Whether S follows the lengths of updates.")
-    clip_quantile: Share = setting(0.5, "Share of the updates that S leaves whole.", symbol="gamma")
+    adaptive_clip: bool = setting(False, "Whether the length S follows the lengths of the updates.")
+    clip_quantile: Share = setting(
+        0.5, "Share of the updates that an adaptive S leaves whole.", symbol="gamma"
+    )
     clip_lr: NotNegative = setting(
         0.2, "How fast an adaptive S moves in each round.", symbol="eta_C"
     )
     count_noise: Positive = setting(
-        5.0, "Noise in the number of updates that S leaves whole.", symbol="sigma_b"
+        5.0,
+        "Deviation of the noise in the number of updates that S leaves whole.",
+        symbol="sigma_b",
     )
 
     @classmethod

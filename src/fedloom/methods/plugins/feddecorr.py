@@ -28,7 +28,9 @@ class FedDecorr(Plugin):
     """Decorrelated features in every local training."""
 
     traits = Traits(alone=None)  # the loss shapes the features of a single client too
-    decorr: NotNegative = setting(0.1, "Weight of the correlations in the loss.", symbol="beta")
+    decorr: NotNegative = setting(
+        0.1, "Weight of the penalty on correlated features beside the method's loss.", symbol="beta"
+    )
     decorr_form: Literal["paper", "code"] = setting(
         "paper", "Which form of the loss is used: the one that is printed or the authors' code."
     )

@@ -32,9 +32,15 @@ class FedDisco(Reweighting):
     """Weights by size and by distance from an even mixture of classes."""
 
     claims = Claims({"discrepancy": Claim("a distance between distributions", 0, 1e3)})
-    disco_a: NotNegative = setting(0.5, "How strongly weights fall with d_k.", symbol="a")
+    disco_a: NotNegative = setting(
+        0.5, "How strongly a client's weight falls with its discrepancy.", symbol="a"
+    )
     disco_b: NotNegative = setting(0.1, "What is added to every client's weight.", symbol="b")
-    differs: Literal["kl", "l2"] = setting("kl", "How the distance of classes is measured.")
+    differs: Literal["kl", "l2"] = setting(
+        "kl",
+        "How the discrepancy is measured: by the divergence from an even mixture of classes (kl) "
+        "or by the distance to it (l2).",
+    )
 
     def init(self, worker: Worker) -> Payload:
         none = torch.zeros(worker.clients, dtype=torch.float64)

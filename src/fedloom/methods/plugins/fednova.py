@@ -75,5 +75,5 @@ class FedNova(OnModels):
 
 
 def work(steps: int, momentum: float) -> float:
-    """The sum of the factors with which the gradients of so many steps enter the update."""
+    """The sum of the factors with which the gradients of this many steps enter the update."""
     return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1))

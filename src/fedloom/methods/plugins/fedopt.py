@@ -63,7 +63,9 @@ class FedAvgM(Optimising):
     """Momentum on the server."""
 
     traits = Traits(neutral=({"outer_momentum": 0.0}, "METHOD"))
-    outer_lr: Positive = setting(1.0, "Step size of the server.", symbol="eta")
+    outer_lr: Positive = setting(
+        1.0, "Step size of the server along the clients' mean update.", symbol="eta"
+    )
     outer_momentum: Share = setting(
         0.9, "Share of the last step's momentum that the server keeps.", symbol="beta"
     )
@@ -83,10 +85,14 @@ class Adaptive(Optimising):
     """A step size for each weight, by its squared steps so far."""
 
     traits = Traits(alone=None)
-    outer_lr: Positive = setting(0.01, "Step size of the server.", symbol="eta")
+    outer_lr: Positive = setting(
+        0.01, "Step size of the server along the clients' mean update.", symbol="eta"
+    )
     outer_beta1: Share = setting(0.9, "Decay of the server's mean step.", symbol="beta_1")
     outer_tau: Positive = setting(
-        1e-3, "What is added to the root that steps are divided by.", symbol="tau"
+        1e-3,
+        "What is added to the root of the mean square that steps are divided by.",
+        symbol="tau",
     )
 
     def init(self, worker: Worker) -> Payload:
@@ -120,7 +126,7 @@ class FedAdagrad(Adaptive):
 class FedAdam(Adaptive):
     """Adam on the server."""
 
-    outer_beta2: Share = setting(0.99, "Decay of the server's mean square.", symbol="beta_2")
+    outer_beta2: Share = setting(0.99, "Decay of the server's mean squared step.", symbol="beta_2")
 
     def square(self, v: Tensor, new: Tensor) -> Tensor:
         return self.outer_beta2 * v + (1 - self.outer_beta2) * new
@@ -130,7 +136,7 @@ class FedAdam(Adaptive):
 class FedYogi(Adaptive):
     """Yogi on the server."""
 
-    outer_beta2: Share = setting(0.99, "Decay of the server's mean square.", symbol="beta_2")
+    outer_beta2: Share = setting(0.99, "Decay of the server's mean squared step.", symbol="beta_2")
 
     def square(self, v: Tensor, new: Tensor) -> Tensor:
         return v - (1 - self.outer_beta2) * new * torch.sign(v - new)

@@ -39,7 +39,7 @@ class GA(Reweighting):
     ga_rounds: Count = setting(
         40, "Number of rounds in which the step falls to 0; the paper's runs have 40.", symbol="R"
     )
-    ga_centred: bool = setting(True, "Whether gaps count less their mean.")
+    ga_centred: bool = setting(True, "Whether the mean gap is subtracted from every gap.")
 
     def init(self, worker: Worker) -> Payload:
         even = torch.full((worker.clients,), 1 / worker.clients, dtype=torch.float64)

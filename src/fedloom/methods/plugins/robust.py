@@ -142,7 +142,9 @@ class GeometricMedian(ByDistance):
     """The geometric median: the point with the least distances, not squared ones, to all."""
 
     weiszfeld: Count = setting(3, "Number of steps of Weiszfeld's algorithm.", symbol="R")
-    smooth: Positive = setting(1e-6, "The smallest distance that counts.", symbol="nu")
+    smooth: Positive = setting(
+        1e-6, "Smallest distance that a step of Weiszfeld's algorithm divides by.", symbol="nu"
+    )
 
     def chosen(self, apart: Tensor, usual: Tensor) -> Tensor:
         return geometric_median(apart, usual, self.weiszfeld, self.smooth)

@@ -71,8 +71,8 @@ class Curve(NamedTuple):
 def curves(page: Page) -> str | None:
     """The headline against three axes, the other models by round, and losses."""
     metric = page.ranking.metric
-    own = _of_model(metric, "personal")
-    personal = [draw(page.entries, own, by) for by in ALONG]
+    of_personal = _of_model(metric, "personal")
+    personal = [draw(page.entries, of_personal, by) for by in ALONG]
     if metric.name != DEFAULT:
         personal.append(_accuracy(page))
     others = []

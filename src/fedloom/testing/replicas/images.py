@@ -297,10 +297,10 @@ def isic(*parts: str) -> Writer:
                 mask(truth / f"ISIC_{count:07d}_segmentation.png", count)
             (folder / f"ISIC2018_Task1-2_{called[part]}_Input/LICENSE.txt").write_text("CC")
         assert entry.classes is not None
-        made = {entry.name: {part: counts[part] for part in parts}}
+        expected = {entry.name: {part: counts[part] for part in parts}}
         if len(parts) == 1:
-            made = {entry.name: {"all": counts[parts[0]]}}
-        return Expected(made, 2, entry.classes)
+            expected = {entry.name: {"all": counts[parts[0]]}}
+        return Expected(expected, 2, entry.classes)
 
     return write
 
