@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from .errors import FedloomError
 
 Rows = Sequence[Mapping[str, Any]]
+TABLE = """\
+{% if before %}
+<p><b>{{ before }}</b></p>
+{% endif %}
+<table><thead><tr>{% for name in columns %}<th>{{ name }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table>
+{% if after %}
+<p>{{ after }}</p>
+{% endif %}
+"""
 
 
 def to_pandas(rows: Rows) -> Any:
@@ -27,21 +39,14 @@ def to_html(rows: Rows, before: str = "", after: str = "") -> str:
 
     Its columns are all keys that occur, in the order in which they do.
     """
+    from jinja2 import Environment  # loaded when a notebook asks for a table
+
     columns: dict[str, None] = {}
     for row in rows:
         columns |= dict.fromkeys(row)
-    lines = []
-    if before:
-        lines.append(f"<p><b>{escape(before)}</b></p>")
-    heads = "".join(f"<th>{escape(str(name))}</th>" for name in columns)
-    lines.append(f"<table><thead><tr>{heads}</tr></thead><tbody>")
-    for row in rows:
-        cells = "".join(f"<td>{escape(shown(row.get(name)))}</td>" for name in columns)
-        lines.append(f"<tr>{cells}</tr>")
-    lines.append("</tbody></table>")
-    if after:
-        lines.append(f"<p>{escape(after)}</p>")
-    return "\n".join(lines)
+    cells = [[shown(row.get(name)) for name in columns] for row in rows]
+    template = Environment(autoescape=True, trim_blocks=True).from_string(TABLE)
+    return template.render(before=before, columns=columns, rows=cells, after=after)
 
 
 def shown(value: Any) -> str:
