@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.local import Batch, Fit, GradientHook, Inputs, Loss, Outputs, cross_entropy
+from ..core.local import Batch, Fit, Local, Loss, Outputs, cross_entropy
 from ..core.rng import torch_rng
-from ..core.roles import Role
-from ..core.tree import Tree
 from .fit import fit
 from .job import Job
 from .scaling import LossScaler
-from .training import Training
-from .worker import ClientWorker, Network, eval_batch
+from .worker import ClientWorker, eval_batch
 
 Trainer = Callable[[Job], Fit]
+# What `local.fit` is asked to do, beside the loss; every other keyword is a setting of training.
+ASKED = {
+    name
+    for name, parameter in signature(Local.fit).parameters.items()
+    if parameter.kind is Parameter.KEYWORD_ONLY
+}
 
 
 @dataclass
-class ClientContext:
+class ClientContext(Local):
     """A client's data, the resident model and the client's random keys.
 
     `trainer` does the training of every `local.fit`; an executor may hand in its own.
@@ -45,61 +49,20 @@ class ClientContext:
 
     @property
     def step(self) -> int:
-        """The number of the training step that is under way; 0 before any training."""
         return self._jobs[-1].step if self._jobs else 0
 
     @property
     def size(self) -> int:
-        """How many training samples the client has."""
         return len(self.worker.rows(self.id))
 
     @property
-    def classes(self) -> int:
-        """How many classes there are in the federation."""
-        return self.worker.classes
-
-    @property
     def counts(self) -> Tensor:
-        """The client's training samples of each class."""
         return self.worker.here(self.worker.federation.counts(self.id))
 
-    @property
-    def model(self) -> Any:
-        """The resident model (with `body` and `head`)."""
-        return self.worker.model
-
-    @property
-    def training(self) -> Training:
-        """The run's settings of local training."""
-        return self.worker.training
-
     def rng(self, purpose: str) -> torch.Generator:
-        """A generator that belongs to (seed, round, client, purpose)."""
         return torch_rng(self.worker.seed, self.round, self.id, purpose)
 
-    def load(self, *trees: Tree) -> None:
-        """Install weights in the resident model; see `ClientWorker.load`."""
-        self.worker.load(*trees)
-
-    def tree(self, role: Role = "shared") -> Tree:
-        """A copy of the resident model's tensors that have this role."""
-        return self.worker.tree(role)
-
-    def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
-        """A copy of the resident model's trainable parameters, of all modules or `only` some."""
-        return self.worker.parameters(only)
-
-    def predictor(
-        self,
-        inputs: nn.Module | None = None,
-        head: nn.Module | None = None,
-        rule: nn.Module | None = None,
-    ) -> Network:
-        """The resident model as it is now, as a predictor; see `ClientWorker.predictor`."""
-        return self.worker.predictor(inputs, head, rule)
-
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
-        """The client's samples as the model wants them, and their labels, in order, in chunks."""
         data, index = self.worker.data, torch.from_numpy(self.worker.rows(self.id, part))
         if not len(index):
             return
@@ -115,31 +78,16 @@ class ClientContext:
         """Whether anything has been trained."""
         return bool(self._losses)
 
-    def fit(
-        self,
-        loss: Loss = cross_entropy,
-        *,
-        pull: tuple[Tree, float] | None = None,
-        gradient: GradientHook | None = None,
-        only: Iterable[nn.Module] | None = None,
-        head: nn.Module | None = None,
-        refs: Mapping[str, Tree] | None = None,
-        inputs: Inputs | None = None,
-        watch: Iterable[nn.Module] = (),
-        stream: int | None = None,
-        label: str = "",
-        **changes: Any,
-    ) -> Fit:
-        """Train the resident model on the client's data.
-
-        `Job` in client/job.py explains each argument. Other keywords change the run's `Training`.
-        Every call adds to the loss what a plug-in wants there (`Plugin.terms`).
-        """
+    def fit(self, loss: Loss = cross_entropy, **options: Any) -> Fit:
+        asked, changes = {}, {}
+        for name, value in options.items():
+            if name in ASKED:
+                asked[name] = value
+            else:
+                changes[name] = value
         training = self.training
         if changes:
             training = training.changed(**changes)
-        if only is not None:
-            only = list(only)
         job = Job(
             self.worker,
             self.id,
@@ -148,16 +96,8 @@ class ClientContext:
             work=self.work,
             earlier=len(self._losses),
             loss=loss,
-            pull=pull,
-            gradient=gradient,
-            only=only,
-            head=head,
-            refs=refs or {},
-            inputs=inputs,
-            watch=list(watch),
-            stream=stream,
-            label=label,
             scaler=self.scaler,
+            **asked,
         )
         self._jobs.append(job)
         outcome = self.trainer(job)
@@ -165,16 +105,11 @@ class ClientContext:
         return outcome
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
-        """Features and logits of all the client's samples, in evaluation mode, and their labels."""
         rows = torch.from_numpy(self.worker.rows(self.id, part))
         return self.worker.outputs(self.worker.samples(rows)), self.worker.labels(rows)
 
     @torch.no_grad()
     def renormalise(self) -> None:
-        """Estimate the statistics of BatchNorm anew, on all training samples.
-
-        It is for weights that were never trained as they are, such as mixtures of models.
-        """
         worker, data = self.worker, self.worker.data
         norms = self._running_norms()
         chunks = torch.from_numpy(worker.rows(self.id)).split(eval_batch(data.x.shape))
@@ -207,10 +142,6 @@ class ClientContext:
 
     @torch.no_grad()
     def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
-        """The mean loss of the resident model on all the client's samples, by part of the loss.
-
-        It is empty if there are no samples. Nothing is trained.
-        """
         model = self.worker.model.eval()
         sizes: list[int] = []
         values: dict[str, list[Tensor]] = {}

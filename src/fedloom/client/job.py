@@ -62,6 +62,10 @@ class Job:
     seen: int = 0
 
     def __post_init__(self) -> None:
+        self.refs = self.refs or {}
+        self.watch = list(self.watch)
+        if self.only is not None:
+            self.only = list(self.only)
         if self.head is not None:
             if self.only is not None:
                 raise FedloomError("`head` is trained alone: it goes without `only`.")

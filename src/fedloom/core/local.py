@@ -1,7 +1,7 @@
 """What a method sees of a client: values, and what it may ask of `local` and of a worker.
 
-`Local` and `Worker` are protocols. The room `client` implements them; methods, parts and plug-ins
-are written against this page alone.
+The room `client` implements `Local` and the protocol `Worker`; methods, parts and plug-ins are
+written against this page alone.
 """
 
 from __future__ import annotations
@@ -234,69 +234,42 @@ class Worker(Protocol):
         ...
 
 
-class Local(Protocol):
-    """What a client works with in one round: its data, the resident model, its random keys."""
+class Local:
+    """What a client works with in one round: its data, the resident model, its random keys.
 
-    @property
-    def id(self) -> int:
-        """The number of the client."""
-        ...
+    Whatever the worker has is the worker's; the room `client` fills in the rest.
+    """
 
-    @property
-    def round(self) -> int:
-        """The number of the round, counted from 1."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """The number of the training step that is under way, counted from 1."""
-        ...
-
-    @property
-    def worker(self) -> Worker:
-        """The worker that executes the client."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many training samples the client has."""
-        ...
+    worker: Worker  # the worker that executes the client
+    id: int  # the number of the client
+    round: int  # the number of the round, counted from 1
 
     @property
     def classes(self) -> int:
         """How many classes there are in the federation."""
-        ...
-
-    @property
-    def counts(self) -> Tensor:
-        """The client's training samples of each class."""
-        ...
+        return self.worker.classes
 
     @property
     def model(self) -> Any:
         """The resident model (with `body` and `head`)."""
-        ...
+        return self.worker.model
 
     @property
     def training(self) -> Any:
         """The run's settings of local training; see `Training` in client/training.py."""
-        ...
-
-    def rng(self, purpose: str) -> torch.Generator:
-        """A generator that belongs to (seed, round, client, purpose)."""
-        ...
+        return self.worker.training
 
     def load(self, *trees: Tree) -> None:
         """Install weights in the resident model; see `Worker.load`."""
-        ...
+        self.worker.load(*trees)
 
     def tree(self, role: Role = "shared") -> Tree:
         """A copy of the resident model's tensors that have this role."""
-        ...
+        return self.worker.tree(role)
 
     def parameters(self, only: Iterable[nn.Module] | None = None) -> Tree:
         """A copy of the resident model's trainable parameters, of all modules or `only` some."""
-        ...
+        return self.worker.parameters(only)
 
     def predictor(
         self,
@@ -305,23 +278,48 @@ class Local(Protocol):
         rule: nn.Module | None = None,
     ) -> Predictor:
         """The resident model as it is now, as a predictor; see `Worker.predictor`."""
-        ...
+        return self.worker.predictor(inputs, head, rule)
+
+    @property
+    def step(self) -> int:
+        """The number of the training step that is under way, counted from 1; 0 before any."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """How many training samples the client has."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> Tensor:
+        """The client's training samples of each class."""
+        raise NotImplementedError
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A generator that belongs to (seed, round, client, purpose)."""
+        raise NotImplementedError
 
     def chunks(self, part: str = "train") -> Iterator[tuple[Tensor, Tensor]]:
         """The client's samples as the model wants them, and labels, in order, many at a time."""
-        ...
+        raise NotImplementedError
 
     def outputs(self, part: str = "train") -> tuple[Outputs, Tensor]:
         """Features and logits of all the client's samples, in evaluation mode, and their labels."""
-        ...
+        raise NotImplementedError
 
     def evaluate(self, loss: Loss = cross_entropy, part: str = "train") -> dict[str, float]:
-        """The mean loss of the resident model on all the client's samples, by part."""
-        ...
+        """The mean loss of the resident model on all the client's samples, by part of the loss.
+
+        It is empty if there are no samples. Nothing is trained.
+        """
+        raise NotImplementedError
 
     def renormalise(self) -> None:
-        """Estimate BatchNorm's statistics for the resident weights, on all training samples."""
-        ...
+        """Estimate the statistics of BatchNorm anew, on all training samples.
+
+        It is for weights that were never trained as they are, such as mixtures of models.
+        """
+        raise NotImplementedError
 
     def fit(
         self,
@@ -338,5 +336,9 @@ class Local(Protocol):
         label: str = "",
         **changes: Any,
     ) -> Fit:
-        """Train the resident model on the client's data; client/fit.py explains each argument."""
-        ...
+        """Train the resident model on the client's data.
+
+        `Job` in client/job.py explains each argument. Other keywords change the run's `Training`.
+        Every call adds to the loss what a plug-in wants there (`Plugin.terms`).
+        """
+        raise NotImplementedError
