@@ -161,6 +161,7 @@ RUNS: list[tuple[str, dict[str, Any], bool]] = [
     ("fedavg", {"augment": "crop"}, True),
     ("fedprox", {"mu": 0.1}, True),  # gradients are corrected
     ("fedrep", {}, True),  # the head, then the body alone
+    ("fedrep", {"model": "linear", "lr": 0.001}, True),  # ... which has nothing to train
     ("scaffold", {}, True),
     ("moon", {}, False),  # a loss of its own
     ("fedavg+dfdc", {}, False),  # a plug-in has a part in the loss

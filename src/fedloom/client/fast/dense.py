@@ -59,7 +59,7 @@ def backend(
     worker, training = job.worker, job.training
     if not fast.pays_on(worker) or worker.strict or not objective.plain:
         return None
-    if not fast.allowed("dense"):
+    if not fast.allowed("dense") or not job.params:
         return None
     chained = layers(job.model.body, job.model.head, ndim=len(worker.data.x.shape))
     if chained is None:
