@@ -133,6 +133,7 @@ def advise(
     federation: str | Federation = "digits4",
     *,
     minutes: float = 20.0,
+    points: int | None = None,
     methods: Sequence[str] = (),
     rounds: int | None = None,
     partition: str = "auto",
@@ -147,13 +148,15 @@ def advise(
     """Say whether to federate, and with which method: `fedloom advise` without the shell.
 
     The answer has a `verdict` in one line, `notes` on it, the `diagnosis`, a `table` of the methods
-    tried, and the `next` command. `minutes` is the budget, `methods` are tried in place of a choice
-    that fits the data. All other keywords are settings, as with `--set`.
+    tried, and the `next` command. `minutes` is the budget, and `points` one that no clock has a
+    part in; `methods` are tried in place of a choice that fits the data. All other keywords are
+    settings, as with `--set`.
     """
     from rich.console import Console
 
     from .cli.progress import Watch
-    from .experiments.advise.advice import Question, advise
+    from .experiments.advise.advice import advise
+    from .experiments.advise.question import Question
     from .experiments.advise.world import World
 
     given = {"partition": partition, "clients": clients, "model": model, "encoder": encoder}
@@ -162,7 +165,7 @@ def advise(
         world = World({"data": federation, **given}, changes)
     else:
         world = World.of(federation, given, changes)
-    question = Question(world, Path(out), minutes, seed, rounds, tuple(methods))
+    question = Question(world, Path(out), minutes, seed, rounds, tuple(methods), points=points)
     with Watch(Console(), 1, quiet) as watch:
         return advise(question, watch)
 

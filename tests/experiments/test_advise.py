@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
+import re
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +27,26 @@ from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import find, names
 from fedloom.data.federation import Client, Dataset, Federation
+from fedloom.engine.folder import Run
 from fedloom.experiments.advise import advice, race
-from fedloom.experiments.advise.advice import Advice, Question
-from fedloom.experiments.advise.diagnosis import diagnose
-from fedloom.experiments.advise.rehearsal import rehearsal
-from fedloom.experiments.advise.schedule import SHARE, make_plan
+from fedloom.experiments.advise.advice import Advice
+from fedloom.experiments.advise.budget import fitting_points, seconds_per_point
+from fedloom.experiments.advise.diagnosis import Diagnosis, Finding, diagnose
+from fedloom.experiments.advise.judging import decide
+from fedloom.experiments.advise.question import Question
+from fedloom.experiments.advise.race import Pace
+from fedloom.experiments.advise.rehearsal import majority, rehearsal
+from fedloom.experiments.advise.schedule import Plan, Rung, least_points, make_plan, telling_points
 from fedloom.experiments.advise.shortlist import NEEDS, lacking
+from fedloom.experiments.advise.work import Work
 from fedloom.experiments.advise.world import World
+from fedloom.metrics.registry import headline
 
 ALL = os.environ.get("FEDLOOM_ALL") == "1"
 ANSWER = ("question.json", "plan.json", "advice.json", "advice.md", "advice.html")
 CLASSES = 4
 SETTINGS: dict[str, Any] = {"hidden": [16], "lr": 0.1, "batch": 8, "executor": "inplace"}
+ONLY_ALWAYS = {"methods": ("fedavg",)}  # others cost time to be counted, and most tests need none
 Changed = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 
@@ -76,6 +87,10 @@ def world(
     return Federation(data, tuple(members))
 
 
+class Silent:
+    """A display that shows nothing."""
+
+
 class Stopped:
     """A clock that stands still."""
 
@@ -86,18 +101,19 @@ class Stopped:
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a race would run out of time, and tests would fail for it."""
-    monkeypatch.setattr(race, "time", Stopped())
+    for module in (advice, race):
+        monkeypatch.setattr(module, "time", Stopped())
 
 
 def asked(federation: Federation, out: Path, **more: Any) -> Advice:
-    """The answer to a question whose budget is for the methods that are always tried."""
-    given: dict[str, Any] = {"minutes": 0.01, "rounds": 12} | more
+    """The answer to a question about the methods that are always tried."""
+    given: dict[str, Any] = {"points": 80, "rounds": 12, **ONLY_ALWAYS} | more
     return fedloom.advise(federation, out=out, quiet=True, **given, **SETTINGS)
 
 
 # -- the three verdicts that data of points can have, and "nothing" --------------------------------
 def test_alike_and_tiny_clients_should_federate(tmp_path: Path) -> None:
-    found = asked(world(clients=10, train=12), tmp_path, minutes=1.5)
+    found = asked(world(clients=10, train=12), tmp_path)
     assert found.kind == "federate"
     assert found.method in ("fedavg", "fedavg-ft")
     assert found.verdict.startswith(f"Pick {found.method}: clients gain")
@@ -106,7 +122,7 @@ def test_alike_and_tiny_clients_should_federate(tmp_path: Path) -> None:
 
 
 def test_clients_that_contradict_each_other_should_not(tmp_path: Path) -> None:
-    found = asked(world(permuted, train=40), tmp_path, minutes=1.5, rounds=16)
+    found = asked(world(permuted, train=40), tmp_path, rounds=16)
     assert found.kind == "alone"
     assert found.verdict.startswith("Do not federate")
     assert '"local"' in found.next
@@ -123,7 +139,8 @@ def test_what_networks_have_not_learned_yet_is_not_nothing(tmp_path: Path) -> No
     """With steps that are far too small no network learns, but a linear classifier does."""
     federation = world(train=40)
     settings = {**SETTINGS, "lr": 1e-6}
-    found = fedloom.advise(federation, minutes=0.01, rounds=2, out=tmp_path, quiet=True, **settings)
+    given: dict[str, Any] = {"points": 40, "rounds": 2, "quiet": True, **ONLY_ALWAYS}
+    found = fedloom.advise(federation, out=tmp_path, **given, **settings)
     assert found.kind == "longer"
     assert "a linear classifier is (" in found.verdict
 
@@ -163,18 +180,21 @@ def test_a_folder_keeps_to_its_question(tmp_path: Path) -> None:
     def question(federation: Federation, seed: int = 0) -> Question:
         return Question(World.of(federation, {}, dict(SETTINGS)), tmp_path, seed=seed)
 
-    advice._claim(question(world()))
-    advice._claim(question(world()))
+    asked_first = advice._refuse_another(question(world()))
+    (tmp_path / "question.json").write_text(json.dumps(asked_first))
+    assert advice._refuse_another(question(world())) == asked_first
     with pytest.raises(FedloomError, match=r"another question \(seed is 0 there, 1 here\)"):
-        advice._claim(question(world(), seed=1))
+        advice._refuse_another(question(world(), seed=1))
     with pytest.raises(FedloomError, match=r"another question \(world"):
-        advice._claim(question(world(noise)))
+        advice._refuse_another(question(world(noise)))
 
 
 def test_the_clock_stops_it_and_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still for the first stage and is up in the second."""
     federation = world()
-    question = Question(World.of(federation, {}, dict(SETTINGS)), tmp_path, 0.01, rounds=8)
+    monkeypatch.setattr(advice, "seconds_per_point", lambda *_: 1.0)
+    about = World.of(federation, {}, dict(SETTINGS))
+    question = Question(about, tmp_path, 1.0, rounds=8, **ONLY_ALWAYS)
 
     class Clock:
         def monotonic(self) -> float:
@@ -189,19 +209,138 @@ def test_the_clock_stops_it_and_is_blamed(tmp_path: Path, monkeypatch: pytest.Mo
     assert not found.values["complete"]
     assert [stage["rounds"] for stage in found.values["race"]] == [2]
     assert any("The clock stopped the race" in note for note in found.notes)
+    assert found.kind == "unsure" and found.verdict.startswith("Too early to say")
     monkeypatch.setattr(race, "time", Stopped())
     whole = advice.advise(question, Watch(Console(), 1, quiet=True))
     assert whole.values["complete"]
     assert len(whole.values["race"]) >= 3
 
 
-def test_a_budget_for_nothing_at_all_is_refused(
+def test_there_is_a_verdict_even_if_the_clock_is_up_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(race, "time", time)
-    question = Question(World.of(world(), {}, dict(SETTINGS)), tmp_path, 1e-9)
-    with pytest.raises(FedloomError, match="the budget was spent before"):
+    """`local` and FedAvg finish the first stage whatever the clock says; nobody else begins."""
+
+    class Late:
+        def monotonic(self) -> float:
+            return math.inf
+
+    monkeypatch.setattr(advice, "seconds_per_point", lambda *_: 1.0)
+    monkeypatch.setattr(race, "time", Late())
+    about = World.of(world(), {}, dict(SETTINGS))
+    question = Question(about, tmp_path, 1.0, rounds=4, **ONLY_ALWAYS)
+    found = advice.advise(question, Watch(Console(), 1, quiet=True))
+    assert [stage["means"].keys() for stage in found.values["race"]] == [{"local", "fedavg"}]
+    assert found.kind == "unsure"
+    assert "one seed, which proves nothing" in found.verdict
+    assert found.next == "fedloom.advise(federation, rounds=4, minutes=2, ...)"
+    stopped = next(note for note in found.notes if "The clock stopped" in note)
+    assert "after a stage of 1 round," in stopped
+
+
+def test_a_budget_of_no_use_is_refused_with_the_least_that_does(tmp_path: Path) -> None:
+    question = Question(World.of(world(), {}, dict(SETTINGS)), tmp_path, 1e-4)
+    with pytest.raises(FedloomError, match=r"too little for even one round .* --minutes \d"):
         advice.advise(question, Watch(Console(), 1, quiet=True))
+    assert not list(tmp_path.iterdir())  # so that the same folder can be used with more minutes
+    with pytest.raises(FedloomError, match=r"--points 1 is too little .* takes --points \d") as no:
+        asked(world(), tmp_path, points=1)
+    least = int(str(no.value).rstrip(".").rpartition(" ")[2])
+    found = asked(world(), tmp_path, points=least, rounds=None)
+    assert found.kind == "unsure"
+    assert found.values["plan"]["rungs"] == [{"rounds": 1, "methods": 1, "seeds": 1}]
+    assert any("room for 1 round with 1 seed, which" in note for note in found.notes)
+
+
+def test_a_slower_machine_has_fewer_points_and_they_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fitting_points(10, 0.0, 0.5, 4) == fitting_points(10, 60.0, 1.1, 4) == 480
+    assert fitting_points(10, 0.0, 1.5, 4) == fitting_points(10, 0.0, 2.4, 4) == 240
+    assert fitting_points(0.1, 1.0, 1.2, 4) == 4
+    with pytest.raises(FedloomError, match=r"here that needs --minutes 0.13\."):
+        fitting_points(0.1, 1.0, 1.3, 4)
+    speeds = iter([3.0])  # asked for once only
+    monkeypatch.setattr(advice, "seconds_per_point", lambda *_: next(speeds))
+    question = Question(World.of(world(), {}, dict(SETTINGS)), tmp_path, 1.0, rounds=1)
+    first = advice.advise(question, Watch(Console(), 1, quiet=True))
+    assert first.values["budget"] == 12
+    assert advice.advise(question, Watch(Console(), 1, quiet=True)) == first
+
+
+def test_how_long_a_point_takes_is_measured() -> None:
+    asked_about = World.of(world(train=40), {}, dict(SETTINGS))
+    config = asked_about.rehearsal_config("fedavg", 0, 5, 5)
+    work = Work(flops=1e9, steps=400, clients=4)
+    taken = seconds_per_point(config, asked_about.rehearsal(0), work)
+    assert 0 < taken < math.inf
+    ten_times = replace(work, flops=work.flops * 100, steps=work.steps * 100)
+    assert seconds_per_point(config, asked_about.rehearsal(0), ten_times) < taken
+
+
+# -- the metric ------------------------------------------------------------------------------------
+def test_the_metric_decides() -> None:
+    """FedAvg is more accurate and `local` finds both classes: which is better is for the metric."""
+    accurate = {"accuracy": 0.9, "balanced_accuracy": 0.5, "nll": 2.0}
+    balanced = {"accuracy": 0.8, "balanced_accuracy": 0.8, "nll": 0.5}
+
+    def lines(values: dict[str, float], metric: str, seed: int) -> list[dict[str, Any]]:
+        def of(name: str) -> list[float]:
+            return [values[name] + 0.001 * seed] * 3
+
+        line = {"round": 1, "validation": {}, "personal": {f"{metric}_mean": 1.0}}
+        stages = ("before", "after")
+        line["clients"] = {stage: of("accuracy") for stage in stages}
+        line["headline"] = {stage: of(metric) for stage in stages}
+        return [line]
+
+    kinds = {}
+    for metric in accurate:
+        asked_about = World.of(world(clients=3), {}, {**SETTINGS, "metric": metric})
+        plan = Plan(("local", "fedavg"), (Rung(1, 1, 3),), 3, 1.0, telling=1)
+        config_of = partial(asked_about.rehearsal_config, step=1)
+        run = race.Race(plan, 0, config_of, asked_about.rehearsal, Path(), Pace(Silent(), 0.0))
+        for seed in range(3):
+            run._lines["local", seed] = lines(balanced, metric, seed)
+            run._lines["fedavg", seed] = lines(accurate, metric, seed)
+        run._close(plan.rungs[0], ["fedavg"], 1)
+        stage = run.stages[0]
+        assert stage.mean("fedavg") == pytest.approx(accurate[metric], abs=0.01)
+        diagnosis = Diagnosis((Finding("agreement", "", "", {}),), ())
+        kinds[metric] = decide(asked_about, stage, diagnosis, 0, plan)[0].kind
+    assert kinds == {"accuracy": "federate", "balanced_accuracy": "alone", "nll": "alone"}
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "nll"])
+def test_every_word_is_about_the_metric(tmp_path: Path, metric: str) -> None:
+    settings = {**SETTINGS, "metric": metric}
+    given: dict[str, Any] = {"points": 40, "rounds": 4, "quiet": True, **ONLY_ALWAYS}
+    found = fedloom.advise(world(clients=6, train=12), out=tmp_path, **given, **settings)
+    label = headline(metric).in_a_sentence
+    assert label in found.verdict
+    notes = " ".join(found.notes)
+    assert f"Decided by {label} without test data" in notes
+    assert re.search(rf"is right for \d+\.\d %; its {label} is \d", notes)
+    alone = next(row for row in found.table if row["method"] == "local")
+    tested = []
+    for folder in (tmp_path / "final").glob("local-s*"):
+        tested.append(Run.load(folder).headline["personal"][f"{metric}_mean"])
+    assert len(tested) >= 3
+    assert alone["test"] == pytest.approx(np.mean(tested), abs=1e-6)
+
+
+def test_without_a_model_every_metric_has_a_value() -> None:
+    federation = world(clients=2, train=20)
+    names = ("accuracy", "balanced_accuracy", "auc", "nll", "brier")
+    found = {name: majority(lambda seed: federation, [0], headline(name))[0] for name in names}
+    for k, client in enumerate(federation.clients):
+        counts = federation.counts(k).numpy()
+        labels = federation.data.y.numpy()[client.test]
+        assert found["accuracy"][k] == (labels == counts.argmax()).mean()
+        assert found["balanced_accuracy"][k] == pytest.approx(1 / len(set(labels)))
+        assert found["auc"][k] == pytest.approx(0.5)
+        shares = (counts + 1) / (counts + 1).sum()
+        assert found["nll"][k] == pytest.approx(-np.log(shares[labels]).mean())
 
 
 # -- test data -------------------------------------------------------------------------------------
@@ -238,12 +377,14 @@ def test_the_decision_does_not_depend_on_test_labels(tmp_path: Path) -> None:
     federation = world(train=30)
     tested = np.concatenate([client.test for client in federation.clients])
     labels = federation.data.y.clone()
-    labels[tested] = (labels[tested] + 1) % CLASSES
+    labels[tested] = torch.from_numpy(np.random.default_rng(7).integers(0, CLASSES, len(tested)))
     spoilt = Dataset(federation.data.x, labels, classes=federation.data.classes, name="w")
     first = asked(federation, tmp_path / "first", rounds=4)
     other = asked(Federation(spoilt, federation.clients), tmp_path / "other", rounds=4)
-    for key in ("kind", "method", "race", "plan", "diagnosis"):
+    for key in ("kind", "method", "race", "plan", "budget", "diagnosis", "left_out", "next"):
         assert first.values[key] == other.values[key]
+    for ours, theirs in zip(first.table, other.table, strict=True):
+        assert {**ours, "test": None} == {**theirs, "test": None}
     assert first.verdict != other.verdict  # its figures are of test data
 
 
@@ -311,7 +452,7 @@ def test_every_method_says_what_it_is_for() -> None:
 
 def test_methods_are_chosen_for_the_trouble_and_say_why_not(tmp_path: Path) -> None:
     federation = world(shifted, clients=4, train=60)
-    found = asked(federation, tmp_path, rounds=1, minutes=1.5)
+    found = asked(federation, tmp_path, rounds=1, points=72, methods=())
     tried = {row["method"]: row for row in found.table}
     assert {"local", "fedavg", "fedavg-ft", "fedheal", "fpl"} <= set(tried)
     for method, row in tried.items():
@@ -327,10 +468,11 @@ COSTS = {"local": 1.0, "fedavg": 1.0, "fedavg-ft": 1.5, "a": 1.0, "b": 2.0, "c":
 
 def test_a_plan_fits_its_budget_and_grows_with_it() -> None:
     rounds, tried = [], []
-    for minutes in (10, 20, 60, 240):
-        plan = make_plan(COSTS, minutes)
-        assert plan == make_plan(COSTS, minutes)
-        assert plan.seconds <= SHARE * 60 * minutes
+    for points in (480, 960, 2880, 11520):
+        plan = make_plan(COSTS, points)
+        assert plan is not None and plan.tells
+        assert plan == make_plan(COSTS, points)
+        assert plan.points <= points
         assert set(plan.methods) | set(plan.left_out) == set(COSTS)
         assert {"local", "fedavg", "fedavg-ft"} <= set(plan.methods)
         rounds.append(plan.rounds)
@@ -339,17 +481,34 @@ def test_a_plan_fits_its_budget_and_grows_with_it() -> None:
     assert tried == sorted(tried) and tried[-1] == len(COSTS)
 
 
-def test_a_budget_that_is_too_small_still_has_a_plan() -> None:
-    plan = make_plan(COSTS, 0.001)
-    assert plan.methods == ("local", "fedavg", "fedavg-ft")
-    assert plan.rounds == 4
+def test_whatever_the_budget_the_plan_fits_it_and_has_more_with_more() -> None:
+    least = least_points(COSTS)
+    assert make_plan(COSTS, least - 1) is None
+    seeds = []
+    for points in range(least, 600, 7):
+        plan = make_plan(COSTS, points)
+        assert plan is not None and plan.points <= points
+        assert {"local", "fedavg"} <= set(plan.methods)
+        assert sum(plan.rungs[0].rounds for _ in plan.methods) <= plan.total_rounds
+        seeds.append(plan.rungs[-1].seeds)
+    assert seeds == sorted(seeds) and seeds[0] == 1 and seeds[-1] == 3
+    assert make_plan(COSTS, telling_points(COSTS)).tells  # type: ignore[union-attr]
+    assert not make_plan(COSTS, telling_points(COSTS) // 2).tells  # type: ignore[union-attr]
 
 
-def test_the_users_rounds_are_the_last_ones() -> None:
+def test_the_users_rounds_are_the_last_ones_if_there_is_any_room() -> None:
     for rounds in (1, 2, 3, 10):
-        plan = make_plan(COSTS, 20, rounds)
+        plan = make_plan(COSTS, 960, rounds)
+        assert plan is not None and plan.tells
         lengths = [rung.rounds for rung in plan.rungs]
         assert lengths[-1] == rounds and lengths == sorted(lengths)
+    short = make_plan(COSTS, 60, 100)
+    assert short is not None and short.rounds < 100 and not short.tells
+
+
+def test_one_round_is_one_round() -> None:
+    plan = Plan(("local", "fedavg"), (Rung(1, 1, 1),), 1, 4.0, 12)
+    assert plan.sentence.startswith("the race: 1 for 1 round, each beside `local`; up to 1 seed in")
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -373,16 +532,18 @@ def test_the_command_says_the_verdict_first(
 ) -> None:
     data = two_sites(tmp_path / "sites")
     out = tmp_path / "out"
-    words = ["advise", str(data), "--rounds", "2", "--minutes", "0.6", "--methods", "fedbn"]
+    words = ["advise", str(data), "--rounds", "2", "--points", "60", "--methods", "fedbn"]
     words += ["--executor", "inplace", "--set", "width=4", "--set", "features=8"]
     code, printed, err = fedloom(*words, "--out", str(out))
     assert code == 0, err
-    lines = printed.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("the race:"))
-    told = [line for line in lines[start + 1 :] if " seed " not in line]
-    assert told[0].startswith(("Pick", "Do not federate", "Train longer", "Nothing"))
+    assert printed.startswith(("Pick", "Do not federate", "Train longer", "Nothing", "Too early"))
+    assert "the race:" in err and "--points 60 repeats it exactly" in err
     assert "Majority class: always naming" in printed
-    assert "next: fedloom " in printed
+    code, again, err = fedloom(*words, "--out", str(out))
+    assert code == 0 and again == printed
+    command = next(line for line in printed.splitlines() if line.startswith("next: fedloom "))
+    code, _, err = fedloom(*shlex.split(command)[2:])
+    assert code == 0, err
     page = (out / "advice.html").read_text()
     assert page.count("<svg") == 7  # five findings, the race, and who gains
     code, printed, err = fedloom(*words, "--out", str(out), "--json")
@@ -400,6 +561,8 @@ def test_maps_and_single_clients_are_refused(
     assert code == 2 and "one alone cannot federate" in err
     code, _, err = fedloom("advise", "digits4", "--minutes", "0")
     assert code == 2 and "--minutes must be above 0" in err
+    code, _, err = fedloom("advise", "digits4", "--minutes", "1", "--points", "9")
+    assert code == 2 and "say one" in err
 
 
 # -- answers on real data --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 from fedloom.report import RunData, render
 from fedloom.report import interactive as plots
+from fedloom.report.advice_page import advice_page
 
 Make = Callable[..., RunData]
 METHODS = ("local", "fedavg", "fedprox", "fedbn", "scaffold", "fedper", "ditto", "fedavg+dfdc+daa")
@@ -36,6 +37,71 @@ def many(make: Make) -> list[RunData]:
                     line["personal"][f"{key}_mean"] = level / 2
             runs.append(run)
     return runs
+
+
+def much_advice() -> dict[str, Any]:
+    """Advice on twelve sites with long names, with every finding and many methods."""
+    names = [f"{DOMAINS[k % 4]} {k}" for k in range(12)]
+    classes = [f"finding number {c}" for c in range(7)]
+    rates = {"majority": 0.3, "own": 0.5, "others": 0.4, "both": 0.6}
+    confusion = [[0.6 if a == b else 0.4 / 11 for b in range(12)] for a in range(12)]
+    numbers: dict[str, dict[str, Any]] = {
+        "sizes": {"names": names, "sizes": [40 + 9 * k for k in range(12)]},
+        "classes": {"names": classes, "counts": [300 - 40 * c for c in range(7)]},
+        "labels": {"classes": classes, "names": names, "shares": [[1 / 7] * 7] * 12},
+        "domains": {"what": "domains", "names": names, "confusion": confusion},
+        "agreement": rates,
+    }
+    findings = []
+    for name, found in numbers.items():
+        sentence = "A sentence about it that is long enough to be broken into lines. " * 2
+        findings.append(
+            {"name": name, "title": name.title(), "sentence": sentence} | {"numbers": found}
+        )
+    row: dict[str, Any] = {"helps": ["labels", "domains"], "rounds": 25, "seeds": 3, "gain": 0.05}
+    row |= {"validation": 0.61, "low": -0.012, "high": 0.11, "test": 0.6, "what": "in the final"}
+    command = (
+        "fedloom run fedavg --data folder/with/images --clients 12 --set norm=true --out runs/x"
+    )
+    return {
+        "verdict": "Pick fedavg-ft: clients gain 5.1 points on average over training alone (60.0 % "
+        "instead of 54.9 % alone, 95 % interval +1.2 to +9.0 points over 3 seeds).",
+        "notes": [f"helps {names[0]} (+9.1), hurts {names[1]} (-2.0) and others. " * 2] * 4,
+        "next": command,
+        "metric": "balanced_accuracy",
+        "complete": True,
+        "budget": 960,
+        "diagnosis": {"findings": findings},
+        "table": [{**row, "method": method} for method in METHODS],
+        "left_out": {"it needs a network with BatchNorm (--set norm=true)": ["fedbn", "fdse"]},
+        "race": [
+            {"rounds": 5 * 2**stage, "means": {m: 0.5 + 0.02 * p for p, m in enumerate(METHODS)}}
+            for stage in range(3)
+        ],
+        "clients": [{"client": name, "gain": 0.01 * (k - 3)} for k, name in enumerate(names)],
+    }
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_nothing_overlaps_on_the_page_of_advice(
+    browser: Any, tmp_path: Path, width: int, dark: bool
+) -> None:
+    path = tmp_path / "advice.html"
+    path.write_text(advice_page(much_advice()))
+    browser.open(path.as_uri(), width=width, dark=dark)
+    browser.rest()
+    browser.shot(f"advice-{width}-{'dark' if dark else 'light'}", whole=True)
+    found = browser.js(LOOK)
+    assert found["count"] > 200
+    assert (found["cut"], found["outside"], found["touching"]) == ([], [], [])
+    assert found["sideways"] <= 0
+    assert found["dots"] == 0
+    if width == 1400:
+        assert found["scrolling"] == []
+    first = browser.js("document.querySelector('h1').getBoundingClientRect().bottom")
+    assert first < 900
+    assert browser.logged == []
 
 
 @pytest.fixture(scope="module", params=["plotly", "still"])

@@ -23,6 +23,7 @@ from .options import (
     Rounds,
     Set,
     console,
+    errors,
     given,
     print_json,
     print_line,
@@ -36,8 +37,17 @@ DataName = Annotated[
     str, typer.Argument(metavar="DATA", help="A data set's name (see `fedloom data`) or a path.")
 ]
 Minutes = Annotated[
-    float,
-    typer.Option(help="The budget; it decides how many methods, rounds and seeds are tried."),
+    float | None,
+    typer.Option(
+        help="The budget; it decides how many methods, rounds and seeds are tried. Default: 20."
+    ),
+]
+Points = Annotated[
+    int | None,
+    typer.Option(
+        help="The budget in points (about seconds of a laptop) in place of minutes: no clock has a "
+        "part in the answer, which is the same on any machine of one kind."
+    ),
 ]
 Tried = Annotated[
     str | None,
@@ -66,7 +76,8 @@ def advise(
     *,
     data: DataName,
     setting: Setting,
-    minutes: Minutes = 20.0,
+    minutes: Minutes = None,
+    points: Points = None,
     methods: Tried = None,
     rounds: Rounds = None,
     metric: Metric = None,
@@ -86,16 +97,20 @@ def advise(
 
     It looks at who has what, tries the methods that are made for such data on training samples
     that it sets aside, and adds seeds while the answer is in doubt. Test data are used once, for
-    the figures of the verdict. The same question with the same seed has the same answer; the
-    command continues where it was interrupted.
+    the figures of the verdict. The same question with the same seed has the same answer, unless
+    the machine is so much slower that less fits the minutes; --points leaves no doubt. The command
+    continues where it was interrupted.
     """
     from ..engine.config import parse_set
-    from ..experiments.advise.advice import Question
     from ..experiments.advise.advice import advise as answer
+    from ..experiments.advise.question import Question
     from ..experiments.advise.world import World
 
-    if minutes <= 0:
-        raise FedloomError(f"--minutes must be above 0, got {minutes:g}.")
+    if minutes is not None and points is not None:
+        raise FedloomError("--minutes and --points are two ways to give one budget: say one.")
+    for name, value in {"minutes": minutes, "points": points}.items():
+        if value is not None and value <= 0:
+            raise FedloomError(f"--{name} must be above 0, got {value:g}.")
     settings = {"executor": "auto", **parse_set(set_ or [])}
     start = given(data=data, **vars(setting))
     asked: tuple[str, ...] = ()
@@ -104,13 +119,14 @@ def advise(
     question = Question(
         World(start, machine.changes(settings, metric=metric)),
         out,
-        minutes,
+        minutes or 20.0,
         seed,
         rounds,
         asked,
-        _command(data, setting, metric, set_ or []),
+        _command(data, setting, machine, metric, set_ or []),
+        points,
     )
-    with watching(1, printing.silent) as watch:
+    with watching(1, printing.silent, on=errors) as watch:
         advice = answer(question, watch)
     if printing.as_json:
         print_json(advice.values)
@@ -118,12 +134,14 @@ def advise(
         _print(advice)
 
 
-def _command(data: str, setting: Setting, metric: str | None, changes: Sequence[str]) -> str:
+def _command(
+    data: str, setting: Setting, machine: Machine, metric: str | None, changes: Sequence[str]
+) -> str:
     """The options that name these data and settings to other commands."""
     words = ["--data", data]
-    named: dict[str, Any] = given(**vars(setting), metric=metric)
+    named: dict[str, Any] = given(**vars(setting), **vars(machine), metric=metric)
     for name, value in named.items():
-        words += [f"--{name}", str(value)]
+        words += [f"--{name.replace('_', '-')}", str(value)]
     for change in changes:
         words += ["--set", change]
     return f" {shlex.join(words)}"
@@ -131,20 +149,32 @@ def _command(data: str, setting: Setting, metric: str | None, changes: Sequence[
 
 def _print(advice: Advice) -> None:
     """Print the verdict, then what it rests on."""
-    from ..experiments.advise.text import HEADS, cells
+    from ..metrics.registry import headline
+    from ..report.advice_table import cells, heads
 
+    metric = headline(advice.values["metric"])
     console.print(f"[bold]{advice.verdict}[/]", highlight=False)
     for note in advice.notes:
         console.print(f"  {note}", highlight=False, markup=False)
     print_line(f"\nnext: {advice.next}\n")
     for finding in advice.diagnosis["findings"]:
         console.print(f"{finding['title']}: {finding['sentence']}", highlight=False, markup=False)
-    columns: list[Any] = [Column(HEADS[0], overflow="fold")]
-    for head in HEADS[1:-1]:
+    titles = heads(metric)
+    columns: list[Any] = [Column(titles[0], overflow="fold")]
+    for head in titles[1:-1]:
         columns.append(Column(head, justify="right"))
-    table = Table(*columns, HEADS[-1], box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(*columns, titles[-1], box=box.SIMPLE_HEAD, pad_edge=False)
     for row in advice.table:
-        table.add_row(*cells(row))
+        table.add_row(*cells(row, metric))
     console.print(table)
     print_line(f"page: {(advice.folder / 'advice.html').resolve()}")
-    print_line(f"took {advice.seconds / 60:.1f} minutes here")
+    errors.print(_duration(advice), highlight=False, soft_wrap=True)
+
+
+def _duration(advice: Advice) -> str:
+    """How long it took, beside what was asked; not part of the answer, which repeats."""
+    text = f"took {advice.seconds / 60:.1f} minutes here"
+    asked = advice.values["question"].get("minutes")
+    if asked is not None:
+        text += f" of {asked:g}"
+    return f"{text}; --points {advice.values['budget']} repeats it exactly"

@@ -186,11 +186,11 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def watching(rounds: int, quiet: bool, again: str = "") -> Iterator[Watch]:
+def watching(rounds: int, quiet: bool, again: str = "", on: Console = console) -> Iterator[Watch]:
     """A progress display; Ctrl-C names the command that continues the work."""
     from .progress import Watch
 
-    with Watch(console, rounds, quiet) as watch:
+    with Watch(on, rounds, quiet) as watch:
         try:
             yield watch
         except KeyboardInterrupt:

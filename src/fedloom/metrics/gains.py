@@ -19,6 +19,16 @@ Pairs = dict[int, list[tuple[int, float, float]]]  # seed -> client, accuracies 
 LEVEL = 0.95  # of the interval
 
 
+def oriented(values: Accuracies, higher: bool) -> Accuracies:
+    """The values, or their negatives where less is better: more is always better then."""
+    if higher:
+        return values
+    turned = {}
+    for seed, clients in values.items():
+        turned[seed] = [None if value is None else -value for value in clients]
+    return turned
+
+
 @dataclass(frozen=True)
 class Gain:
     """The mean difference between two methods, with its interval; one seed gives no interval."""

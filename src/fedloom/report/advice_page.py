@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..metrics.registry import Metric, headline
+from .advice_table import cells, heads
 from .document import in_document
 from .figures import Axis, Chart, Figure, Heat, Mark, Panel
 from .page import Page
+from .palette import slots
 
 Values = Mapping[str, Any]
 MOST_COLUMNS = 60  # clients or classes that a picture shows
@@ -24,19 +27,25 @@ def advice_page(values: Values) -> str:
             drawn = _DRAWN[finding["name"]](finding["numbers"])
             figure = page.figure(Panel(finding["name"], drawn.title, "", drawn))
         findings.append({**finding, "figure": figure})
-    pictures = [
-        page.figure(Panel("race", "The race", RACE, _race(values["race"]))),
-        page.figure(Panel("gains", "Who gains", GAINS, _gains(values["clients"]))),
-    ]
-    body = page.render("advice.html.j2", advice=values, findings=findings, pictures=pictures)
+    metric = headline(values["metric"])
+    shown = {
+        "race": page.figure(Panel("race", "The race", _about_race(metric), _race(values, metric))),
+        "gains": page.figure(Panel("gains", "Who gains", GAINS, _gains(values["clients"], metric))),
+        "heads": heads(metric),
+        "rows": [(row["helps"], cells(row, metric)) for row in values["table"]],
+    }
+    body = page.render("advice.html.j2", advice=values, findings=findings, **shown)
     return in_document(page, body)
 
 
-RACE = (
-    "Mean accuracy of clients on held-out training samples, by stage. A method whose line ends "
-    "early left the race there."
-)
-GAINS = "Each client's gain over training alone with the method of the verdict, in points."
+GAINS = "Each client's gain over training alone with the method of the verdict."
+
+
+def _about_race(metric: Metric) -> str:
+    return (
+        f"Mean {metric.in_a_sentence} of clients on held-out training samples, by stage. A method "
+        "whose line ends early left the race there."
+    )
 
 
 def _percent(value: float) -> str:
@@ -51,9 +60,15 @@ def _bars(title: str, names: Sequence[str], values: Sequence[float], label: str)
     ticks = list(zip(places, map(str, names), strict=True))
     if len(ticks) > 12:  # more names would run into each other
         ticks = [(place, str(int(place))) for place in places[:: len(places) // 12 + 1]]
-    mark = Mark("bars", places, values, 0, tips=tips, size=0.9)
+    marks = []
+    for ink, below in (("pos", False), ("neg", True)):
+        chosen = [i for i, value in enumerate(values) if (value < 0) == below]
+        x, y = [places[i] for i in chosen], [values[i] for i in chosen]
+        if chosen:
+            said = [tips[i] for i in chosen]
+            marks.append(Mark("bars", x, y, ink=ink, tips=said, size=0.9))
     across = Axis(ticks=ticks, ends=(-0.5, len(names) - 0.5))
-    return Chart(title, [mark], across, Axis(label, zero=True), width=WIDE, height=240)
+    return Chart(title, marks, across, Axis(label, zero=True), width=WIDE, height=240)
 
 
 def _sizes(numbers: Values) -> Figure:
@@ -103,25 +118,36 @@ _DRAWN = {
 }
 
 
-def _race(stages: Sequence[Values]) -> Chart:
+def _race(values: Values, metric: Metric) -> Chart:
     """A line for each method, with a point for each stage; of one length, the last counts."""
     points: dict[str, dict[int, float]] = {}
-    for stage in stages:
-        for method, accuracy in stage["accuracy"].items():
-            points.setdefault(method, {})[stage["rounds"]] = 100 * accuracy
+    for stage in values["race"]:
+        for method, mean in stage["means"].items():
+            points.setdefault(method, {})[stage["rounds"]] = mean
     marks = []
-    for number, (method, line) in enumerate(points.items()):
-        tips = [f"{method}, {rounds} rounds: {value:.1f} %" for rounds, value in line.items()]
+    colours = slots(list(points))  # a method has its colour on every page
+    for method, line in points.items():
+        tips = [
+            f"{method}, {rounds} rounds: {metric.shown(value)}{metric.sign}"
+            for rounds, value in line.items()
+        ]
         x = list(map(float, line))
-        marks.append(Mark("line", x, list(line.values()), number, method, tips=tips))
-    across, up = Axis("rounds", whole=True), Axis("accuracy, %")
+        y = [metric.factor * value for value in line.values()]
+        marks.append(Mark("line", x, y, colours[method], method, tips=tips))
+    label = metric.in_a_sentence
+    if metric.sign:
+        label += f",{metric.sign}"
+    across, up = Axis("rounds", whole=True), Axis(label)
     return Chart("The race", marks, across, up, width=WIDE, height=320, legend=True)
 
 
-def _gains(clients: Sequence[Values]) -> Chart:
+def _gains(clients: Sequence[Values], metric: Metric) -> Chart:
     names, gains = [], []
     for client in clients:
         if client["gain"] is not None:
             names.append(client["client"])
-            gains.append(100 * client["gain"])
-    return _bars("Gain over training alone by client", names, gains, "points")
+            gains.append(metric.factor * client["gain"])
+    unit = metric.in_a_sentence
+    if metric.unit == "percent":
+        unit = "points"
+    return _bars("Gain over training alone by client", names, gains, unit)

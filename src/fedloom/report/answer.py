@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..metrics.gains import Accuracies, Gain, gain
+from ..metrics.gains import Accuracies, Gain, gain, oriented
 from ..metrics.registry import DEFAULT, METRICS
 from .columns import megabytes
 from .entries import ALONE, TUNED, Entry, RunData, likeness, number, present
@@ -89,15 +89,15 @@ def _verdict(page: Page, rival: Entry, candidates: list[Entry]) -> Verdict:
         if name == ALONE:
             name = "local itself"
         entries[name] = entry
-    oriented = {}
+    turned = {}
     rises = {}
     for name, entry in entries.items():
-        oriented[name] = _oriented(results[entry.name], metric.higher)
+        turned[name] = oriented(results[entry.name], metric.higher)
         rise = _rise(entry, metric.higher)
         if rise is not None:
             rises[name] = rise
-    decided = _judged(page, oriented, rises)
-    gained = gain(oriented[decided.method], oriented[ALONE])
+    decided = _judged(page, turned, rises)
+    gained = gain(turned[decided.method], turned[ALONE])
     assert gained is not None
     picked = entries[decided.method].name
     return Verdict(
@@ -114,29 +114,19 @@ def _verdict(page: Page, rival: Entry, candidates: list[Entry]) -> Verdict:
     )
 
 
-def _judged(page: Page, oriented: dict[str, Accuracies], rises: dict[str, float]) -> Judgement:
+def _judged(page: Page, turned: dict[str, Accuracies], rises: dict[str, float]) -> Judgement:
     """What to do. One seed does not tell, unless nothing at all was learned."""
-    means = {name: mean_accuracy(values) for name, values in oriented.items()}
-    leader = max((name for name in oriented if name != ALONE), key=lambda name: means[name])
+    means = {name: mean_accuracy(values) for name, values in turned.items()}
+    leader = max((name for name in turned if name != ALONE), key=lambda name: means[name])
     chance = majority(page)
     if page.ranking.metric.name == DEFAULT and chance is not None:
         spreads = [page.ranking.values(page.ranking.headline)[e.number][1] for e in page.shown]
         if max(means.values()) <= chance + max(present(spreads), default=0.0):
             return Judgement("nothing", leader)
-    gained = gain(oriented[leader], oriented[ALONE])
+    gained = gain(turned[leader], turned[ALONE])
     if gained is None or gained.low is None:
         return Judgement("unsure", leader)
-    return judge(oriented, rises=rises)
-
-
-def _oriented(values: Accuracies, higher: bool) -> Accuracies:
-    """The values, or their negatives where less is better: more is always better then."""
-    if higher:
-        return values
-    turned = {}
-    for seed, clients in values.items():
-        turned[seed] = [None if value is None else -value for value in clients]
-    return turned
+    return judge(turned, rises=rises)
 
 
 def _rise(entry: Entry, higher: bool) -> float | None:

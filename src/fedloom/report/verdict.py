@@ -181,12 +181,13 @@ def _alone(verdict: Verdict) -> str:
 
 
 def _longer(verdict: Verdict) -> str:
+    after = f"after {counted(verdict.rounds, 'round')}"
     if verdict.probe is not None and verdict.majority is not None:
         return (
-            f"Train longer, or with another network or step size: after {verdict.rounds} rounds no "
-            f"model tried is surely better than always naming a client's most frequent class "
+            f"Train longer, or with another network or step size: {after} no model tried is surely "
+            f"better than always naming a client's most frequent class "
             f"({_value(verdict.majority, verdict)}), but a linear classifier is "
-            f"({_value(verdict.probe, verdict)})."
+            f"({100 * verdict.probe:.1f} % accuracy)."
         )
     behind = f"is ahead of {_rival(verdict)}, but not surely"
     if verdict.gain.mean < 0:
@@ -195,14 +196,16 @@ def _longer(verdict: Verdict) -> str:
     if verdict.rise is not None and verdict.rise >= RISES:
         rise = f"; the second half of its rounds brought {_amount(verdict.rise, verdict)}"
     return (
-        f"Train longer: after {verdict.rounds} rounds {verdict.method} {behind} "
+        f"Train longer: {after} {verdict.method} {behind} "
         f"({_value(verdict.ours, verdict)} against {_value(verdict.alone, verdict)}, "
         f"{_sureness(verdict)}){rise}."
     )
 
 
 def _nothing(verdict: Verdict) -> str:
-    best = max(verdict.ours, verdict.alone)
+    best = verdict.ours
+    if headline(verdict.metric).better(verdict.alone, best):
+        best = verdict.alone
     naming = "always naming a client's most frequent class"
     if verdict.majority is not None:
         naming += f" ({_value(best, verdict)} against {_value(verdict.majority, verdict)})"
@@ -296,6 +299,13 @@ def client_names(domains: Sequence[str | None]) -> list[str]:
         else:
             names.append(f"client {number} ({domain})")
     return names
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, in words: `1 round`, `2 rounds`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what}s"
 
 
 def _value(value: float, verdict: Verdict) -> str:

@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import FedloomError
 from ...core.files import parse_object, read_regular, write_atomic
-from ...core.version import __version__
+from ...data.federation import Federation
 from ...report.advice_page import advice_page
-from ...report.verdict import ALONE, Verdict, client_names, sentence
+from ...report.verdict import Verdict, client_names, sentence
 from ..plan import Display
+from .budget import fitting_points, seconds_per_point
 from .diagnosis import Diagnosis, diagnose
-from .judging import Tests, decide, run_tests, verdict_of
-from .race import Pace, Race, Stage
-from .schedule import Plan, make_plan
-from .shortlist import Shortlist, shortlist
+from .judging import Tests, decide, majority_rate, run_tests, verdict_of
+from .onward import next_step
+from .question import Question
+from .race import COMMON, Pace, Race, Stage
+from .schedule import Plan, has_room_for_more, least_points, make_plan
+from .shortlist import ALWAYS, MOST, Shortlist, shortlist
 from .text import Story, markdown, notes, table
 from .work import Work, count_work
 from .world import World
 
 FOR_THE_RACE = 0.7  # of the time; the rest is for runs with test data
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked, beside the world that it is asked about.
-
-    `command` are the options that name this world on the command line, if it was asked there.
-    """
-
-    world: World
-    out: Path
-    minutes: float = 20.0
-    seed: int = 0
-    rounds: int | None = None
-    methods: tuple[str, ...] = ()
-    command: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """What the answer depends on, as plain values."""
-        return {
-            "minutes": self.minutes,
-            "seed": self.seed,
-            "rounds": self.rounds,
-            "methods": list(self.methods),
-            "command": self.command,
-            "world": self.world.fingerprint(self.seed),
-            "fedloom": __version__,
-        }
 
 
 @dataclass(frozen=True)
@@ -113,43 +88,82 @@ def advise(question: Question, watch: Display) -> Advice:
     question = replace(question, world=question.world.copy())
     world, seed = question.world, question.seed
     world.refuse_unsuitable(seed)
-    asked = _claim(question)
+    asked = _refuse_another(question)
     watch.note("looking at who has what ...")
     diagnosis = diagnose(world.real(seed), world.encoded(seed), seed)
     remarks = world.adapt(diagnosis.troubles, seed)
     watch.note("counting what methods cost ...")
-    chosen = _shortlist(question, diagnosis)
-    plan = make_plan(_costs(chosen), question.minutes, question.rounds)
-    _record_plan(question.out, plan, chosen)
+    chosen, points = _shortlist(question, diagnosis, start)
+    plan = make_plan(_costs(chosen), points, question.rounds)
+    assert plan is not None  # there are at least as many points as the least plan needs
+    _record(question.out, asked, plan, points, chosen)
     watch.total(plan.total_rounds)
     watch.note(plan.sentence)
-    race = _race(question, plan, Pace(watch, start + 60 * FOR_THE_RACE * question.minutes))
+    race = _race(question, plan, Pace(watch, question.deadline(start, FOR_THE_RACE)))
     last = race.run()
-    judgement, probe = decide(world, last, diagnosis, seed)
-    pace = Pace(watch, start + 60 * question.minutes)
+    judgement, probe = decide(world, last, diagnosis, seed, plan)
+    pace = Pace(watch, question.deadline(start))
     pace.before = race.pace.before
     final = question.out / "final"
     tests = run_tests(world, last, judgement.method, seed, plan.step, final, pace)
     verdict = verdict_of(world, last, judgement, probe, tests, seed)
     story = _story(world, verdict, chosen, race, last, tests, seed)
-    values = {**_values(question, story, diagnosis, remarks), "question": asked}
+    values = {**_values(question, story, diagnosis, remarks, points), "question": asked}
     _write(question.out, values)
     return Advice(values, question.out, round(time.monotonic() - start, 1))
 
 
-def _shortlist(question: Question, diagnosis: Diagnosis) -> Shortlist:
+def _shortlist(question: Question, diagnosis: Diagnosis, start: float) -> tuple[Shortlist, int]:
+    """The methods to try, and the points that there are for it.
+
+    Counting takes time, too: others are counted only if there is room for them.
+    """
     world, seed = question.world, question.seed
     rehearsal = world.rehearsal(seed)
 
+    @cache
     def count(method: str) -> Work:
         return count_work(world.rehearsal_config(method, seed, 1, 1), rehearsal)
 
-    config = world.config("fedavg", seed)
-    return shortlist(diagnosis.troubles, config, world.encoded(seed), count, question.methods)
+    def choose(most: int) -> Shortlist:
+        given = world.config(COMMON, seed), world.encoded(seed), count, question.methods
+        return shortlist(diagnosis.troubles, *given, most)
+
+    chosen = choose(0)
+    points = _points(question, chosen, rehearsal, start)
+    if has_room_for_more(_costs(chosen), points, question.rounds):
+        return choose(MOST), points
+    others = [method for method in question.methods if method not in ALWAYS] or ["all others"]
+    left_out = dict.fromkeys(others, "the budget has no room for more methods")
+    return replace(chosen, left_out={**left_out, **chosen.left_out}), points
+
+
+def _points(question: Question, chosen: Shortlist, rehearsal: Federation, start: float) -> int:
+    """The points to plan with: those asked for, those of an earlier call, or as many as fit."""
+    costs = _costs(chosen)
+    least = least_points(costs)
+    if question.points is not None:
+        if question.points < least:
+            raise FedloomError(
+                f"--points {question.points} is too little for even one round of local and fedavg "
+                f"on these data: that takes --points {least}."
+            )
+        return question.points
+    path = question.out / "plan.json"
+    if path.exists():
+        return int(parse_object(read_regular(path), path)["budget"])
+    config = question.world.rehearsal_config(COMMON, question.seed, 1, 1)
+    work = next(each.work for each in chosen.candidates if each.method == COMMON)
+    per_point = seconds_per_point(config, rehearsal, work)
+    elapsed = time.monotonic() - start
+    points = fitting_points(question.minutes, elapsed, per_point, least)
+    measured = {"elapsed": round(elapsed, 1), "seconds_per_point": round(per_point, 3)}
+    write_atomic(question.out / "measured.json", json.dumps(measured, indent=1).encode())
+    return points
 
 
 def _costs(chosen: Shortlist) -> dict[str, float]:
-    return {candidate.method: candidate.work.seconds for candidate in chosen.candidates}
+    return {candidate.method: candidate.work.points for candidate in chosen.candidates}
 
 
 def _race(question: Question, plan: Plan, pace: Pace) -> Race:
@@ -177,11 +191,12 @@ def _story(
 ) -> Story:
     clients = client_names([client.domain for client in world.real(seed).clients])
     sent = race.sent(verdict.method, last)
-    return Story(verdict, chosen, race, last, tests, clients, sent)
+    naming = majority_rate(world, last, tests, seed)
+    return Story(verdict, chosen, race, last, tests, clients, sent, naming)
 
 
 def _values(
-    question: Question, story: Story, diagnosis: Diagnosis, remarks: list[str]
+    question: Question, story: Story, diagnosis: Diagnosis, remarks: list[str], points: int
 ) -> dict[str, Any]:
     """Everything that is to be said, as plain values."""
     verdict = story.verdict
@@ -192,12 +207,14 @@ def _values(
         "verdict": sentence(verdict),
         "kind": verdict.kind,
         "method": verdict.method,
+        "metric": verdict.metric,
         "notes": notes(story) + remarks,
-        "next": _next(question, verdict),
+        "next": next_step(question, verdict, points, _costs(story.shortlist)),
         "complete": verdict.tested and not story.race.stopped,
         "diagnosis": diagnosis.plain(),
         "table": table(story),
         "left_out": left_out,
+        "budget": points,
         "plan": story.race.plan.plain(),
         "race": [stage.plain() for stage in story.race.stages],
         "clients": _by_client(story),
@@ -215,47 +232,8 @@ def _by_client(story: Story) -> list[dict[str, Any]]:
     return rows
 
 
-def _next(question: Question, verdict: Verdict) -> str:
-    """The command to go on with; to those who asked in Python, the call."""
-    method = verdict.method
-    if verdict.kind == "alone":
-        method = ALONE
-    if not question.command:
-        return _next_call(question, verdict, method)
-    options = question.command
-    for setting in question.world.chosen:
-        options += f" --set {setting}"
-    if verdict.kind == "nothing":
-        data = shlex.quote(question.world.config(ALONE, question.seed).data)
-        return f"fedloom data picture {data} --out look.png"
-    if verdict.kind == "longer":
-        asked = options.replace(" --data ", " ", 1)
-        return (
-            f"fedloom advise{asked} --rounds {2 * verdict.rounds} "
-            f"--minutes {3 * question.minutes:g} --out {question.out}-longer"
-        )
-    return (
-        f"fedloom run {method}{options} --rounds {verdict.rounds} --seed {question.seed} "
-        f"--out runs/{method}"
-    )
-
-
-def _next_call(question: Question, verdict: Verdict, method: str) -> str:
-    chosen = ""
-    for setting in question.world.chosen:
-        chosen += f"{setting.replace('true', 'True')}, "
-    if verdict.kind == "nothing":
-        return "look at the labels of some samples"
-    if verdict.kind == "longer":
-        return (
-            f"fedloom.advise(federation, rounds={2 * verdict.rounds}, "
-            f"minutes={3 * question.minutes:g}, ...)"
-        )
-    return f'fedloom.run("{method}", federation, rounds={verdict.rounds}, {chosen}...)'
-
-
-def _claim(question: Question) -> dict[str, Any]:
-    """Note the question in the folder; refuse a folder that holds the answer to another one."""
+def _refuse_another(question: Question) -> dict[str, Any]:
+    """What is asked; a folder that holds the answer to something else is refused."""
     path = question.out / "question.json"
     asked = question.plain()
     if path.exists():
@@ -267,15 +245,14 @@ def _claim(question: Question) -> dict[str, Any]:
                     f"{json.dumps(there.get(key))} there, {json.dumps(value)} here): choose "
                     "another folder with --out."
                 )
-        return asked
-    write_atomic(path, json.dumps(asked, indent=1).encode())
     return asked
 
 
-def _record_plan(out: Path, plan: Plan, chosen: Shortlist) -> None:
-    """Write down what was planned, and the counted work that it rests on."""
+def _record(out: Path, asked: dict[str, Any], plan: Plan, points: int, chosen: Shortlist) -> None:
+    """Write down what is asked, what is planned, and the counted work that the plan rests on."""
+    write_atomic(out / "question.json", json.dumps(asked, indent=1).encode())
     work = {candidate.method: candidate.work.plain() for candidate in chosen.candidates}
-    content = json.dumps({**plan.plain(), "work": work}, indent=1)
+    content = json.dumps({"budget": points, **plan.plain(), "work": work}, indent=1)
     write_atomic(out / "plan.json", content.encode())
 
 

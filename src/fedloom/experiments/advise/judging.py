@@ -9,12 +9,14 @@ from typing import Any
 
 from ...core.errors import FedloomError
 from ...engine.folder import Run
-from ...metrics.gains import Accuracies, gain
+from ...metrics.gains import Accuracies, gain, oriented
+from ...metrics.registry import DEFAULT, headline
 from ...report.verdict import ALONE, Judgement, Verdict, judge, mean_accuracy
 from ..compare import compare
 from .diagnosis import Diagnosis
 from .race import OutOfTime, Pace, Stage, chosen_clients
 from .rehearsal import majority
+from .schedule import TELLING_SEEDS, Plan
 from .world import World
 
 SIGNAL = 0.05  # a linear classifier this far above the most frequent class has found something
@@ -23,7 +25,7 @@ RARELY = 0.05  # the recall of a class below which it is hardly ever found
 
 @dataclass(frozen=True)
 class Tests:
-    """The runs with test data: accuracies by method, and the leaderboard of these runs."""
+    """The runs with test data: values by method as in a `Stage`, and these runs' leaderboard."""
 
     results: Mapping[str, Accuracies] = field(default_factory=dict)
     board: Mapping[str, Any] = field(default_factory=dict)
@@ -51,15 +53,20 @@ class Tests:
 
 
 def decide(
-    world: World, last: Stage, diagnosis: Diagnosis, seed: int
+    world: World, last: Stage, diagnosis: Diagnosis, seed: int, plan: Plan
 ) -> tuple[Judgement, float | None]:
     """The decision, from rehearsals alone.
 
     Where no network beats the most frequent class but a linear classifier does, there is something
-    to be learned and the networks have not got there; its accuracy then comes with the decision.
+    to be learned and the networks have not got there; its accuracy then comes with the decision. A
+    race that was too short dismisses nothing.
     """
-    naming = majority(world.rehearsal, seeds_of(last, seed))
+    metric = headline(last.metric)
+    naming = oriented(majority(world.rehearsal, seeds_of(last, seed), metric), metric.higher)
     judgement = judge(last.results, naming, last.rises)
+    short = last.seeds < TELLING_SEEDS or last.rounds < plan.telling
+    if short and judgement.kind != "federate":
+        return Judgement("unsure", judgement.method), None
     if judgement.kind != "nothing":
         return judgement, None
     linear = diagnosis.finding("agreement").numbers
@@ -77,7 +84,10 @@ def seeds_of(last: Stage, seed: int) -> range:
 def run_tests(
     world: World, last: Stage, method: str, seed: int, step: int, out: Path, pace: Pace
 ) -> Tests:
-    """Run the method and `local` with test data; nothing if time is up before they are done."""
+    """Run the method and `local` with test data; nothing if time is up before they are done.
+
+    What is compared is the metric that decides.
+    """
     configs = []
     for each in seeds_of(last, seed):
         for name in (ALONE, method):
@@ -94,7 +104,8 @@ def run_tests(
         stored = Run.load(out / run["folder"])
         clients = chosen_clients(stored.metrics, stored.config.method, stored.config)
         results.setdefault(stored.config.method, {})[run["seed"]] = clients
-    return Tests(results, board)
+    higher = headline(last.metric).higher
+    return Tests({name: oriented(values, higher) for name, values in results.items()}, board)
 
 
 def verdict_of(
@@ -113,15 +124,28 @@ def verdict_of(
     over = gain(results[judgement.method], results[ALONE])
     if over is None:
         raise FedloomError("no client has samples to be measured on.")
+    metric = headline(last.metric)
+    means = {}
+    for method in (judgement.method, ALONE):
+        means[method] = mean_accuracy(oriented(results[method], metric.higher))
     return Verdict(
         judgement.kind,
         judgement.method,
         over,
-        ours=mean_accuracy(results[judgement.method]),
-        alone=mean_accuracy(results[ALONE]),
-        majority=mean_accuracy(majority(federations, seeds_of(last, seed))),
+        ours=means[judgement.method],
+        alone=means[ALONE],
+        majority=mean_accuracy(majority(federations, seeds_of(last, seed), metric)),
         rounds=last.rounds,
         rise=last.rises.get(judgement.method),
         probe=probe,
         tested=bool(tests),
+        metric=metric.name,
     )
+
+
+def majority_rate(world: World, last: Stage, tests: Tests, seed: int) -> float:
+    """The accuracy of always naming a client's most frequent class, whatever the metric."""
+    federations = world.rehearsal
+    if tests:
+        federations = world.real
+    return mean_accuracy(majority(federations, seeds_of(last, seed), headline(DEFAULT)))

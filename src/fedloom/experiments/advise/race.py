@@ -15,9 +15,9 @@ from ...engine.config import Config
 from ...engine.engine import Engine
 from ...engine.folder import Run
 from ...engine.run import execute
-from ...metrics.gains import Accuracies, gain
-from ...metrics.registry import headline
-from ...metrics.summary import best_by_validation
+from ...metrics.gains import Accuracies, gain, oriented
+from ...metrics.registry import DEFAULT, Metric, headline
+from ...metrics.summary import best_by_validation, client_values
 from ...report.verdict import ALONE, SIMPLE, mean_accuracy
 from ..plan import Display, name_of
 from .schedule import Plan, Rung
@@ -38,6 +38,7 @@ class Pace:
         self._watch = watch
         self._deadline = deadline
         self.before = 0  # rounds of all runs so far
+        self.may_stop = True  # there is something that a verdict can rest on
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watch, name)
@@ -49,27 +50,34 @@ class Pace:
     def after_round(self, engine: Engine, record: Record | None) -> None:
         """Show the round, and stop if time is up."""
         self._watch.after_round(engine, record)
-        if time.monotonic() > self._deadline:
+        if self.may_stop and time.monotonic() > self._deadline:
             raise OutOfTime
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a finished stage of the race has shown."""
+    """What a finished stage of the race has shown.
+
+    `results` are the clients' values of the headline metric, as negatives if less is better, so
+    that more is always better; `mean` gives them back as they are.
+    """
 
     rounds: int
     seeds: int
     results: Mapping[str, Accuracies]  # best first
     kept: tuple[str, ...]
     rises: Mapping[str, float]  # what the second half of the rounds has brought
+    metric: str = DEFAULT
+
+    def mean(self, method: str) -> float:
+        """A method's mean value of the metric."""
+        return mean_accuracy(oriented(self.results[method], headline(self.metric).higher))
 
     def plain(self) -> dict[str, Any]:
         """The stage as a table of plain values."""
-        means = {}
-        for method, accuracies in self.results.items():
-            means[method] = round(mean_accuracy(accuracies), 6)
+        means = {method: round(self.mean(method), 6) for method in self.results}
         about = {"rounds": self.rounds, "seeds": self.seeds}
-        return {**about, "accuracy": means, "kept": list(self.kept)}
+        return {**about, "means": means, "kept": list(self.kept)}
 
 
 @dataclass
@@ -87,9 +95,19 @@ class Race:
     stopped: bool = False  # by the clock
     _lines: dict[tuple[str, int], list[Record]] = field(default_factory=dict)
 
+    @property
+    def metric(self) -> Metric:
+        """What methods are judged by."""
+        return headline(self.config_of(COMMON, self.first_seed, 1).schedule.metric)
+
     def run(self) -> Stage:
-        """Go through all stages, and return the last one that was finished."""
+        """Go through all stages, and return the last one that was finished.
+
+        The clock cannot stop it before FedAvg and `local` have got through the first stage with the
+        first seed: whatever the time, there is something to say.
+        """
         alive = [method for method in self.plan.methods if method != ALONE]
+        self.pace.may_stop = False
         try:
             for number, rung in enumerate(self.plan.rungs):
                 rungs_left = self.plan.rungs[number + 1 :]
@@ -99,10 +117,7 @@ class Race:
         except OutOfTime:
             self.stopped = True
         if not self.stages:
-            raise FedloomError(
-                f"the budget was spent before every method had its first {self.plan.step} rounds; "
-                "the same command goes on from here, or say --minutes for more."
-            )
+            self._close(Rung(self.plan.rungs[0].rounds, len(alive), 1), alive, len(alive))
         return self.stages[-1]
 
     def _stage(self, rung: Rung, alive: Sequence[str], keep: int) -> list[str]:
@@ -110,7 +125,13 @@ class Race:
         for seed in range(self.first_seed, self.first_seed + rung.seeds):
             for method in (ALONE, *alive):
                 self._advance(method, seed, rung.rounds)
-        going_on = [method for method in alive if method not in self.failed]
+                if method == COMMON:
+                    self.pace.may_stop = True
+        return self._close(rung, alive, keep)
+
+    def _close(self, rung: Rung, alive: Sequence[str], keep: int) -> list[str]:
+        """Note what a stage has shown of the methods that got through it."""
+        going_on = [method for method in alive if self._finished(method, rung)]
         if not going_on:
             raise FedloomError(f"no method finished its runs: {self.failed}")
         results = self._results(going_on, rung.rounds, rung.seeds)
@@ -119,8 +140,16 @@ class Race:
         if COMMON in ranked and COMMON not in kept:
             kept[-1] = COMMON
         rises = self._rises(results, rung)
-        self.stages.append(Stage(rung.rounds, rung.seeds, results, tuple(kept), rises))
+        name = self.metric.name
+        self.stages.append(Stage(rung.rounds, rung.seeds, results, tuple(kept), rises, name))
         return kept
+
+    def _finished(self, method: str, rung: Rung) -> bool:
+        """Whether a method got to the end of a stage with all its seeds."""
+        if method in self.failed:
+            return False
+        seeds = range(self.first_seed, self.first_seed + rung.seeds)
+        return all(self._line(method, seed, rung.rounds) is not None for seed in seeds)
 
     def _settle(self, last: Rung, alive: Sequence[str]) -> None:
         """Add seeds while it is in doubt who leads, or whether that is better than alone."""
@@ -180,7 +209,7 @@ class Race:
         return None
 
     def _results(self, methods: Sequence[str], rounds: int, seeds: int) -> dict[str, Accuracies]:
-        """Accuracies by method, the best first; a method that is `local` in disguise is left out.
+        """Values by method, the best first; a method that is `local` in disguise is left out.
 
         In every run the round is the one that validation data choose among those so far.
         """
@@ -198,7 +227,7 @@ class Race:
         for seed in range(self.first_seed, self.first_seed + seeds):
             lines = [r for r in self._lines[method, seed] if r["round"] <= rounds]
             accuracies[seed] = chosen_clients(lines, method, self.config_of(method, seed, rounds))
-        return accuracies
+        return oriented(accuracies, self.metric.higher)
 
     def sent(self, method: str, stage: Stage) -> dict[str, float]:
         """The bytes that a method has sent up and down by the end of a stage; a mean of seeds."""
@@ -211,23 +240,27 @@ class Race:
         return totals
 
     def _rises(self, results: Mapping[str, Accuracies], rung: Rung) -> dict[str, float]:
-        """What each method has gained since half of the rounds, in mean accuracy."""
+        """What each method has gained since half of the rounds, as a mean over clients."""
         rises = {}
+        key = self.metric.key
+        sign = 1 if self.metric.higher else -1
         for method in results:
             gained = []
             for seed in range(self.first_seed, self.first_seed + rung.seeds):
                 now = self._line(method, seed, rung.rounds)
                 then = self._line(method, seed, rung.rounds // 2)
-                if now and then:
-                    figures = [line["personal"]["accuracy_mean"] for line in (now, then)]
-                    gained.append(figures[0] - figures[1])
+                if now and then and None not in (now["personal"][key], then["personal"][key]):
+                    gained.append(sign * (now["personal"][key] - then["personal"][key]))
             if gained:
                 rises[method] = sum(gained) / len(gained)
         return rises
 
 
 def chosen_clients(lines: list[Record], method: str, config: Config) -> list[float | None]:
-    """Each client's accuracy in the round that validation data choose; without any, in the last."""
-    record = best_by_validation(lines, headline(config.schedule.metric)) or lines[-1]
-    clients: list[float | None] = record["clients"][find(method).traits.stage]
-    return clients
+    """Each client's value of the headline metric in the round that validation data choose.
+
+    Without such data it is the last.
+    """
+    metric = config.schedule.metric
+    record = best_by_validation(lines, headline(metric)) or lines[-1]
+    return client_values(record, find(method).traits.stage, metric)

@@ -16,6 +16,8 @@ from ...data.dataset import Dataset
 from ...data.federation import Client, Federation, Sides
 from ...data.grouped import cut_by_group
 from ...metrics.gains import Accuracies
+from ...metrics.registry import Answers, Metric, Sheet
+from ...metrics.registry import plain as plain_number
 
 HELD_OUT = 0.25  # of a client's training samples
 
@@ -63,18 +65,37 @@ def _cut(
     return sides
 
 
-def majority(federations: Callable[[int], Federation], seeds: Sequence[int]) -> Accuracies:
-    """By seed, each client's accuracy if its most frequent training class is always named."""
-    accuracies = {}
+def majority(
+    federations: Callable[[int], Federation], seeds: Sequence[int], metric: Metric
+) -> Accuracies:
+    """By seed, each client's value of a metric without a model.
+
+    Its most frequent training class is always named; where a metric looks at probabilities, they
+    are the shares of the classes among its training samples.
+    """
+    values = {}
     for seed in seeds:
         federation = federations(seed)
-        labels = federation.data.labels.numpy()
-        rows: list[float | None] = []
-        for k, client in enumerate(federation.clients):
-            accuracy = None
-            if len(client.test):
-                named = int(federation.counts(k).argmax())
-                accuracy = float((labels[client.test] == named).mean())
-            rows.append(accuracy)
-        accuracies[seed] = rows
-    return accuracies
+        rows = [_without_a_model(federation, k, metric) for k in range(len(federation))]
+        values[seed] = rows
+    return values
+
+
+def _without_a_model(federation: Federation, k: int, metric: Metric) -> float | None:
+    index = federation.clients[k].test
+    if not len(index):
+        return None
+    counts = federation.counts(k).numpy()
+    # A class that the client has not seen may come all the same, so none has probability 0.
+    scores = np.log((counts + 1) / (counts + 1).sum())
+    answers = Answers(
+        predicted=np.full(len(index), counts.argmax()),
+        labels=federation.data.labels.numpy()[index],
+        owner=np.zeros(len(index), dtype=np.int64),
+        clients=1,
+        classes=len(counts),
+        scores=np.tile(scores, (len(index), 1)),
+    )
+    rows = Sheet((metric.tally,), answers.classes).rows(answers)
+    value: float | None = plain_number(metric.values(rows)[0])
+    return value

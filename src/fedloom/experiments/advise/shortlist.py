@@ -71,12 +71,16 @@ def shortlist(
     """Choose methods by their traits and have a round of each counted.
 
     `federation` has samples as the network takes them. `asked` are methods that the user wants
-    tried in place of a choice by traits.
+    tried in place of a choice by traits. With `most` 0, only those are counted that are always
+    tried.
     """
     have = facilities(config, federation)
     left_out: dict[str, str] = {}
     always, others = [], []
-    for method in dict.fromkeys((*ALWAYS, *(asked or names()))):
+    considered = asked or names()
+    if not most:
+        considered = ()
+    for method in dict.fromkeys((*ALWAYS, *considered)):
         traits = find(method).traits
         fitting = [trouble for trouble in traits.helps if trouble in troubles]
         wanted = method in ALWAYS or method in asked
@@ -112,7 +116,7 @@ def _place(candidate: Candidate, troubles: Sequence[Trouble]) -> tuple[int, bool
     Where labels are uneven, a model of its own serves a client better than any common one.
     """
     common = "labels" in troubles and not find(candidate.method).traits.personalised
-    return -len(candidate.helps), common, candidate.work.seconds, candidate.method
+    return -len(candidate.helps), common, candidate.work.points, candidate.method
 
 
 def facilities(config: Config, federation: Federation) -> set[Need]:

@@ -6,8 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...metrics.gains import gain
-from ...report.verdict import ALONE, RISES, Verdict, mean_accuracy, named, sureness, who
+from ...metrics.gains import gain, oriented
+from ...metrics.registry import DEFAULT, Metric, headline
+from ...report.advice_table import cells, heads
+from ...report.statistics import amount
+from ...report.verdict import (
+    ALONE,
+    RISES,
+    Verdict,
+    counted,
+    mean_accuracy,
+    named,
+    sureness,
+    who,
+)
 from ..leaderboard_text import table_line
 from .judging import Tests
 from .race import Race, Stage
@@ -26,6 +38,17 @@ class Story:
     tests: Tests
     clients: Sequence[str]  # their names
     bytes: Mapping[str, float]  # all that the method sends, up and down
+    majority: float  # the accuracy of always naming a client's most frequent class
+
+    @property
+    def metric(self) -> Metric:
+        """What decides."""
+        return headline(self.verdict.metric)
+
+    @property
+    def short(self) -> bool:
+        """Whether the race was too short to dismiss anything."""
+        return self.verdict.kind == "unsure"
 
 
 def notes(story: Story) -> list[str]:
@@ -34,12 +57,14 @@ def notes(story: Story) -> list[str]:
     found = []
     if verdict.kind != "nothing":
         found += [_for_whom(story), _cost(story)]
-    found += [_how_sure(story), _majority(verdict)]
+    found += [_how_sure(story), _majority(story)]
+    if story.short:
+        found.append(_too_short(story))
     rise = verdict.rise
     if verdict.kind == "federate" and rise is not None and rise >= RISES:
         found.append(
-            f"It still rises: the second half of its {verdict.rounds} rounds brought "
-            f"{100 * rise:.1f} points, so more rounds may bring more."
+            f"It still rises: the second half of its {counted(verdict.rounds, 'round')} brought "
+            f"{amount(rise, story.metric)}, so more rounds may bring more."
         )
     missed = story.tests.hardly_found(verdict.method)
     if missed:
@@ -52,12 +77,15 @@ def notes(story: Story) -> list[str]:
 
 
 def _for_whom(story: Story) -> str:
-    helped, hurt = who(story.verdict.gain, story.clients)
-    text = f"With {story.verdict.method} no client gains a point or more over training alone"
+    helped, hurt = who(story.verdict.gain, story.clients, story.metric.name)
+    least = "a point"
+    if story.metric.unit != "percent":
+        least = story.metric.shown(0.01)
+    text = f"With {story.verdict.method} no client gains {least} or more over training alone"
     if helped:
         text = (
-            f"{story.verdict.method} helps {len(helped)} of {len(story.clients)} clients by a "
-            f"point or more: {named(helped)}"
+            f"{story.verdict.method} helps {len(helped)} of {len(story.clients)} clients by "
+            f"{least} or more: {named(helped)}"
         )
     if hurt:
         return f"{text}; it hurts {len(hurt)}: {named(hurt)}."
@@ -67,10 +95,13 @@ def _for_whom(story: Story) -> str:
 def _cost(story: Story) -> str:
     work = _work(story, story.verdict.method)
     sent = {way: number / 1e6 for way, number in story.bytes.items()}
-    minutes = work.seconds * story.last.rounds / 60
+    minutes = work.points * story.last.rounds / 60
+    rounds, verb = f"{story.last.rounds} rounds", "send"
+    if story.last.rounds == 1:
+        rounds, verb = "round", "sends"
     return (
-        f"Its {story.last.rounds} rounds send {sent['up']:.1f} MB up and {sent['down']:.1f} MB "
-        f"down, all clients together, and compute {work.flops / 1e9:.3g} GFLOP each, about "
+        f"Its {rounds} {verb} {sent['up']:.1f} MB up and {sent['down']:.1f} MB down, all clients "
+        f"together; a round computes {work.flops / 1e9:.3g} GFLOP, and all take about "
         f"{minutes:.2g} minutes on two cores of a laptop."
     )
 
@@ -87,29 +118,45 @@ def _how_sure(story: Story) -> str:
     method = story.verdict.method
     lead = gain(results[method], results[ALONE])
     assert lead is not None
-    side = "above"
+    way = "better"
     if lead.mean < 0:
-        side = "below"
+        way = "worse"
+    by_what = ""
+    if story.metric.name != DEFAULT:
+        by_what = f" by {story.metric.in_a_sentence}"
     text = (
-        f"Decided without test data: on held-out training samples {method} is "
-        f"{100 * abs(lead.mean):.1f} points {side} training alone ({sureness(lead)})."
+        f"Decided{by_what} without test data: on held-out training samples {method} is "
+        f"{amount(lead.mean, story.metric)} {way} than training alone "
+        f"({sureness(lead, story.metric.name)})."
     )
     if story.verdict.tested:
         text += " Test data were used once, for the figures of the verdict."
     return text
 
 
-def _majority(verdict: Verdict) -> str:
-    assert verdict.majority is not None
-    return (
+def _majority(story: Story) -> str:
+    text = (
         "Majority class: always naming a client's most frequent class is right for "
-        f"{100 * verdict.majority:.1f} %."
+        f"{100 * story.majority:.1f} %"
+    )
+    metric, reached = story.metric, story.verdict.majority
+    if metric.name != DEFAULT and reached is not None:
+        text += f"; its {metric.in_a_sentence} is {metric.shown(reached)}{metric.sign}"
+    return f"{text}."
+
+
+def _too_short(story: Story) -> str:
+    last = story.last
+    return (
+        f"The budget had room for {counted(last.rounds, 'round')} with "
+        f"{counted(last.seeds, 'seed')}, which is too little to rule anything out; the command "
+        "below asks for enough."
     )
 
 
 def _stopped(story: Story) -> str:
     last = story.last
-    text = f"The clock stopped the race after a stage of {last.rounds} rounds"
+    text = f"The clock stopped the race after a stage of {counted(last.rounds, 'round')}"
     if not story.race.stopped:
         text = "The clock stopped the runs with test data"
     return (
@@ -131,10 +178,12 @@ def table(story: Story) -> list[dict[str, Any]]:
                 row |= _standing(stage, method)
         row["what"] = _outcome(story, method, row)
         if method in story.tests.results:
-            row["test"] = round(mean_accuracy(story.tests.results[method]), 6)
-        row["seconds_per_round"] = round(candidate.work.seconds, 4)
+            tested = oriented(story.tests.results[method], story.metric.higher)
+            row["test"] = round(mean_accuracy(tested), 6)
+        row["points_per_round"] = round(candidate.work.points, 4)
         rows.append(row)
-    rows.sort(key=lambda row: (-row["rounds"], -row["seeds"], -(row["validation"] or 0.0)))
+    sign = 1 if story.metric.higher else -1
+    rows.sort(key=lambda row: (-row["rounds"], -row["seeds"], -sign * (row["validation"] or 0.0)))
     return rows
 
 
@@ -144,7 +193,7 @@ def _standing(stage: Stage, method: str) -> dict[str, Any]:
     standing: dict[str, Any] = {
         "rounds": stage.rounds,
         "seeds": stage.seeds,
-        "validation": round(mean_accuracy(accuracies), 6),
+        "validation": round(stage.mean(method), 6),
     }
     over = gain(accuracies, stage.results[ALONE])
     if over is not None and method != ALONE:
@@ -166,7 +215,7 @@ def _outcome(story: Story, method: str, row: Mapping[str, Any]) -> str:
         return "picked"
     if method in story.last.results:
         return "in the final"
-    return f"out after {row['rounds']} rounds"
+    return f"out after {counted(row['rounds'], 'round')}"
 
 
 def markdown(values: Mapping[str, Any]) -> str:
@@ -177,33 +226,14 @@ def markdown(values: Mapping[str, Any]) -> str:
     lines += ["", f"Next: `{values['next']}`", "", "## Diagnosis", ""]
     for finding in values["diagnosis"]["findings"]:
         lines.append(f"- {finding['title']}: {finding['sentence']}")
-    lines += ["", "## Methods tried", "", table_line(HEADS)]
+    metric = headline(values["metric"])
+    lines += ["", "## Methods tried", "", table_line(heads(metric))]
     lines.append(table_line(["---", "---:", "---:", "---:", "---:", "---:", "---"]))
     for row in values["table"]:
-        lines.append(table_line(cells(row)))
+        lines.append(table_line(cells(row, metric)))
     left_out = values["left_out"]
     if left_out:
         lines += ["", "Not tried:", ""]
         for reason, methods in left_out.items():
             lines.append(f"- {', '.join(methods)}: {reason.rstrip('.')}.")
     return "\n".join(lines) + "\n"
-
-
-HEADS = ("method", "rounds", "seeds", "held-out %", "over local", "test %", "")
-
-
-def cells(row: Mapping[str, Any]) -> list[str]:
-    """A row of the table as texts."""
-    over = "-"
-    if row["gain"] is not None:
-        over = f"{100 * row['gain']:+.1f}"
-    if row["low"] is not None:
-        over += f" ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
-    figures = []
-    for name in ("validation", "test"):
-        figure = "-"
-        if row[name] is not None:
-            figure = f"{100 * row[name]:.1f}"
-        figures.append(figure)
-    counts = [str(row["rounds"]), str(row["seeds"])]
-    return [row["method"], *counts, figures[0], over, figures[1], row["what"]]

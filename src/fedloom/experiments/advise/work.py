@@ -1,8 +1,9 @@
 """What a round costs, counted and never timed, so that the same question gets the same plan.
 
 A method is tried on a few samples of two clients while torch counts its operations. The count is
-scaled to everybody's samples and turned into seconds of a machine that is only assumed: a laptop
-with two cores. A quicker or slower machine changes when the answer is there, not the answer.
+scaled to everybody's samples and turned into points: seconds of a machine that is only assumed, a
+laptop with two cores. How many points fit a number of minutes depends on the machine at hand
+(`budget.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from ...engine.engine import Engine
 from ...engine.run import execute
 from ..flops import flop_counter
 
-FLOPS_PER_SECOND = 4e10
-SECONDS_PER_STEP = 1.5e-3  # of the optimiser, whatever the size of the network
-SECONDS_PER_CLIENT = 5e-3  # for download, upload and aggregation
+FLOPS_PER_POINT = 4e10
+POINTS_PER_STEP = 1.5e-3  # of the optimiser, whatever the size of the network
+POINTS_PER_CLIENT = 5e-3  # for download, upload and aggregation
 TRIED_CLIENTS = 2
 TRIED_SAMPLES = 8
 
@@ -36,14 +37,14 @@ class Work:
     clients: int
 
     @property
-    def seconds(self) -> float:
-        """How long a round takes on the assumed machine."""
-        fixed = self.steps * SECONDS_PER_STEP + self.clients * SECONDS_PER_CLIENT
-        return self.flops / FLOPS_PER_SECOND + fixed
+    def points(self) -> float:
+        """How many seconds a round takes on the assumed machine."""
+        fixed = self.steps * POINTS_PER_STEP + self.clients * POINTS_PER_CLIENT
+        return self.flops / FLOPS_PER_POINT + fixed
 
     def plain(self) -> dict[str, Any]:
         """As plain values."""
-        return {**vars(self), "seconds": round(self.seconds, 4)}
+        return {**vars(self), "points": round(self.points, 4)}
 
 
 def count_work(config: Config, federation: Federation) -> Work:
