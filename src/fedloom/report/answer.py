@@ -228,9 +228,9 @@ def _whom(page: Page, entry: Entry, rival: Entry, gained: Gain) -> str:
     share = f"{len(helped)} of {len(clients)} clients"
     text = f"With {entry.name}, {share} gain {unit} or more over {over}"
     if helped:
-        text += f" ({named(helped)})"
+        text += f": {named(helped)}"
     if not hurt:
-        return f"{text}, and nobody loses as much."
+        return f"{text}; nobody loses as much."
     return f"{text}; {len(hurt)} lose as much: {named(hurt)}."
 
 
