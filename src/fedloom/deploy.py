@@ -317,12 +317,14 @@ def load(
 
     It takes samples as `description["input"]` says, and gives scores. `trust` allows a method file
     that the folder names to be executed. A `network` that was not made by its name has to be given.
+    What a stranger describes is measured before it is built; what you trust or give is not.
     """
     folder = Path(folder)
     description, tensors = exported.read(folder)
     if not trust:
         refuse_untrusted(description["method"], folder)
     method = make(description["method"], description["hyper"])
+    own = trust or network is not None
 
     def extended() -> nn.Module:
         given = copy.deepcopy(network) if network else _network(description, folder)
@@ -330,9 +332,9 @@ def load(
 
     try:
         with torch.random.fork_rng(devices=[]):
-            exported.refuse_oversized(folder, description, tensors, extended)
+            exported.refuse_oversized(folder, description, tensors, extended, own=own)
             model = _assembled(folder, description, tensors, extended())
-            exported.refuse_misfit(folder, description, model)
+            exported.refuse_misfit(folder, description, model, own=own)
     except FedloomError:
         raise
     except Exception as error:  # a description can be wrong in too many ways to foresee

@@ -1,8 +1,13 @@
-"""The federations of tests/executors/flower, for those who attack them."""
+"""What is attacked: the federations of tests/executors/flower, a finished run and its export."""
 
 import importlib.util
 import sys
 from pathlib import Path
+
+import pytest
+
+import fedloom
+from fedloom import deploy
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the lies are a module beside the tests
@@ -16,3 +21,19 @@ _spec.loader.exec_module(flower)
 world = flower.world
 deployment = flower.deployment
 pytest_collection_modifyitems = flower.pytest_collection_modifyitems
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, which is there to be copied."""
+    from fuzz import SMALL
+
+    folder = tmp_path_factory.mktemp("runs") / "honest"
+    fedloom.run("fedper", out=folder, **SMALL)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def exported(finished: Path) -> Path:
+    """The export of one of its models."""
+    return deploy.export(deploy.trained(finished, 0), finished.parent / "model")

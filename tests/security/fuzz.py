@@ -1,7 +1,8 @@
-"""What attacks on files have in common: damage, a clock, a bound on memory, and a table."""
+"""What attacks have in common: damage, a clock, a bound on memory, and a table."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -16,13 +17,19 @@ from typing import Any
 from watchdog import Watchdog
 
 from fedloom.core.errors import FedloomError
+from fedloom.core.files import sha256
 
 FULL = os.environ.get("FEDLOOM_ATTACKS") == "full"
 FIRST = int(os.environ.get("FEDLOOM_FIRST", "0"))  # the number of the first case
 CASES = int(os.environ.get("FEDLOOM_CASES", "0"))  # how many to try, in place of the usual number
 SLOW = 5.0  # seconds of processor time for one case
-HUNG = 30.0  # seconds for it on a busy machine
+HUNG = 120.0  # seconds for it, whoever else wants the processor
 ROOM = 500 << 10  # kilobytes by which all cases together may raise the peak of memory
+
+# A run that takes a moment.
+SMALL: dict[str, Any] = {
+    "clients": 4, "rounds": 2, "width": 4, "features": 8, "limit_train": 3, "limit_test": 2
+}  # fmt: skip
 
 # Prepares a case in an empty folder, and says what it has done.
 Prepare = Callable[[random.Random, Path], str]
@@ -83,6 +90,12 @@ def spoilt(chance: random.Random, body: Any) -> Any:
     else:
         changed[name] = spoilt(chance, body[name])
     return changed
+
+
+def signed(body: dict[str, Any]) -> str:
+    """A manifest with the checksum that belongs to it: a stranger can compute it too."""
+    unsigned = {name: value for name, value in body.items() if name != "sha256"}
+    return json.dumps({**unsigned, "sha256": sha256(json.dumps(unsigned, sort_keys=True).encode())})
 
 
 def attack(what: str, full: int, few: int, folder: Path, prepare: Prepare, use: Use) -> None:

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import resource
 import struct
 import time
 from collections import Counter
@@ -16,14 +14,14 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz import FULL, SLOW, peak
 from torch import Tensor
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 
-CASES = 100_000 if os.environ.get("FEDLOOM_ATTACKS") == "full" else 2_000
+CASES = 100_000 if FULL else 2_000
 ROOM = 100 << 10  # kilobytes by which all cases together may raise the peak of memory
-SLOW = 5.0  # seconds for one case
 SIZES = [0, 1, 2, 3, 7, 255, 2**16, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, 2**70]
 ODD: list[Any] = [
     None, True, -1, -(2**63), 1.5, 1e308, "", "4", [], {}, [[]], [None], "F32", "../x", *SIZES
@@ -94,15 +92,10 @@ def test_a_lie_is_refused_before_anything_is_allocated(name: str, kind: type) ->
 
 def test_headers_of_strangers_do_not_fill_the_memory() -> None:
     start = peak()
-    for number in range(600):
+    for number in range(150):
         text = json.dumps({"text": f"{number}" + "x" * 1_000_000})
         Payload.decode(laid_out({}, scalars=text))
-    assert peak() - start < 200 << 10
-
-
-def peak() -> int:
-    """The most memory this process has had, in kilobytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert peak() - start < 60 << 10
 
 
 def honest(chance: random.Random) -> Payload:
@@ -172,9 +165,9 @@ def test_thousands_of_damaged_payloads() -> None:
     slowest = 0.0
     for case in range(CASES):
         data = attacked(random.Random(case))
-        start = time.monotonic()
+        start = time.process_time()
         ended = {outcome(kind(data), case) for kind in (bytes, bytearray)}
-        slowest = max(slowest, time.monotonic() - start)
+        slowest = max(slowest, time.process_time() - start)
         assert len(ended) == 1, f"case {case}: bytes and bytearrays are read unlike: {ended}"
         outcomes[ended.pop()] += 1
     grown = (peak() - before) >> 10

@@ -12,9 +12,7 @@ all methods hear every third lie in turn, more than a thousand in all. `-s` show
 from __future__ import annotations
 
 import json
-import os
 import random
-import resource
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -22,6 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from fuzz import FULL, HUNG, ROOM, SLOW, peak
 from hostile_replies import HELLOS, LIES, SCORED, SCORES, Lie
 from watchdog import Watchdog
 
@@ -30,12 +29,8 @@ from fedloom.executors.flower.settings import Settings
 from fedloom.testing import small_world
 
 LIAR = 1
-FULL = os.environ.get("FEDLOOM_ATTACKS") == "full"
 CHOSEN = names() if FULL else ["fedpcl", "qffl", "scaffold"]
 FEW = CHOSEN if FULL else CHOSEN[:1]  # for lies about scores, which cost an evaluation each
-SLOW = 5.0  # seconds of processor time for a round with a lie
-HUNG = 30.0  # seconds for it on a busy machine
-ROOM = 500 * 1024  # kilobytes of memory for all replies of a method
 TABLE: dict[str, Counter[str]] = {}
 
 
@@ -103,7 +98,7 @@ def test_lies_after_training(name: str, world) -> None:
     method = make(name)
     lies = told(LIES, name, first=2)
     rounds = len(lies) + 2
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory = peak()
     expected = small_world.trace(
         method, rounds=rounds, eval_every=rounds, dropouts={r: [LIAR] for r in lies}
     )
@@ -114,7 +109,7 @@ def test_lies_after_training(name: str, world) -> None:
     assert seen.metrics[-1]["lost"] == [], "an honest reply is believed again"
     assert all(len(why) <= 300 for why in refusals(here).values())
     assert longest < SLOW
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < ROOM
+    assert peak() - memory < ROOM
 
 
 @pytest.mark.parametrize("name", CHOSEN)

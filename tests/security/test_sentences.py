@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz import SMALL
 from watchdog import Watchdog
 
 import fedloom
-from fedloom import deploy
 from fedloom.cli import main
 from fedloom.core.errors import FedloomError
 from fedloom.engine.config import parse_set, read
@@ -89,22 +89,7 @@ def test_the_command_line_answers_with_a_sentence(tmp_path: Path) -> None:
         assert said in done.stderr and "Traceback" not in done.stderr, command
 
 
-SMALL: dict[str, Any] = {
-    "clients": 4, "rounds": 2, "width": 4, "features": 8, "limit_train": 3, "limit_test": 2
-}  # fmt: skip
 Say = Any
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "honest"
-    fedloom.run("fedavg", out=folder, **SMALL)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def exported(finished: Path) -> Path:
-    return deploy.export(deploy.trained(finished), finished.parent / "model")
 
 
 @pytest.fixture

@@ -52,7 +52,9 @@ class Encoder:
     def module(self) -> nn.Module:
         """The network, in evaluation mode and with nothing trainable."""
         keep_freed_memory()
-        return self.load().eval().requires_grad_(False)
+        # Weights from a file are there, also when the network around them is only measured.
+        with torch.device("cpu"):
+            return self.load().eval().requires_grad_(False)
 
     @cached_property
     def hash(self) -> str:

@@ -118,7 +118,8 @@ class Prepared(nn.Module):
 
     def __init__(self, how: Preprocess, shape: tuple[int, int, int]) -> None:
         super().__init__()
-        how(torch.zeros(1, *shape, dtype=torch.uint8))  # refuses what cannot be prepared
+        # Refuses what cannot be prepared; that needs no numbers.
+        how(torch.zeros(1, *shape, dtype=torch.uint8, device="meta"))
         self.grey = shape[0] == 1
         before = (shape[1], shape[2])
         after = (how.size, how.size)

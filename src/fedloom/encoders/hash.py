@@ -61,6 +61,9 @@ def hashed(dim: int = 512, trigrams: bool = False) -> TextEncoder:
 @TEXT.register("hash:")
 def hashed_of(dim: str) -> TextEncoder:
     """Pseudo-random word vectors of another width: `hash:256`."""
-    if not dim.isdigit() or int(dim) < 1:
-        raise FedloomError(f"hash:{dim} should say how wide the vectors are, as in hash:512.")
+    if not re.fullmatch("[0-9]{1,5}", dim) or int(dim) < 1:
+        raise FedloomError(
+            f"hash:{dim[:20]} should say how wide the vectors are, as in hash:512, and at most "
+            "99999."
+        )
     return hashed(int(dim))

@@ -100,8 +100,10 @@ class TextEncoder:
             )
         texts = filled(classes, templates)
         vectors = []
-        for in_template in zip(*texts, strict=True):
-            vectors.append(F.normalize(self.embed(in_template), dim=1))
+        # As an image encoder's weights, the vectors are there wherever the network is built.
+        with torch.device("cpu"):
+            for in_template in zip(*texts, strict=True):
+                vectors.append(F.normalize(self.embed(in_template), dim=1))
         return F.normalize(torch.stack(vectors).mean(0), dim=1)
 
 

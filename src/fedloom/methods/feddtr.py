@@ -55,7 +55,7 @@ class FedDTR(FedAvg):
         "How class names become vectors: hash (hashed words), embedding (free vectors), none,"
         " or the name of a text encoder.",
     )
-    text_depth: Count = setting(1, "Number of layers that the text vectors go through.")
+    text_depth: Count = setting(1, "Number of layers that the text vectors go through.", le=100)
     text_layers: Literal["mlp", "transformer"] = setting(
         "mlp", "Kind of the layers that the text vectors go through."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..core.errors import FedloomError, explain
 from ..core.files import parse_object, read_regular
@@ -20,6 +23,9 @@ FORMAT = 2  # of exported folders
 # replaced, say. A description that asks for far more is a lie.
 FACTOR, BESIDE = 10, 10_000_000
 VALUES = 2**26  # numbers in one sample
+SIDE = 2**14  # pixels of an image along one side
+ENCODERS = 16  # side by side
+PASS = 2**27  # numbers in any one tensor while a sample goes through the network
 LARGEST = 1_000_000  # what a whole number among the settings may be, if the file is small
 
 Shape = Annotated[list[Annotated[int, Field(ge=1, le=2**26, strict=True)]], Field(max_length=6)]
@@ -49,6 +55,12 @@ class Input(BaseModel):
     def _possible(self) -> Input:
         if max(math.prod(self.shape), math.prod(self.features)) > VALUES:
             raise ValueError(f"a sample of shape {self.shape} is too large")
+        # Scaling an image multiplies it by a matrix with a column for each pixel of a side.
+        if len(self.shape) == 3 and max(self.shape) > SIDE:
+            raise ValueError(f"an image of shape {self.shape} is longer than {SIDE} pixels")
+        encoders = (self.encoder or "").count(",") + 1  # each is a network that is loaded
+        if encoders > ENCODERS:
+            raise ValueError(f"it names {encoders} encoders, which is more than {ENCODERS}")
         return self
 
 
@@ -104,41 +116,76 @@ def refuse_oversized(
     description: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     build: Callable[[], nn.Module],
+    *,
+    own: bool = False,
 ) -> None:
     """Refuse a network that would be far larger than what its file holds.
 
-    `build` makes it; here that is tried without allocating anything.
+    `build` makes it; here that is tried without allocating anything. The user's `own` code need not
+    stand that.
     """
     numbers = sum(tensor.numel() for tensor in tensors.values())
     for section in ("hyper", "network"):
         for value in _whole_numbers(description[section]):
             if value > max(numbers, LARGEST):
                 raise FedloomError(f"{folder}: {value} in its {section} does not fit its tensors.")
-    try:
-        with torch.device("meta"):
-            network = build()
-    except Exception:
-        # It reads weights of its own (a frozen ViT), or it is wrong, which building it will tell.
+    if own:
         return
-    wanted = sum(tensor.numel() for tensor in network.state_dict().values())
+    with torch.device("meta"):
+        network = build()
+    wanted = sum(tensor.numel() for tensor in [*network.parameters(), *network.buffers()])
     if wanted > FACTOR * numbers + BESIDE:
         raise FedloomError(
             f"{folder} describes a network of {wanted} numbers, but holds {numbers} of them."
         )
 
 
+class _Bounded(TorchDispatchMode):
+    """Refuses to compute tensors of more than `PASS` numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for value in tree_leaves(made):
+            if isinstance(value, Tensor) and value.numel() > PASS:
+                raise FedloomError(
+                    f"one sample becomes a tensor of {value.numel()} numbers in the network."
+                )
+        return made
+
+
 @torch.no_grad()
-def refuse_misfit(folder: Path, description: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuse a model that cannot take one sample, or that has scores for other classes."""
+def refuse_misfit(
+    folder: Path, description: Mapping[str, Any], model: nn.Module, *, own: bool = False
+) -> None:
+    """Refuse a model that cannot take one sample, or that has scores for other classes.
+
+    The sample has a shape and no numbers, so however large a stranger says it is, it costs nothing;
+    only the user's `own` code gets zeros.
+    """
     about = description["input"]
-    sample = torch.zeros(1, *about["shape"], dtype=getattr(torch, about["dtype"]))
-    scores = model(sample)
+    one = (1, *about["shape"])
+    dtype = getattr(torch, about["dtype"])
+    if own:
+        scores = model(torch.zeros(one, dtype=dtype))
+    else:
+        with torch.device("meta"), _Bounded():
+            scores = _weightless(model)(torch.zeros(one, dtype=dtype))
     classes = len(description["classes"])
     if scores.shape[:2] != (1, classes):
         raise FedloomError(
             f"the model in {folder} has scores of shape {tuple(scores.shape)}, which do not fit "
             f"{classes} classes."
         )
+
+
+def _weightless(model: nn.Module) -> nn.Module:
+    """A copy whose tensors have shapes and no numbers; what shares a tensor goes on sharing it."""
+    copies: dict[int, Any] = {}
+    for parameter in model.parameters():
+        copies[id(parameter)] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+    for buffer in model.buffers():
+        copies[id(buffer)] = buffer.to("meta")
+    return copy.deepcopy(model, copies)
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:

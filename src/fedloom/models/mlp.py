@@ -7,6 +7,8 @@ from torch import nn
 from ..core.errors import FedloomError
 from .base import Split, Task, numbers, positive, register
 
+DEEPEST = 1000  # layers
+
 
 @register("mlp")
 def mlp(
@@ -21,6 +23,10 @@ def mlp(
         raise FedloomError(
             f"option 'hidden' of model 'mlp' must be a list of sizes such as [200, 100], "
             f"not {hidden!r}."
+        )
+    if len(hidden) > DEEPEST:
+        raise FedloomError(
+            f"option 'hidden' of model 'mlp' has {len(hidden)} sizes, which is more than {DEEPEST}."
         )
     for size in hidden:
         positive("mlp", hidden=size)
