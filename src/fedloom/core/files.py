@@ -24,6 +24,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
     Without `wait`, a lock that somebody else holds is a `BlockingIOError`.
     """
+    if path.is_symlink():  # opening a lock empties the file
+        raise FedloomError(f"{path} is a link and no lock; remove it.")
     lock = FileLock(path, blocking=wait, poll_interval=0.01)
     try:
         lock.acquire()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Checkpoint:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+# What is written here, and so may be removed here: states, and what a killed writer left of them.
+OURS = re.compile(r"[0-9a-f]{64}\.safetensors|\..*\.tmp|upload-\d+\.tmp")
 # The name of a file: its checksum. No name leads out of the folder.
 _FileName = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\.safetensors$")]
 _Number = Annotated[int, Field(ge=0, lt=2**31)]
@@ -72,6 +75,9 @@ class Store:
     """Clients' states: in memory or, given a folder, on disk as soon as they are checkpointed."""
 
     def __init__(self, folder: Path | None = None) -> None:
+        if folder and folder.is_symlink():
+            # What is old or damaged is removed here, and a stranger's run may point anywhere.
+            raise CheckpointError(f"{folder} is a link to another folder; put the folder here.")
         self.folder = folder
         self._unsaved: dict[int, Payload] = {}  # states that changed since the last checkpoint
         self._files: dict[int, str] = {}  # the file of every other client's state
@@ -279,8 +285,7 @@ class Store:
             except CheckpointError:
                 continue
         for file in self.folder.iterdir():
-            unneeded = file.suffix == ".safetensors" and file.name not in named
-            if (unneeded or file.suffix == ".tmp") and not file.is_dir():
+            if OURS.fullmatch(file.name) and file.name not in named and not file.is_dir():
                 file.unlink(missing_ok=True)
 
 

@@ -166,7 +166,7 @@ class Run:
             raise CheckpointError(
                 f"{path} is damaged: it does not fit the checkpoint of round {checkpoint.round}."
             )
-        if kept != written:
+        if kept != written or path.is_symlink():  # lines are added here, and nowhere else
             write_atomic(path, kept)
         self.metrics = [json.loads(line) for line in kept.splitlines()]
         timing = _read_timing(self.folder / "timing.jsonl")
