@@ -105,6 +105,26 @@ def _beyond(content: RecordDict, rng: random.Random) -> None:
     put(content, {**arrays(content), "protos/99999": Array(np.zeros(4, dtype=np.float32))})
 
 
+def renumbered(write: Callable[[str], str]) -> Lie:
+    """Send what is numbered once more, under the same number, written otherwise."""
+
+    def apply(content: RecordDict, rng: random.Random) -> None:
+        there = arrays(content)
+        numbered = [n for n in sorted(there) if n.rpartition("/")[2].isdigit()]
+        name = numbered[0] if numbered else "protos/1"
+        group, _, number = name.rpartition("/")
+        again = there.get(name, Array(np.zeros(4, dtype=np.float32)))
+        put(content, {**there, f"{group}/{write(number)}": again})
+
+    return apply
+
+
+LIES["a number with a zero before it"] = renumbered(lambda number: f"0{number}")
+LIES["a number in another script"] = renumbered(
+    lambda number: "".join(chr(0x660 + int(digit)) for digit in number)
+)
+
+
 @lie("ten thousand tensors")
 def _many(content: RecordDict, rng: random.Random) -> None:
     put(content, {f"model/{i}": Array(np.zeros(1, dtype=np.float32)) for i in range(10_000)})

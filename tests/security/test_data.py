@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import pickle
-import resource
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzz import ROOM, peak
+from PIL import Image
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.dataset import Dataset
 from fedloom.data.federation import Client, Federation
 from fedloom.data.readers.arrays import Npz
 from fedloom.data.readers.base import Reader, Source, read_with
+from fedloom.data.readers.huggingface import HuggingFace
 from fedloom.data.readers.pfllib import PFLlib
+from fedloom.data.readers.pixels import decoded_image
 from fedloom.data.readers.sparse import Sparse
 from fedloom.data.readers.tables import Csv
 
@@ -30,9 +33,9 @@ def read(reader: Reader, path: Path) -> Any:
 @pytest.fixture(autouse=True)
 def bounded() -> Any:
     """No case may take more than 500 MB on top."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+    assert peak() - before < ROOM
 
 
 def npy(shape: tuple[int, ...], body: bytes, dtype: str = "<f4") -> bytes:
@@ -86,6 +89,52 @@ def test_a_gzip_that_unpacks_to_a_gigabyte(tmp_path: Path) -> None:
             stream.write(bytes(1 << 20))
     with pytest.raises(FedloomError, match="would unpack to more than"):
         read(Csv(), path)
+
+
+@pytest.mark.parametrize(("rows", "text"), [(20_000_000, "x"), (1000, "x" * 1_000_000)])
+def test_a_parquet_that_unpacks_to_a_gigabyte(rows: int, text: str, tmp_path: Path) -> None:
+    """Columns are stored as runs of entries of a dictionary."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("datasets")
+    path = tmp_path / "train.parquet"
+    once = arrow.DictionaryArray.from_arrays(arrow.array(np.zeros(1000, np.int8)), [text])
+    columns = {"label": arrow.array(np.zeros(1000, np.int8)), "text": once}
+    part = arrow.table(columns)
+    whole = arrow.concat_tables([part] * (rows // 1000))
+    parquet.write_table(whole, path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(FedloomError, match="would unpack to more than"):
+        read(HuggingFace(), path)
+
+
+def test_an_image_that_unpacks_to_far_more_than_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("P", (7000, 7000)).save(path)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(FedloomError, match=r"7000x7000 pixels are too many for \d+ bytes"):
+        decoded_image(path)
+    Image.new("P", (5000, 5000)).save(path)
+    assert decoded_image(path).size == (5000, 5000)
+
+
+def test_a_dicom_file_that_is_packed_as_a_whole() -> None:
+    """pydicom unpacks it when it opens the file, so that nobody could look at sizes before."""
+    pytest.importorskip("pydicom")
+    from pydicom.dataset import Dataset as Elements
+    from pydicom.dataset import FileMetaDataset
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    elements, stream = Elements(), io.BytesIO()
+    elements.file_meta = FileMetaDataset()
+    elements.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    elements.file_meta.MediaStorageSOPClassUID = elements.SOPClassUID = "1.2.3"
+    elements.file_meta.MediaStorageSOPInstanceUID = elements.SOPInstanceUID = "1.2.3.4"
+    elements.PatientComments = "x" * 1_000_000
+    elements.save_as(stream, enforce_file_format=True)
+    assert len(stream.getvalue()) < 10_000
+    with pytest.raises(FedloomError, match="it is deflated as a whole"):
+        decoded_image(stream.getvalue())
 
 
 def pfllib(folder: Path, data: bytes) -> Path:

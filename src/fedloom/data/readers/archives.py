@@ -26,7 +26,7 @@ def refuse_bombs(path: Path) -> None:
     refuse_no_file(path)
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        _refuse_size(path, sum(entry.file_size for entry in entries))
+        refuse_size(path, sum(entry.file_size for entry in entries))
         for entry in entries:
             if entry.filename.endswith(".npy"):
                 _refuse_lie(path, archive, entry)
@@ -52,7 +52,7 @@ def gunzipped(path: Path) -> bytes:
     data = read_regular(path)
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
         content = stream.read(most(len(data)) + 1)
-    _refuse_size(path, len(content))
+    refuse_size(path, len(content))
     return content
 
 
@@ -61,7 +61,7 @@ def most(packed: int) -> int:
     return max(ROOM, FACTOR * packed)
 
 
-def _refuse_size(path: Path, unpacked: int) -> None:
+def refuse_size(path: Path, unpacked: int) -> None:
     if unpacked > most(path.stat().st_size):
         raise FedloomError(
             f"{path}: would unpack to more than {most(path.stat().st_size) >> 20} MB, "

@@ -15,8 +15,12 @@ import numpy as np
 from PIL import Image
 
 from ...core.errors import FedloomError
+from .archives import most as most_bytes
 
 DICOM = ".dcm"
+DEFLATED = b"1.2.840.10008.1.2.1.99"  # how a file says that it is packed
+HEADER = 4096  # bytes in which it says so
+WORKING = 8  # bytes for each pixel while an image is read
 _NEEDED = "DICOM files need the extra: pip install 'fedloom[dicom]'"
 
 
@@ -37,8 +41,10 @@ def _library(name: str) -> Any:
         raise FedloomError(_NEEDED) from None
 
 
-def refuse_bomb(width: int, height: int) -> None:
+def refuse_bomb(width: int, height: int, packed: int) -> None:
     """Refuse an image that a small file unpacks to a huge one, before it is unpacked."""
+    if WORKING * width * height > most_bytes(packed):
+        raise FedloomError(f"its {width}x{height} pixels are too many for {packed} bytes")
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and width * height > most:
         raise FedloomError(
@@ -50,10 +56,12 @@ def refuse_bomb(width: int, height: int) -> None:
 def dicom_image(data: bytes) -> Image.Image:
     """The image in a DICOM file: grey, or RGB if it has colours."""
     pydicom = _library("pydicom")
+    if DEFLATED in data[:HEADER]:  # pydicom would unpack it, however long it gets
+        raise FedloomError("it is deflated as a whole; save it without")
     file = pydicom.dcmread(io.BytesIO(data))
     if "PixelData" not in file:
         raise FedloomError("it holds no image")
-    refuse_bomb(int(file.Columns), int(file.Rows))
+    refuse_bomb(int(file.Columns), int(file.Rows), len(data))
     frames = int(file.get("NumberOfFrames", 1) or 1)
     if frames > 1:
         raise FedloomError(f"it has {frames} frames; save each as a file of its own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from torch import Tensor
 from ...core.errors import FedloomError
 from ..cache import cache_folder
 from ..dataset import Dataset
+from .archives import ROOM, refuse_size
 from .base import READERS, Kind, Progress, Reader, Source
 from .naming import in_order_of_appearance, number_labels
 from .pixels import decoded_image
@@ -29,6 +31,7 @@ OWNERS = ("client", "owner")
 SPLITS = {"train": "train", "test": "test", "validation": "test", "valid": "test", "val": "test"}
 ALSO = {"img": "image", "fine_label": "label"}  # other names of columns
 _ENDINGS = ("parquet", "arrow")
+CELL = 8  # bytes that an entry of a column takes at least, once it is read
 
 
 def read_hf(
@@ -164,6 +167,9 @@ def _load(library: Any, source: str, config: str | None, cache: Path) -> dict[st
             loaded = library.load_from_disk(str(path))
         elif path.exists():
             ending, files = _files(path)
+            if ending == "parquet":
+                for file in itertools.chain.from_iterable(files.values()):
+                    _refuse_bomb(Path(file))
             loaded = library.load_dataset(ending, data_files=files, cache_dir=str(cache))
         elif path.is_absolute() or source.startswith((".", "~")) or path.suffix[1:] in _ENDINGS:
             raise FedloomError(f"{source}: there is no such file or folder.")
@@ -178,6 +184,25 @@ def _load(library: Any, source: str, config: str | None, cache: Path) -> dict[st
     if not isinstance(loaded, dict):
         loaded = {"train": loaded}
     return {name: _renamed(part) for name, part in loaded.items()}
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Refuse a file that unpacks to far more than it is: a few bytes can stand for a billion rows.
+
+    First by what it says of itself, then by what it holds, a few rows at a time.
+    """
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path, memory_map=True) as file:
+        about = file.metadata
+        lengths = [about.row_group(i).total_byte_size for i in range(about.num_row_groups)]
+        refuse_size(path, max(CELL * about.num_rows * about.num_columns, sum(lengths)))
+        # One entry may be as long as its column, and stand in every row.
+        rows = min(1000, max(10, (ROOM >> 3) // max([1, *lengths])))
+        unpacked = 0
+        for batch in file.iter_batches(batch_size=rows):
+            unpacked += batch.nbytes
+            refuse_size(path, unpacked)
 
 
 def _renamed(part: Any) -> Any:

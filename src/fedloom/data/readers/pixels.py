@@ -31,7 +31,7 @@ def decoded_image(source: bytes | Path, grey: bool = False) -> Image.Image:
         image = dicom_image(data)
         return image if grey else image.convert("RGB")
     with Image.open(io.BytesIO(data), "r", FORMATS) as opened:
-        refuse_bomb(opened.width, opened.height)
+        refuse_bomb(opened.width, opened.height, len(data))
         _refuse_pages(opened)
         opened.load()
         ImageOps.exif_transpose(opened, in_place=True)

@@ -27,7 +27,8 @@ from ...engine.turn import about
 from ..base import Task, execute
 from .sites import dealt
 
-_NUMBER = re.compile(r"(?:(?<=/)|^)\d+(?=/|$)")
+# Written in one way only, or one class could be sent twice: 3, and not 03 or a 3 of another script.
+_NUMBER = re.compile(r"(?:(?<=/)|^)(?:0|[1-9][0-9]*)(?=/|$)")
 
 
 @dataclass
