@@ -183,7 +183,7 @@ class Device:
         return float(total - free) / 1e6
 
     def fits(self, nbytes: int, copies: int = 1) -> bool:
-        """Whether this many bytes of samples may stay on the device, once for each of its workers."""
+        """Whether this many bytes may stay on the device, once for each of its workers."""
         free = self.free_memory()
         return free is None or copies * nbytes <= SAMPLES_SHARE * free
 
