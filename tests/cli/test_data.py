@@ -28,6 +28,28 @@ def image(path: Path) -> None:
     Image.new("RGB", (20, 20), (9, 0, 90)).save(path)
 
 
+def test_the_list_cuts_no_name_and_no_command(fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from fedloom.cli import data
+    from fedloom.cli.keep import what_to_type
+    from fedloom.data.catalogue import ABOUT
+    from fedloom.data.partitions import PARTITIONS
+
+    console = Console(width=80)
+    monkeypatch.setattr(data, "console", console)
+    with console.capture() as captured:
+        data.list_()
+    lines = captured.get().splitlines()
+    words = {word for line in lines for word in line.split()}
+    assert len(ABOUT) > 20 and not set(ABOUT) - words and not set(PARTITIONS.names()) - words
+    ends = {line.rstrip() for line in lines}
+    for name in ABOUT:
+        command = what_to_type(name, None)
+        assert any(line.endswith(command) for line in ends), command
+    assert max(map(len, lines)) <= 80 and "…" not in captured.get()
+
+
 def test_data_commands(fedloom, tmp_path) -> None:
     from PIL import Image
 

@@ -251,3 +251,12 @@ def test_classes_of_a_notebook_reach_the_workers(tmp_path) -> None:
     program = [sys.executable, "-c", NOTEBOOK]
     done = subprocess.run(program, text=True, capture_output=True, cwd=tmp_path)
     assert done.stdout == "equal\n", done.stderr
+
+
+def test_a_script_needs_no_guard(tmp_path) -> None:
+    """Workers do not import the script, which would do all its work again in each of them."""
+    script = tmp_path / "script.py"
+    script.write_text(f"print('begun', __spec__)\n{NOTEBOOK}\nprint(__file__)")
+    program = [sys.executable, str(script)]
+    done = subprocess.run(program, text=True, capture_output=True, cwd=tmp_path)
+    assert done.stdout == f"begun None\nequal\n{script}\n", done.stderr

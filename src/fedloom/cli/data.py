@@ -13,7 +13,7 @@ import typer
 from rich import box
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..core.errors import FedloomError
 from .groups import Reading, grouped
@@ -55,13 +55,17 @@ def list_(data_root: Root = None, as_json: AsJson = False) -> None:
     if as_json:
         _print_lists_as_json(data_root)
         return
-    table = Table("data set", "there", "what it is", box=box.SIMPLE_HEAD)
-    table.add_column("what to type", no_wrap=True)
+    # A name or a command cut short could not be typed, so these keep their width.
+    table = Table(Column("data set", no_wrap=True), Column("there", no_wrap=True))
+    table.box = box.SIMPLE_HEAD
+    table.add_column("what it is, and what to type")
     for name, description in ABOUT.items():
-        command = what_to_type(name, data_root)
-        table.add_row(name, presence(name, data_root), description, command)
+        about = f"{description}\n[bold]{what_to_type(name, data_root)}[/]"
+        table.add_row(name, presence(name, data_root), about)
     console.print(table)
-    table = Table("partition", "option", "what it does", box=box.SIMPLE_HEAD)
+    table = Table(Column("partition", no_wrap=True), Column("option", overflow="fold"))
+    table.box = box.SIMPLE_HEAD
+    table.add_column("what it does")
     for name, partition in partitions.PARTITIONS.items():
         table.add_row(name, "", partitions.doc(name))
         for key, option in partition.options.items():

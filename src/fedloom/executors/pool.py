@@ -40,6 +40,7 @@ from .shared import SHORT, Parcel, Room
 _START = "forkserver" if sys.platform != "win32" else "spawn"
 FAILED = b"\xff" * 8  # what an error message begins with; others begin as `shared.SHARED` says
 STOPPED = 30.0  # seconds after which a worker that somebody has stopped is named
+_FOUND_BY = ("__file__", "__spec__")  # how multiprocessing finds the script to import in a worker
 LOOK = 5.0  # seconds between two looks at the workers
 
 
@@ -92,7 +93,8 @@ class Pool:
         self._rooms[ours] = Room()
         args = (theirs, self._rooms[ours], device, parcel)
         process = context.Process(target=_work, args=args, daemon=True)
-        process.start()
+        with _without_script():
+            process.start()
         theirs.close()
         self._workers.append((process, ours))
 
@@ -137,6 +139,26 @@ class Pool:
         for room in self._rooms.values():
             room.close()
         torch.set_num_threads(self._threads)
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Keep a process that starts here from importing the user's script.
+
+    Classes of the script travel by value. A script without `if __name__ == "__main__":` would do
+    all of its work again in every worker.
+    """
+    script = sys.modules["__main__"]
+    hidden = {name: value for name, value in vars(script).items() if name in _FOUND_BY}
+    for name in hidden:
+        delattr(script, name)
+    script.__spec__ = None
+    try:
+        yield
+    finally:
+        del script.__spec__
+        for name, value in hidden.items():
+            setattr(script, name, value)
 
 
 def _parcel(worker: ClientWorker) -> Parcel:
@@ -298,8 +320,7 @@ def _answer(connection: Connection, task: Task) -> bytes:
     except (EOFError, OSError):
         message = (
             f"a worker died in round {task.round} while it ran {task.kind} of client "
-            f"{task.clients[0]}: killed, out of memory, or started from a script that lacks "
-            "`if __name__ == '__main__':`; the last checkpoint is intact."
+            f"{task.clients[0]}: killed or out of memory; the last checkpoint is intact."
         )
         return FAILED + message.encode()
 

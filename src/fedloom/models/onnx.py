@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from .exported import described
 from .stages import Piece
 
 TOLERANCE = 1e-4  # of ONNX against torch, relative to the largest score
+_REGISTRATION = "torch.onnx._internal.exporter._registration"  # what logs missing operators
 ABOUT = "fedloom"  # where the description stands in a file's metadata
 
 
@@ -39,7 +42,7 @@ def write_onnx(module: nn.Module, x: Tensor, file: Path, about: Mapping[str, Any
     of the module leaves some samples undecided, these may differ, and a warning says how many do.
     """
     _runtime()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _silent_about_torchvision():
         warnings.simplefilter("ignore")  # the exporter warns of packages that we do not need
         try:
             program = torch.onnx.export(
@@ -76,6 +79,21 @@ def write_onnx(module: nn.Module, x: Tensor, file: Path, about: Mapping[str, Any
         )
 
 
+@contextmanager
+def _silent_about_torchvision() -> Iterator[None]:
+    """Drop the exporter's lines about operators of torchvision, which no model here has."""
+    logger = logging.getLogger(_REGISTRATION)
+
+    def matters(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("torchvision is not installed")
+
+    logger.addFilter(matters)
+    try:
+        yield
+    finally:
+        logger.removeFilter(matters)
+
+
 def _undecided(module: nn.Module) -> float:
     """The share of samples that a module's pieces leave to rounding."""
     return max([part.undecided for part in module.modules() if isinstance(part, Piece)], default=0)
@@ -104,6 +122,8 @@ class Session:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        if not file.is_file():
+            raise FedloomError(f"there is no file {file}.")
         try:
             self._session = _runtime().InferenceSession(
                 str(file), providers=["CPUExecutionProvider"]
