@@ -122,7 +122,7 @@ def _smaller_value(before: str, word: str) -> str:
     key, _, value = word.partition("=")
     if before == "--set" and key in SMALLER:
         return f"{key}={SMALLER[key]}"
-    if before == "--grid":
+    if before in ("--grid", "--tune"):
         return f"{key}={','.join(value.split(',')[:2])}"
     return word.removeprefix("/")  # what lies in the root of a disk lies in the test's folder
 

@@ -175,6 +175,9 @@ def compare(
     metric: str | None = None,
     target: float | None = None,
     against: str = "local",
+    tune: Mapping[str, Sequence[Any]] | None = None,
+    search: str = "grid",
+    trials: int | None = None,
     partition: str = "auto",
     clients: int | None = None,
     model: str = "auto",
@@ -190,9 +193,14 @@ def compare(
     `to_pandas`), their `runs`, and the `page` of the report. `target` is an accuracy, as a share.
     Finished runs in the folder `out` are used again. All other keywords are settings, as with
     `--set`; those of one method have its name in front: `**{"fedprox.mu": 0.1}`.
+
+    With `tune`, values for settings as in `{"lr": [0.01, 0.1], "mu": [0.1, 1]}`, every method first
+    gets the same number of runs (`trials`) to find its own on validation data; `search` is `grid`,
+    `random` or `tpe`, and `chosen` of the comparison has what each method got.
     """
     from .experiments.compare import compare, plan, with_references
     from .experiments.outcome import Comparison
+    from .experiments.tune import Tuner, Tuning
 
     given, dealer, settings = _world(
         federation, settings, seeds, partition, clients, model=model, encoder=encoder
@@ -201,11 +209,22 @@ def compare(
     if metric:
         settings["metric"] = metric
     configs = plan(names, seeds, given, settings)
+    tuner = None
+    if tune is not None:
+        tuner = Tuner(Tuning(tune, search, trials), names, seeds, given, settings)
     title = f"{', '.join(names)} on {configs[0].data}, {configs[0].partition}"
     folder = Path(out)
     with _watching(configs, quiet) as watch:
         board = compare(
-            configs, folder, watch, title, target, report=report, against=against, dealer=dealer
+            configs,
+            folder,
+            watch,
+            title,
+            target,
+            report=report,
+            against=against,
+            dealer=dealer,
+            tuner=tuner,
         )
     return Comparison(board, folder)
 

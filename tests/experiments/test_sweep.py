@@ -13,8 +13,9 @@ from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
 from fedloom.engine.config import build
 from fedloom.engine.folder import Run
+from fedloom.experiments.choice import parse_grid, points
 from fedloom.experiments.plan import Cell
-from fedloom.experiments.sweep import heat_map, markdown, parse_grid, plan, points, sweep, tabulate
+from fedloom.experiments.sweep import heat_map, markdown, plan, sweep, tabulate
 
 
 def test_a_grid_is_parsed_and_crossed() -> None:
@@ -32,7 +33,6 @@ def test_a_grid_is_parsed_and_crossed() -> None:
     [
         (["mu"], "--grid wants key=value"),
         (["mu="], "--grid wants key=value"),
-        ([], "at least one --grid"),
         (["mu=1", "mu=2"], "'mu' twice"),
     ],
 )
@@ -42,6 +42,8 @@ def test_bad_grids(items: list[str], said: str) -> None:
 
 
 def test_bad_plans() -> None:
+    with pytest.raises(FedloomError, match="at least one --grid"):
+        plan("fedavg", {}, [0], {}, {})
     with pytest.raises(FedloomError, match="'lr' is in the grid and has a fixed value as well"):
         plan("fedavg", {"lr": [0.1]}, [0], {}, {"lr": 0.2})
     with pytest.raises(

@@ -17,6 +17,7 @@ from .options import Log, Metric, NoReport, Set, console, print_json, print_line
 
 if TYPE_CHECKING:
     from ..engine.config import Config
+    from ..experiments.tune import Tuning
 
 Methods = Annotated[list[str], typer.Argument(metavar="METHOD...", help="The methods to compare.")]
 Seeds = Annotated[str, typer.Option(help="Comma-separated seeds.")]
@@ -30,6 +31,29 @@ Target = Annotated[
 Against = Annotated[
     str,
     typer.Option(metavar="METHOD", help="The method that gains and losses are measured against."),
+]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A setting and its values, `lr=0.01,0.1` (or several, `lr=0.01,0.1,mu=0.1,1`), of "
+        "which every method that has it gets those that are best on validation data.",
+        metavar="KEY=V1,V2",
+    ),
+]
+SearchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        help="How --tune searches: grid (all combinations, the default), random, or tpe (with the "
+        "extra `tune`).",
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        help="The runs that --tune has for each method. Default: as many as the largest grid has "
+        "combinations; 10 for random and tpe."
+    ),
 ]
 ComparisonFolder = Annotated[
     Path, typer.Option(help="The folder for the runs, the leaderboard and the report.")
@@ -81,6 +105,9 @@ def compare(
     target: Target = None,
     against: Against = "local",
     set_: Set = None,
+    tune: Tune = None,
+    search: SearchOption = None,
+    trials: Trials = None,
     out: ComparisonFolder = Path("runs/compare"),
     machine: Machine,
     log: Log = None,
@@ -95,31 +122,51 @@ def compare(
 
         fedloom compare fedbn --set norm=true --target 80
 
+        fedloom compare fedprox ditto --tune lr=0.01,0.1 --tune mu=0.01,0.1,1
+
     Local and FedAvg always run too, since gains and losses are measured against them; FedAvg with
     local fine-tuning comes from FedAvg's runs. The command reuses finished runs in the folder and
     continues interrupted ones; it names a run that fails and goes on with the others. A setting
-    with a method's name in front (`fedprox.mu`) applies to that method only.
+    with a method's name in front (`fedprox.mu`) applies to that method only. With --tune, every
+    method first gets the same number of runs to find its settings on validation data.
     """
     from ..experiments.compare import compare as carry_out
     from ..experiments.compare import plan, with_references
+    from ..experiments.tune import Tuner
 
     if target is not None and not 1 <= target <= 100:
         raise FedloomError(f"--target is in percent, between 1 and 100, got {target:g}.")
     names = with_references(methods)
     changes = _changes(set_, machine, world, metric)
     configs = plan(names, _parse_seeds(seeds), world.start(), changes)
+    tuner = None
+    if tune or search or trials:
+        tuning = _tuning(tune, search, trials)
+        tuner = Tuner(tuning, names, _parse_seeds(seeds), world.start(), changes)
     title = f"{', '.join(names)} {_setting(configs)}"
     share = None
     if target is not None:
         share = target / 100
     with watching(_total_rounds(configs), printing.silent) as watch:
-        board = carry_out(configs, out, watch, title, share, _loggers(log), not no_report, against)
+        board = carry_out(
+            configs, out, watch, title, share, _loggers(log), not no_report, against, tuner=tuner
+        )
     if printing.as_json:
         print_json(board)
     elif not printing.quiet:
         _print_leaderboard(board, out)
     if any(run["status"] == "failed" for run in board["runs"]):
         raise typer.Exit(1)
+
+
+def _tuning(tune: list[str] | None, search: str | None, trials: int | None) -> Tuning:
+    """What --tune, --search and --trials ask for."""
+    from ..experiments.choice import parse_grid
+    from ..experiments.tune import Tuning
+
+    if not tune:
+        raise FedloomError("--search and --trials say how --tune works: give --tune key=v1,v2 too.")
+    return Tuning(parse_grid(tune, "--tune"), search or "grid", trials)
 
 
 def _changes(
@@ -187,6 +234,7 @@ def _print_leaderboard(board: Mapping[str, Any], out: Path) -> None:
         table.add_row(reference["name"], *blank)
     console.print(table)
     console.print(_legend(board), highlight=False)
+    print_paragraph(_tuned(board))
     print_paragraph(notes)
     print_paragraph(remarks(board))
     print_paragraph(sentences(board))
@@ -243,6 +291,20 @@ def _legend(board: Mapping[str, Any]) -> str:
     return legend
 
 
+def _tuned(board: Mapping[str, Any]) -> list[str]:
+    """What was tuned, and what each method got."""
+    from ..report.tuning import lines, summary
+
+    tuning = board.get("tuning")
+    if not tuning:
+        return []
+    texts = [summary(tuning)]
+    for method, chosen, value, runs, combinations, seeds in lines(tuning):
+        spent = f"{value} on validation data; runs: {runs}, combinations: {combinations}"
+        texts.append(f"{method}: {chosen} ({spent}, seeds: {seeds})")
+    return texts
+
+
 def print_paragraph(lines: Sequence[str], name: str = "") -> None:
     """Print an empty line and some lines, each after a name in red; nothing if there are none."""
     if lines:
@@ -279,7 +341,8 @@ def sweep(
     The command reuses finished runs in the folder and continues interrupted ones. Two or more
     grids also give heat maps (SVG).
     """
-    from ..experiments.sweep import parse_grid, plan
+    from ..experiments.choice import parse_grid
+    from ..experiments.sweep import plan
     from ..experiments.sweep import sweep as carry_out
 
     values = parse_grid(grid)

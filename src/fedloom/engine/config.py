@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import date, time
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -24,7 +23,7 @@ from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
 from ..models import MODELS
 from ..models import options as model_options
-from .owners import owners
+from .owners import nowhere
 from .schedule import Schedule
 from .standardising import decide
 
@@ -412,25 +411,27 @@ def _place(key: str, known: Mapping[str, set[str]]) -> tuple[str, str]:
         return section, name
     sections = [section for section, names in known.items() if key in names]
     if not sections:
-        raise _nowhere(key, known)
+        raise nowhere(key, known)
     if len(sections) > 1:
         places = [f"{section}.{key}" if section else f"the run's own {key}" for section in sections]
         raise FedloomError(f"{key!r} could be any of {', '.join(places)}: say which.")
     return sections[0], key
 
 
-def _nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
-    """The error for a key that this run does not have; it names who has it, or what is near."""
-    others = owners(key)
-    if others:
-        return FedloomError(
-            f"{key!r} is no setting of this run; it belongs to {', '.join(others)}."
-        )
-    names = set().union(*known.values())
-    if get_close_matches(key, names, n=1, cutoff=0.5):
-        return unknown("key", key, names)
-    chosen = known["hyper"] | known["partitioning"] | known["network"]
-    return FedloomError(
-        f"unknown key {key!r}; method, partition and model have: "
-        f"{', '.join(sorted(chosen)) or 'none'}; `fedloom settings` lists all others."
-    )
+def places(key: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
+    """Where a run that `build` would make of these has a flat key, as `section.key`; none if not.
+
+    The run's own settings have no section in front.
+    """
+    body = _tables(given)
+    _choose(body, dict(changes))
+    known = _known(find(body["method"]), body)
+    section, dot, name = key.rpartition(".")
+    sections: Iterable[str] = known
+    if dot:
+        sections = [section]
+    found = []
+    for section in sections:
+        if name in known.get(section, ()):
+            found.append(f"{section}.{name}".removeprefix("."))
+    return found

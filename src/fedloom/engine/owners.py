@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from ..core.errors import FedloomError, unknown
 from ..core.lookup import METHODS, PLUGINS
 from ..core.settings import described
 from ..data import partitions
@@ -25,3 +29,20 @@ def owners(key: str) -> list[str]:
         if key in model_options(name):
             owners.append(f"the model {name}")
     return owners
+
+
+def nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
+    """The error for a key that this run does not have; it names who has it, or what is near."""
+    others = owners(key)
+    if others:
+        return FedloomError(
+            f"{key!r} is no setting of this run; it belongs to {', '.join(others)}."
+        )
+    names = set().union(*known.values())
+    if get_close_matches(key, names, n=1, cutoff=0.5):
+        return unknown("key", key, names)
+    chosen = known["hyper"] | known["partitioning"] | known["network"]
+    return FedloomError(
+        f"unknown key {key!r}; method, partition and model have: "
+        f"{', '.join(sorted(chosen)) or 'none'}; `fedloom settings` lists all others."
+    )

@@ -26,9 +26,11 @@ from ..report.side import side_figure
 from .flops import flops_per_round
 from .leaderboard import leaderboard
 from .leaderboard_text import markdown
-from .plan import Cell, Dealer, Display, Logs, carry_out, finished_runs, name_of, plan
+from .plan import Cell, Dealer, Display, Logs, Place, carry_out, finished_runs, name_of, plan
+from .tune import Tuner
 
 ALWAYS = (ALONE, "fedavg")  # what every method has to be measured against
+TRIALS = "tuning"  # the folder of the runs in which settings are found
 
 
 def with_references(methods: Sequence[str]) -> list[str]:
@@ -46,6 +48,7 @@ def compare(
     report: bool = True,
     against: str = ALONE,
     dealer: Dealer | None = None,
+    tuner: Tuner | None = None,
 ) -> dict[str, Any]:
     """Carry out what is missing of a plan, then write `leaderboard.json`, `.md` and `report.html`.
 
@@ -53,14 +56,21 @@ def compare(
     found again and an interrupted one goes on. Without `report`, only the comparison gets a page,
     not each run. `target` is an accuracy; None takes what clients reach alone. `against` is the
     method that the others are measured against. A `dealer` is for a federation that no config can
-    describe.
+    describe. A `tuner` first finds settings for every method, in runs in the folder `tuning`.
     """
     names = list(dict.fromkeys(name_of(config.method) for config in configs))
     if against not in (*names, ALONE):
         raise unknown("method to compare against", against, names)
     dealer = dealer or Dealer()
-    cells = carry_out(configs, out, watch, dealer, logs, report=report)
-    board = leaderboard(cells, title, target, _flops(cells, out, dealer), against)
+    tuning = None
+    place = Place()
+    if tuner:
+        place = Place(rounds_before=tuner.rounds)
+        watch.total(tuner.rounds + sum(config.schedule.rounds for config in configs))
+        tuning = tuner.run(out / TRIALS, watch, dealer, logs)
+        configs = tuner.chosen(configs)
+    cells = carry_out(configs, out, watch, dealer, logs, report=report, place=place)
+    board = leaderboard(cells, title, target, _flops(cells, out, dealer), against, tuning)
     page = Page(list(map(RunData.of, finished_runs(cells))), title, board, interactive=True)
     board["verdict"] = side_figure("the verdict", lambda: _verdict(page), None)
     write_atomic(out / "leaderboard.json", json.dumps(board, indent=1).encode())

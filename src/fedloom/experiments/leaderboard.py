@@ -6,7 +6,7 @@ one has its column without a change here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,12 +82,14 @@ def leaderboard(
     target: float | None = None,
     flops: Mapping[str, float | None] | None = None,
     against: str = ALONE,
+    tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The whole comparison as plain values.
 
     It has a row per method, best first by the headline metric, the tests between methods, and the
     list of runs. `target` is an accuracy; None takes what clients reach alone. `against` is the
-    method that sentences and the page measure the others against.
+    method that sentences and the page measure the others against. `tuning` is what a tuner has
+    tried and chosen.
     """
     runs: Runs = {}
     for cell in cells:
@@ -102,7 +104,7 @@ def leaderboard(
             runs[TUNED][seed] = finetuned(run)
         flops[TUNED] = flops.get("fedavg")
         notes[TUNED] = _how_tuned(runs["fedavg"])
-    notes |= _special_training(cells)
+    notes |= _special_training(cells, _tuned_settings(tuning))
     for name in _twins_of_local(runs):
         notes[name] = " ".join([SENTENCE, notes.get(name, "")]).strip()
     _compare_with_alone(runs)
@@ -127,6 +129,7 @@ def leaderboard(
             "target_is": target_is,
         },
         "rows": rows,
+        "tuning": tuning,
         "references": side_figure("the reference rows", lambda: _references(runs), []),
         "tests": side_figure("the tests", lambda: paired_tests(_values(runs), metric), []),
         "runs": list(map(_described_run, cells)),
@@ -302,8 +305,19 @@ def _equal(run: Run, alone: Run) -> bool:
     return bool(own) and own == clients_figures(alone.metrics, alone.summary["stage"])
 
 
-def _special_training(cells: Sequence[Cell]) -> dict[str, str]:
-    """By method, what it trains with instead of FedAvg's (or the first's) settings."""
+def _tuned_settings(tuning: Mapping[str, Any] | None) -> set[str]:
+    """The names of all settings that were tuned for some method."""
+    names: set[str] = set()
+    for key in (tuning or {}).get("values", {}):
+        names.add(key.rpartition(".")[2])
+    return names
+
+
+def _special_training(cells: Sequence[Cell], tuned: Collection[str]) -> dict[str, str]:
+    """By method, what it trains with instead of FedAvg's (or the first's) settings.
+
+    Settings that were tuned are no special ones, and are reported elsewhere.
+    """
     settings: dict[str, Training] = {}
     for cell in cells:
         settings[cell.name] = cell.config.training
@@ -312,7 +326,7 @@ def _special_training(cells: Sequence[Cell]) -> dict[str, str]:
     for name, training in settings.items():
         parts = []
         for key, value in training.model_dump().items():
-            if value != usual[key]:
+            if value != usual[key] and key not in tuned:
                 parts.append(f"{key} = {value} (others: {usual[key]})")
         if parts:
             differences = ", ".join(parts)

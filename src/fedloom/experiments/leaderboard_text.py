@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..metrics.registry import DEFAULT, Metric, headline
+from ..report import tuning
 from .leaderboard import class_metrics, metric_columns
 
 MOST_CLASSES = 20  # with more classes than this, a table of classes would be too wide to read
@@ -80,7 +81,7 @@ def markdown(board: Mapping[str, Any]) -> str:
         sections.reverse()  # the headline comes first
     for metric in class_metrics():
         sections.append(_class_section(board, metric))
-    sections += [_domain_section(board["rows"]), _cost_section(board)]
+    sections += [_domain_section(board["rows"]), _cost_section(board), _tuning_section(board)]
     for section in sections:
         if section:
             lines += ["", *section]
@@ -225,6 +226,17 @@ def _cost_section(board: Mapping[str, Any]) -> list[str]:
         "depend on the machine."
     )
     return ["## Cost", "", *_table(board["rows"], COST, spreads=False), "", text]
+
+
+def _tuning_section(board: Mapping[str, Any]) -> list[str]:
+    """What was tuned, and what each method got; nothing if nothing was."""
+    tuned = board.get("tuning")
+    if not tuned:
+        return []
+    table = [table_line(tuning.HEADINGS), table_line(["---"] * len(tuning.HEADINGS))]
+    for line in tuning.lines(tuned):
+        table.append(table_line(line))
+    return ["## Tuning", "", tuning.summary(tuned), "", *table, "", tuning.BUDGET]
 
 
 def remarks(board: Mapping[str, Any]) -> list[str]:

@@ -87,6 +87,12 @@ class Comparison(Outcome):
         return list((self.board.get("verdict") or {}).get("more", []))
 
     @property
+    def chosen(self) -> dict[str, dict[str, Any] | None]:
+        """By method, the values that were chosen for it; empty if nothing was tuned."""
+        tuning = self.board.get("tuning") or {}
+        return {method["method"]: method["chosen"] for method in tuning.get("methods", [])}
+
+    @property
     def tests(self) -> list[dict[str, Any]]:
         """Every two methods against each other."""
         return list(self.board["tests"])

@@ -57,6 +57,15 @@ class Display(Callback, Protocol):
         """Show a line of text."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where some runs stand among all that a display counts."""
+
+    runs_before: int = 0
+    runs: int | None = None  # all of them; without it, these are all
+    rounds_before: int = 0
+
+
 @dataclass
 class Cell:
     """One of many runs: its config, its folder, and its result or its error."""
@@ -111,7 +120,7 @@ def plan(
         _refuse_private(key, value, methods, {**given, **changes})
     changes_of = {}
     for method in methods:
-        changes_of[method] = _changes_of(method, methods, changes)
+        changes_of[method] = changes_for(method, methods, changes)
     configs = []
     for seed in dict.fromkeys(seeds):
         for method in methods:
@@ -119,28 +128,34 @@ def plan(
     return configs
 
 
-def _changes_of(method: str, methods: Sequence[str], changes: Mapping[str, Any]) -> dict[str, Any]:
+def changes_for(method: str, methods: Sequence[str], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes for one method, without its name in front; those for no method are refused."""
     general: dict[str, Any] = {}
     special: dict[str, Any] = {}
     names = list(map(name_of, methods))
     for key, value in changes.items():
-        front, dot, rest = key.partition(".")
-        if not dot or front in SECTIONS:
+        owner, rest = owner_of(key, names)
+        if owner is None:
             general[key] = value
-        elif front == name_of(method):
+        elif owner == name_of(method):
             if rest in _hyper(method):
                 # The method's setting is meant, even if a partition or model has one of that name.
                 rest = f"hyper.{rest}"
             special[rest] = value
-        elif front in names:
-            continue
-        elif front in method_names():
-            listed = ", ".join(names)
-            raise FedloomError(f"{key}: {front} is not among the methods compared ({listed}).")
-        else:
-            raise unknown("method or section", front, {*names, *SECTIONS})
     return general | special
+
+
+def owner_of(key: str, names: Sequence[str]) -> tuple[str | None, str]:
+    """The method that a key has in front, if any, and the key without it."""
+    front, dot, rest = key.partition(".")
+    if not dot or front in SECTIONS:
+        return None, key
+    if front in names:
+        return front, rest
+    if front in method_names():
+        listed = ", ".join(names)
+        raise FedloomError(f"{key}: {front} is not among the methods compared ({listed}).")
+    raise unknown("method or section", front, {*names, *SECTIONS})
 
 
 def _hyper(method: str) -> set[str]:
@@ -261,34 +276,39 @@ def carry_out(
     logs: Logs | None = None,
     labels: Sequence[str] = (),
     report: bool = True,
+    place: Place | None = None,
 ) -> list[Cell]:
     """Run what is missing.
 
     A run that fails is noted with its error (and `error.txt` in its folder), and the others go on.
     Trouble with the data or with an existing folder is raised: it is not a method's fault. `labels`
     name the runs on the display; by default they are called by their methods. With `report`, each
-    run gets a page of its own.
+    run gets a page of its own. `place` is for runs that are a part of more.
     """
     dealer = dealer or Dealer()
+    place = place or Place()
     callbacks: list[Callback] = [watch]
     if report:
         callbacks.append(Report())
     cells = [Cell(config, folder_of(out, config)) for config in configs]
-    _check(cells, watch, dealer)
-    rounds_before = 0
+    finished = _check(cells, dealer)
+    if finished and not place.runs_before:
+        watch.note(f"{finished} of {len(cells)} runs are there already")
+    rounds_before = place.rounds_before
     for i, cell in enumerate(cells):
         label = cell.name
         if labels:
             label = labels[i]
-        label = f"[{i + 1}/{len(cells)}] {label} seed {cell.config.seed}"
+        number = place.runs_before + i + 1
+        label = f"[{number}/{place.runs or len(cells)}] {label} seed {cell.config.seed}"
         watch.begin(label, before=rounds_before)
         rounds_before += cell.config.schedule.rounds
         _carry_out(cell, callbacks, dealer, logs)
     return cells
 
 
-def _check(cells: Sequence[Cell], watch: Display, dealer: Dealer) -> None:
-    """Refuse what cannot work before anything is computed, and say what is there already."""
+def _check(cells: Sequence[Cell], dealer: Dealer) -> int:
+    """Refuse what cannot work before anything is computed; return how many runs are finished."""
     finished = 0
     for cell in cells:
         EXECUTORS.find(cell.config.execution.executor)
@@ -299,8 +319,7 @@ def _check(cells: Sequence[Cell], watch: Display, dealer: Dealer) -> None:
             finished += 1
             if isinstance(dealer, Given):
                 dealer.refuse_other_data(cell.config, cell.folder)
-    if finished:
-        watch.note(f"{finished} of {len(cells)} runs are there already")
+    return finished
 
 
 def _carry_out(

@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations, product
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import FedloomError
 from ..core.files import write_atomic
-from ..engine.config import Config, build, parse_set
-from ..engine.folder import Run
+from ..engine.config import Config, build
 from ..metrics.registry import Metric, headline
 from ..report.entries import present
 from ..report.figures import Heat
 from ..report.static import save
-from .plan import Cell, Dealer, Display, Logs, carry_out
+from .choice import Grid, Point, best_row, on_validation, points, refuse_no_validation
+from .plan import Cell, Dealer, Display, Logs, carry_out, finished_runs
 from .values import mean_and_std, value_at
-
-Grid = dict[str, list[Any]]
-
-
-def parse_grid(items: Iterable[str]) -> Grid:
-    """`["mu=0,0.1", "optimizer=sgd,adam"]` as keys and their values, each once."""
-    grid: Grid = {}
-    for item in items:
-        key, equals, text = item.partition("=")
-        key = key.strip()
-        if not equals or not key or not text.strip():
-            raise FedloomError(f"--grid wants key=value,value,..., got {item!r}.")
-        if key in grid:
-            raise FedloomError(
-                f"--grid has {key!r} twice; give all of its values at once, separated by commas."
-            )
-        try:
-            values = tomllib.loads(f"values = [{text}]")["values"]
-        except tomllib.TOMLDecodeError:  # bare words
-            values = []
-            for word in text.split(","):
-                values.append(parse_set([f"{key}={word}"])[key])
-        grid[key] = []
-        for value in values:
-            if value not in grid[key]:
-                grid[key].append(value)
-    if not grid:
-        raise FedloomError("sweep needs at least one --grid key=value,value,...")
-    return grid
-
-
-def points(grid: Grid) -> list[dict[str, Any]]:
-    """Every combination of values, the last key changing fastest."""
-    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
 
 
 def plan(
@@ -63,6 +28,8 @@ def plan(
     changes: Mapping[str, Any],
 ) -> list[Config]:
     """One config per point and seed."""
+    if not grid:
+        raise FedloomError("sweep needs at least one --grid key=value,value,...")
     for key in grid:
         if key in changes:
             raise FedloomError(f"{key!r} is in the grid and has a fixed value as well.")
@@ -71,8 +38,7 @@ def plan(
         for seed in dict.fromkeys(seeds):
             start = {**given, "method": method, "seed": seed}
             configs.append(build(start, {**changes, **point}))
-    if not configs[0].validation:
-        raise FedloomError("sweep chooses on validation data, and validation = 0 leaves none.")
+    refuse_no_validation(configs[0], "sweep")
     return configs
 
 
@@ -136,48 +102,21 @@ def tabulate(grid: Grid, cells: Sequence[Cell], title: str) -> dict[str, Any]:
 
 def _figures(cells: Sequence[Cell]) -> dict[str, Any]:
     """The headline metric of one point over its seeds, and the runs that failed."""
-    validation = []
     test = []
-    failed = []
-    for cell in cells:
-        if cell.error:
-            failed.append({"seed": cell.config.seed, "error": cell.error})
-        if cell.run is None:
-            continue
-        metric = headline(cell.config.schedule.metric)
-        validation.append(_best_on_validation(cell.run, metric))
-        test.append(value_at(cell.run.summary, f"personal.{metric.key}.best_by_validation"))
-    row: dict[str, Any] = {}
-    row["validation"], row["validation_std"] = mean_and_std(validation)
+    for run in finished_runs(cells):
+        metric = headline(run.config.schedule.metric)
+        test.append(value_at(run.summary, f"personal.{metric.key}.best_by_validation"))
+    row = on_validation(cells)
     row["test"], row["test_std"] = mean_and_std(test)
-    row["failed"] = failed
     return row
 
 
-def _best_on_validation(run: Run, metric: Metric) -> float | None:
-    """The headline metric on validation data in the best round of a run."""
-    best: float | None = None
-    for record in run.metrics:
-        value = record["validation"]["personal"]
-        if value is not None and (best is None or metric.better(value, best)):
-            best = value
-    return best
-
-
-def _chosen(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any] | None:
-    """The values of the point that is best on validation data.
-
-    A point that fails for some seed is out: its mean is over kinder seeds than the others'.
-    """
-    best: Mapping[str, Any] | None = None
-    for row in rows:
-        if row["validation"] is None or row["failed"]:
-            continue
-        if best is None or metric.better(row["validation"], best["validation"]):
-            best = row
+def _chosen(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Point | None:
+    """The values of the point that is best on validation data."""
+    best = best_row(rows, metric)
     if best is None:
         return None
-    values: dict[str, Any] = best["values"]
+    values: Point = best["values"]
     return values
 
 
