@@ -61,8 +61,8 @@ def test_a_sure_winner_is_picked_with_whom_it_helps_and_what_it_costs(make: Make
     assert found.line.startswith("Pick fedbn: clients gain 7.0 points on average over training")
     assert "over 3 seeds, paired over 4 clients" in found.line
     text = " ".join(found.more)
-    assert "3 of 4 clients gain a point or more over training alone (client 1 (sketch)" in text
-    assert "; 1 lose as much: client 3 (sketch) (-2.0)." in text
+    assert "3 of 4 clients gain a point or more over training alone: client 1 (sketch) +12" in text
+    assert "; 1 lose as much: client 3 (sketch) -2.0." in text
     assert "fedbn sends 2 MB up and 2 MB down per round, 8 MB in 2 rounds" in text
 
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import fedloom
+from fedloom.core import lookup
 from fedloom.core.errors import FedloomError
 from fedloom.engine.folder import Run
 from fedloom.report.dash import Dash, stamp
@@ -165,6 +166,7 @@ def test_export_writes_every_figure_and_a_table(call, runs: Path) -> None:
     )  # the legend is in the figure
     tex = (runs / "figures/leaderboard.tex").read_text()
     rows = [line for line in tex.splitlines() if line.startswith(("Local &", "FedBN &"))]
+    assert r"\caption{Local, FedBN on digits4, domains. " in tex
     assert r"\label{tab:local-fedbn-on-digits4-domains}" in tex
     columns = tex.split(r"\begin{tabular}{l")[1].split("}")[0]
     assert len(rows) == 2 and all(row.count("&") == len(columns) for row in rows)
@@ -193,8 +195,13 @@ def test_methods_have_the_names_that_papers_write() -> None:
         "scaffold",
     )
     assert list(map(proper, names)) == [
-        "FedAvg", "FedAvgFT", "FPL+dfdc", "FedProx (mu=0.1)", "mine", "FedAvg (tuned)", "SCAFFOLD",
+        "FedAvg", "FedAvg-FT", "FPL+DFDC", "FedProx (mu=0.1)", "mine", "FedAvg (tuned)", "SCAFFOLD",
     ]  # fmt: skip
+
+
+def test_every_method_has_such_a_name() -> None:
+    unspelled = [name for name in lookup.names() if proper(name) == name]
+    assert len(lookup.names()) >= 45 and not unspelled
 
 
 def test_latex_is_escaped() -> None:
@@ -261,7 +268,8 @@ def test_dash_waits_for_the_first_run(tmp_path: Path) -> None:
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
     try:
-        assert "No evaluated round yet" in ask(made, "/")[1]
+        page = ask(made, "/")[1]
+        assert "No evaluated round yet" in page and '<section id="leaderboard"' not in page
         before = ask(made, "/stamp")
         (tmp_path / "later").mkdir()
         assert "No evaluated round yet" in ask(made, "/main")[1]

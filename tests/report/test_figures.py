@@ -65,6 +65,14 @@ def test_axes_have_round_ticks() -> None:
     assert axes.get_ylim()[0] == 0.0
 
 
+def test_a_band_has_several_lines_before_its_name_is_turned() -> None:
+    drawn = heat(6)
+    assert drawn.band_label(3, "handwritten on paper", 40) == "handwritten on\npaper"
+    assert not drawn.band_upright(3, "handwritten on paper", 40)
+    assert drawn.band_label(1, "handwritten on paper", 40) == "handwritten on paper"
+    assert drawn.band_upright(1, "handwritten on paper", 40)
+
+
 def test_long_names_are_cut_in_the_middle() -> None:
     assert shorten("short", 100) == "short"
     assert shorten("fedavg, seed 1", 65) == "fedavg\u2026d 1"

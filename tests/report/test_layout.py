@@ -19,6 +19,8 @@ Make = Callable[..., RunData]
 METHODS = ("local", "fedavg", "fedprox", "fedbn", "scaffold", "fedper", "ditto", "fedavg+dfdc+daa")
 DOMAINS = ["photo", "handwritten on paper", "street", "printed"]
 
+# What lies behind the hatching of bars.
+BEHIND = "[...document.querySelectorAll('.js-plotly-plot pattern rect')].map(r => r.style.fill)"
 LOOK = (Path(__file__).parent / "layout.js").read_text("utf-8")
 
 
@@ -79,6 +81,9 @@ def test_nothing_overlaps_and_nothing_is_cut(
     assert found["dots"] == 0  # no label was shortened
     if width == 1400:
         assert found["scrolling"] == []  # everything is on the page at once
+    if interactive:  # hatched bars have their method's colour too
+        behind = browser.js(BEHIND)
+        assert len(behind) >= 4 and all(fill.startswith("rgb(") for fill in behind)
     first = browser.js("document.querySelector('.verdict .line').getBoundingClientRect().bottom")
     assert first < 900  # the answer is on the first screen
     assert browser.logged == []

@@ -117,7 +117,7 @@ def test_figures_that_do_not_bear_out_the_decision_are_said_to_be_in_doubt() -> 
 def test_who_gains_and_who_loses_by_name() -> None:
     found = gain({0: [0.7, 0.2, 0.505, None]}, {0: [0.5, 0.5, 0.5, 0.5]})
     assert found is not None
-    assert who(found, ["a", "b", "c", "d"]) == (["a (+20.0)"], ["b (-30.0)"])
+    assert who(found, ["a", "b", "c", "d"]) == (["a +20.0"], ["b -30.0"])
     assert named(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 

@@ -239,9 +239,9 @@ def _whom(page: Page, entry: Entry, rival: Entry, found: Gain) -> str:
         f"With {entry.name}, {len(helped)} of {len(known)} clients gain {unit} or more over {over}"
     )
     if helped:
-        text += f" ({named(helped)})"
+        text += f": {named(helped)}"
     if not hurt:
-        return f"{text}, and nobody loses as much."
+        return f"{text}; nobody loses as much."
     return f"{text}; {len(hurt)} lose as much: {named(hurt)}."
 
 

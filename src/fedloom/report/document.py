@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
@@ -17,9 +17,6 @@ from .page import Page
 from .palette import COLOURS
 from .sections import SECTIONS, Section
 from .side import side_figure
-
-if TYPE_CHECKING:
-    pass
 
 
 def render(

@@ -17,14 +17,18 @@ from .page import Page
 from .statistics import ALPHA
 
 FORMATS = ("html", *static.FORMATS, "tex")
-# How papers write the methods; a page needs no method's code, so it cannot be asked.
+# How papers write methods and plug-ins; a page needs no method's code, so it cannot be asked.
 PROPER = (
-    "Local", "FedAvg", "FedAvgFT", "FedProx", "SCAFFOLD", "FedBN", "FedPer", "PerFedAvg", "pFedMe",
-    "FedRep", "FedProto", "FedAMP", "Ditto", "FedFomo", "FedPHP", "FedRoD", "FedALA", "APFL",
-    "MOON", "FPL", "FedTGP", "FedRCL", "FedHEAL", "FedSA", "FDSE", "AFL", "qFFL", "TERM",
-    "HarmoFL", "FedSAM", "FedMix", "ZeroShot", "TipAdapter", "TipAdapterF", "ECALP", "CacheFL",
+    "Local", "FedAvg", "FedAvg-FT", "FedProx", "SCAFFOLD", "FedBN", "FedPer", "Per-FedAvg",
+    "pFedMe", "FedRep", "FedProto", "FedAMP", "Ditto", "FedFomo", "FedPHP", "FedRoD", "FedALA",
+    "APFL", "MOON", "FPL", "FedTGP", "FedRCL", "FedHEAL", "FedSA", "FDSE", "AFL", "q-FFL", "TERM",
+    "HarmoFL", "FedSAM", "FedMix", "Zero-shot", "Tip-Adapter", "Tip-Adapter-F", "ECALP", "CacheFL",
     "FedPGA", "FedCLIP", "PromptFL", "FedDTR", "FedPCL", "FedPACT", "FedGCR", "FedGC", "F2DC",
+    "FedDyn", "FedLC", "FedNTD", "IFCA", "CFL",
+    "DFDC", "DAA", "FedGR", "DP", "GA", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova",
+    "FedDisco", "FedDecorr", "Krum", "Multi-Krum",
 )  # fmt: skip
+SPELLED = {name.lower().replace("-", ""): name for name in PROPER}
 LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -151,7 +155,8 @@ def _caption(page: Page, columns: Sequence[Column]) -> str:
     note = f"One seed ({''.join(seeds) or '-'})"
     if len(seeds) > 1:
         note = f"Mean over seeds {', '.join(seeds)}, std over seeds (ddof 1)"
-    caption = f"{escape(re.sub(r'[.]$', '', page.title))}. {escape(note)}."
+    title = " ".join(map(_proper_word, page.title.removesuffix(".").split(" ")))
+    caption = f"{escape(title)}. {escape(note)}."
     headline = page.ranking.columns_by_key[page.ranking.headline]
     if headline in columns and _worse(page):
         caption += (
@@ -179,17 +184,21 @@ def _worse(page: Page) -> set[str]:
 
 
 def proper(name: str) -> str:
-    """A method as papers write it: the name of its class, then plug-ins and settings as they are.
+    """A method as papers write it, its plug-ins too; settings behind it stay as they are.
 
-    A name that nobody has registered, such as that of a row, stays what it is.
+    So does a name that no paper has, such as that of a row.
     """
     if name == TUNED:
         return "FedAvg (tuned)"
-    method = re.match(r"[^+ ]*", name)
-    assert method is not None
-    known = {spelled.lower(): spelled for spelled in PROPER}
-    own = method[0]
-    return known.get(own.replace("-", ""), own) + name[len(own) :]
+    words, space, settings = name.partition(" ")
+    spelled = [SPELLED.get(word.replace("-", ""), word) for word in words.split("+")]
+    return "+".join(spelled) + space + settings
+
+
+def _proper_word(word: str) -> str:
+    """A word of a title, which may be a method in a list of methods."""
+    name = word.removesuffix(",")
+    return proper(name) + word[len(name) :]
 
 
 def _cell(page: Page, entry: Entry, column: Column) -> str:

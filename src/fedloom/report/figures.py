@@ -234,23 +234,28 @@ class Heat:
         """The room for the names of bands."""
         height = 0.0
         for _, span, name in self.spans():
-            lines = self.band_label(name).split("\n")
+            lines = self.band_label(span, name, cell).split("\n")
             height = max(height, LINE * len(lines) + 9)
             if self.band_upright(span, name, cell):
                 height = max(height, width_of(lines) + 10)
         return height
 
-    def band_label(self, name: str) -> str:
-        """The name of a band, in lines."""
-        return fold(name, LONGEST)
+    def band_label(self, span: int, name: str, cell: float) -> str:
+        """The name of a band, in lines as wide as the band where its words are no wider."""
+        room = _band_room(span, cell)
+        if width_of(name.split()) > room:
+            room = LONGEST
+        return fold(name, room)
 
     def band_upright(self, span: int, name: str, cell: float) -> bool:
         """Whether the name of a band is written upwards, because it is wider than the band."""
-        return width_of(self.band_label(name).split("\n")) > span * cell - 6
+        lines = self.band_label(span, name, cell).split("\n")
+        return width_of(lines) > _band_room(span, cell)
 
     def band_named(self, span: int, name: str, cell: float) -> bool:
         """Whether a band has room for its name at all; tips tell it in any case."""
-        return span * cell >= LINE * len(self.band_label(name).split("\n"))
+        lines = self.band_label(span, name, cell).split("\n")
+        return not self.band_upright(span, name, cell) or span * cell >= LINE * len(lines)
 
     def stride(self, cell: float) -> int:
         """Label every column, or only every second, fifth, tenth ... where numbers would touch."""
@@ -261,6 +266,11 @@ class Heat:
             if stride * cell >= wide:
                 return stride
         return 1000
+
+
+def _band_room(span: int, cell: float) -> float:
+    """How wide the name of a band may be."""
+    return span * cell - 6
 
 
 def width_of(lines: Sequence[str]) -> float:

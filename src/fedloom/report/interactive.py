@@ -79,7 +79,9 @@ def _trace(mark: Mark) -> Json:
     elif mark.kind == "bars":
         look: Json = {"color": f"@{mark.colour}"}
         if hatch(mark.series or 0):
-            look["pattern"] = {"shape": hatch(mark.series or 0), "fgcolor": "@card"}
+            shape = hatch(mark.series or 0)
+            # Plotly's own choice, `replace`, would show the hatching only, on nothing.
+            look["pattern"] = {"shape": shape, "fgcolor": "@card", "fillmode": "overlay"}
         trace |= {"type": "bar", "width": 0.88 * mark.size, "marker": look, "textposition": "none"}
     else:
         trace |= _points(mark)
@@ -305,7 +307,7 @@ def _band_names(heat: Heat, cell: float) -> list[Json]:
                 "yref": "paper",
                 "yshift": heat.heads(cell) + 2,
                 "yanchor": "bottom",
-                "text": _plain(heat.band_label(name)),
+                "text": _plain(heat.band_label(count, name, cell)),
                 "textangle": turned,
                 "showarrow": False,
                 "font": {"color": "@ink"},

@@ -368,7 +368,8 @@ def _heads(sheet: Sheet, heat: Heat) -> None:
         if heat.band_named(span, name, cell):
             turned = 90.0 * heat.band_upright(span, name, cell)
             middle: Any = {"ha": "center", "va": "center", "rotation": turned}
-            axes.text(x + wide / 2, band / 2, heat.band_label(name), **middle)
+            label = heat.band_label(span, name, cell)
+            axes.text(x + wide / 2, band / 2, label, **middle)
     turned = 90.0 * heat.upright(cell)
     for j in range(0, len(heat.columns), heat.stride(cell)):
         place: Any = {"ha": "center", "rotation": turned, "color": light("soft")}

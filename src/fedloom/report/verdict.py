@@ -272,9 +272,9 @@ def who(found: Gain, names: Sequence[str], metric: str = DEFAULT) -> tuple[list[
         if value is None:
             continue
         if value >= 0.01:
-            helped.append((-value, f"{name} (+{judge.shown(value)})"))
+            helped.append((-value, f"{name} +{judge.shown(value)}"))
         elif value <= -0.01:
-            hurt.append((value, f"{name} (-{judge.shown(-value)})"))
+            hurt.append((value, f"{name} -{judge.shown(-value)}"))
     return [name for _, name in sorted(helped)], [name for _, name in sorted(hurt)]
 
 

@@ -15,8 +15,10 @@ EMPTY = "no evaluated round yet"
 
 
 @section("leaderboard", "Leaderboard", order=10)
-def leaderboard(page: Page) -> str:
+def leaderboard(page: Page) -> str | None:
     """The table with its notes."""
+    if not page.entries:  # a live page whose runs have not begun
+        return None
     columns = page.ranking.columns()
     if not columns:  # nothing is evaluated yet
         columns = [page.ranking.columns_by_key[page.ranking.headline]]

@@ -13,8 +13,10 @@ from . import section
 
 
 @section("settings", "Settings", order=110)
-def settings(page: Page) -> str:
+def settings(page: Page) -> str | None:
     """Texts to copy."""
+    if not page.entries:
+        return None
     configs = []
     for entry in page.entries:
         if entry.runs and entry.method != TUNED:
