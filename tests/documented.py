@@ -19,7 +19,7 @@ PAGES = [
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 _TYPED = ("", "console", "sh", "bash")  # languages of blocks that hold commands
-_INLINE = re.compile(r"`([^`\n]+)`")
+_INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)*)`")  # it may go on in the next line
 _PLACEHOLDER = re.compile(r"(^|:)[A-Z][A-Z_0-9]*$|\.\.\.|\|")
 
 
@@ -58,7 +58,7 @@ def commands(page: Path, *programs: str) -> list[Command]:
             lines += body.replace("\\\n", " ").splitlines()
     for span in _INLINE.findall(_BLOCK.sub("", text)):
         if len(span.split()) > 2:  # shorter ones are names of commands
-            lines.append(span)
+            lines.append(" ".join(span.split()))
     found = {}
     for line in lines:
         typed = line.strip().removeprefix("$ ").removeprefix(".venv/bin/")
@@ -69,3 +69,10 @@ def commands(page: Path, *programs: str) -> list[Command]:
             command = Command(name_of(page), shlex.join(words))
             found[command.text] = command
     return list(found.values())
+
+
+def demo() -> Command:
+    """What `make demo` types."""
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    (line,) = re.findall(r"^demo:.*\n\t\$\(BIN\)/(fedloom .*)", makefile, re.MULTILINE)
+    return Command("Makefile", " ".join(line.split()))

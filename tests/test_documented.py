@@ -8,7 +8,6 @@ tests/executors/flower/test_documented.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
@@ -21,12 +20,12 @@ import typer.main
 
 from fedloom.cli.main import app
 from fedloom.experiments.recipe import Recipe, at_hand, recipe
+from fedloom.report.callback import Report
 from fedloom.report.dash import Dash
 from fedloom.testing.pretend import pretend
 from tests import stand_ins
-from tests.documented import PAGES, Command, commands, name_of
+from tests.documented import PAGES, Command, commands, demo, name_of
 
-ALL = os.environ.get("FEDLOOM_ALL") == "1"
 TREE: Any = typer.main.get_command(app)
 PRINTED = {name_of(page): commands(page, "fedloom") for page in PAGES}
 
@@ -55,8 +54,7 @@ NOT_HERE = {
 # Pages of which something takes longer than a second or so: they wait for FEDLOOM_ALL.
 SLOW_PAGES = {"docs/encoders", "docs/vision-language", "docs/speed"}
 SLOW_COMMANDS = ("advise", "check", "bench", "reproduce")
-SLOW_WORDS = ("--views", "--encoder")
-QUICK_PAPER = "papers/apfl"  # its command has fifteen methods; those of the others are much alike
+SLOW_WORDS = ("--views", "--encoder", "pdf")
 QUICK_ALL_THE_SAME = ("fedloom reproduce --list",)
 
 # What makes a command small, given to each that has the option.
@@ -75,7 +73,7 @@ def is_slow(command: Command) -> bool:
         return False
     if command.page in SLOW_PAGES or command.words[1] in SLOW_COMMANDS:
         return True
-    if command.page.startswith("papers/") and command.page != QUICK_PAPER:
+    if command.page.startswith("papers/"):  # their commands are much alike
         return True
     return any(word in command.text for word in SLOW_WORDS)
 
@@ -94,6 +92,9 @@ def smaller(words: list[str]) -> list[str]:
     if "--help" in words or not command.params:
         return words
     known = {name for parameter in command.params for name in parameter.opts}
+    if "--workers" in words and "--executor" not in words:  # one process is enough
+        place = words.index("--workers")
+        words = words[:place] + words[place + 2 :]
     changed = [words[0]]
     for before, word in pairwise(words):
         changed.append(_smaller_value(before, word))
@@ -143,6 +144,9 @@ def typed(
     monkeypatch.setenv("FEDLOOM_DATA", str(data_root))
     monkeypatch.setattr(Dash, "serve_forever", interrupted)
     monkeypatch.setattr(Recipe, "config", _small_config(Recipe.config))
+    # A sweep has no `--no-report`, and the pages of its runs are most of its work.
+    monkeypatch.setattr(Report, "before_run", lambda *given: None)
+    monkeypatch.setattr(Report, "after_run", lambda *given: None)
 
     def call(words: list[str]) -> None:
         code, out, err = fedloom(*words[1:])
@@ -153,7 +157,9 @@ def typed(
         words = smaller(command.words)
         if words[1] == "reproduce" and "--list" not in words:
             words = _part_of_table(words, str(data_root))
-        for word in words[2:]:
+        for before, word in pairwise(words[1:]):
+            if before == "--out":  # the command makes it
+                continue
             name = word.rpartition(":")[2].rpartition("=")[2]
             if name in TAKEN_FOR_GRANTED and not Path(name).exists():
                 TAKEN_FOR_GRANTED[name](Path(name), call)
@@ -320,7 +326,12 @@ def test_commands_run(page: str, typed: Callable[[Command], None]) -> None:
         typed(command)
 
 
-@pytest.mark.skipif(not ALL, reason="takes minutes: set FEDLOOM_ALL=1, as `make test-all` does")
+def test_the_demo_runs(typed: Callable[[Command], None]) -> None:
+    typed(demo())
+    assert len(list(Path("runs/demo").glob("*/summary.json"))) == 6
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", chosen(slow=True))
 def test_slow_commands_run(page: str, typed: Callable[[Command], None]) -> None:
     for command in mine(page, slow=True):

@@ -21,7 +21,8 @@ METHODS = ("local", "fedavg", "fedprox", "fedbn", "scaffold", "fedper", "ditto",
 DOMAINS = ["photo", "handwritten on paper", "street", "printed"]
 
 # What lies behind the hatching of bars.
-BEHIND = "[...document.querySelectorAll('.js-plotly-plot pattern rect')].map(r => r.style.fill)"
+BEHIND = """[...document.querySelectorAll('.js-plotly-plot pattern rect')].map(
+    rect => getComputedStyle(rect).fill)"""
 LOOK = (Path(__file__).parent / "layout.js").read_text("utf-8")
 
 
