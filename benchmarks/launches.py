@@ -49,7 +49,8 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
         rows["bare loop"], weights["bare loop"] = _bare(_worker(clients, samples), counts)
         rows["inplace"], weights["inplace"] = _inplace(_worker(clients, samples), counts)
         rows["vmap"], weights["vmap"] = _stacked(_worker(clients, samples), counts)
-    figures: dict[str, Any] = {"clients": clients, "steps": steps}
+    largest = max(float(tensor.abs().max()) for tensor in weights["bare loop"].values())
+    figures: dict[str, Any] = {"clients": clients, "steps": steps, "largest": largest}
     for name, row in rows.items():
         figures[name] = {
             "kernels": row.kernels / steps,
@@ -165,3 +166,5 @@ def _tell(figures: dict[str, Any], say: Say, goals: Mapping[str, float]) -> None
         if name != "bare loop":
             line += f"; weights agree to {row['difference']:.1e}"
         say(line)
+    each = figures["steps"] // figures["clients"]
+    say(f"  after {each} steps of each client; the largest weight is {figures['largest']:.2f}")

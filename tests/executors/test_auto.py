@@ -69,7 +69,9 @@ def test_the_quicker_one_stays_and_is_remembered(quicker, tmp_path, monkeypatch)
     other.close()
 
 
-@pytest.mark.parametrize("told", [b"", b"{}", b'{"choice": "vmap"}', b"[]"])
+@pytest.mark.parametrize(
+    "told", [b"", b"{}", b'{"choice": "vmap", "workers": 2}', b'{"choice": "pool"}', b"[]"]
+)
 def test_a_note_that_is_none_is_passed_over(told, tmp_path) -> None:
     first = Auto(place(make("fedavg")), 2)
     first._note.parent.mkdir(parents=True)
@@ -89,3 +91,13 @@ def test_a_trial_that_was_too_short_decides_nothing(tmp_path, monkeypatch) -> No
     made: list[Auto] = []
     trace(make("fedavg"), wrap=lambda worker: made.append(Auto(worker, 2)) or made[-1])
     assert made[0].choice is None and not noted(tmp_path)
+
+
+def test_the_number_of_workers_that_had_room_is_remembered(monkeypatch) -> None:
+    started = []
+    monkeypatch.setattr(auto, "Pool", lambda worker, workers: started.append(workers))
+    first = Auto(place(make("fedavg")), 8)
+    first._note.parent.mkdir(parents=True)
+    first._note.write_text(json.dumps({"choice": "pool", "workers": 3}))
+    assert Auto(place(make("fedavg")), 8).choice == "pool"
+    assert started == [3]

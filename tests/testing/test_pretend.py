@@ -30,7 +30,7 @@ from fedloom.executors.stacked import Vmap
 from fedloom.methods.fedavg import FedAvg
 from fedloom.models import Task, build
 from fedloom.testing.on_device import compare
-from fedloom.testing.pretend import Pretend, pretend, reason_missing
+from fedloom.testing.pretend import Pretend, pretend, reason_missing, without_doubles
 from fedloom.testing.small_world import federation, place, trace
 
 pytestmark = pytest.mark.skipif(
@@ -74,6 +74,14 @@ def test_its_generator_is_its_own() -> None:
         assert torch.equal(torch.get_rng_state(), state)  # the CPU's was not used
         torch.get_device_module("pretend").manual_seed(1)
         assert torch.equal(torch.rand(3, device="pretend").cpu(), first.cpu())
+
+
+def test_it_may_lack_64_bit_floats() -> None:
+    with pretend(), without_doubles():
+        with pytest.raises(TypeError, match=r"no 64-bit floats; at .*test_pretend\.py"):
+            torch.ones(3, device="pretend").double()
+        with pytest.raises(TypeError, match="no 64-bit floats"):
+            torch.ones(3, dtype=torch.float64).to("pretend")
 
 
 def test_counts_by_hand() -> None:
@@ -172,9 +180,21 @@ def test_f2dcs_random_mask_is_keyed_on_the_device() -> None:
     assert seen[0].equal(trace(make("f2dc")).server)
 
 
+@pytest.mark.parametrize("name", ["apfl", "afl", "fedpact", "fedavg+feddisco", "fedavg+fedgr"])
+def test_methods_with_64_bit_floats_do_without_them_on_a_device_that_has_none(name: str) -> None:
+    """The CPU's server computes with 64 bits as ever, so weights stay close."""
+    expected = trace(make(name), federation(sizes=(9, 12)), rounds=1).server
+    with pretend(), without_doubles():
+        found = trace(make(name), federation(sizes=(9, 12)), rounds=1, device=Pretend()).server
+    for part in expected:
+        if isinstance(expected[part], Tensor):
+            assert found.tensor(part).dtype == expected.tensor(part).dtype
+            assert torch.allclose(found.tensor(part), expected.tensor(part), atol=1e-5), part
+
+
 def test_data_that_do_not_fit_go_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu = weights(small(CPU), Inplace)
-    monkeypatch.setattr(Device, "fits", lambda self, nbytes: False)
+    monkeypatch.setattr(Device, "fits", lambda self, *_: False)
     with pretend():
         worker = small(Pretend())
         assert not worker.resident and worker.data.x.device.type == "cpu"

@@ -57,7 +57,8 @@ class Rule:
         if self._corrects:
             self._correct()
         if self._clip:
-            nn.utils.clip_grad_norm_(self._job.params, self._clip, foreach=True)
+            foreach = self._job.worker.device.lists
+            nn.utils.clip_grad_norm_(self._job.params, self._clip, foreach=foreach)
         self.optimizer.lr = self.rate()
         if self._job.scaler is None:
             self.optimizer.step()

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..core.payload import Payload
 from ..core.rng import key
 from ..core.roles import Role
 from ..core.tree import Tree
-from ..data.federation import Federation
+from ..data.federation import Dataset, Federation
 from ..models.base import unhooked
 from ..models.stages import Stages
 from .standard import CHUNK, Standard, Standardise, found, merged, reported
@@ -91,6 +91,7 @@ class ClientWorker:
         strict: bool = False,
         devices: Sequence[Device] = (CPU,),
         standardise: Standardise = "raw",
+        fits: bool | None = None,
     ) -> None:
         self.method, self.training = method, training
         # What standardises the features of the client at hand; see client/standard.py.
@@ -98,14 +99,16 @@ class ClientWorker:
         self.seed, self.strict = seed, strict
         # This worker computes on the first device; an executor may start others on the rest.
         self.devices, self.device = tuple(devices), devices[0]
+        # Whether samples fit on the device, if somebody else has found out.
+        self._fits = fits
         self.federation = federation
-        _set_precision(training.precision, self.device)
+        self.device.set_precision(tf32=training.precision == "tf32")
+        self.device.forget_peak()
         if training.compiled:
             refuse_uncompiled(self.device)
         unhooked(model)
         self.given = model  # unchanged, so that other workers can start from it
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(seed, "extend"))
+        with CPU.seeded(key(seed, "extend")):
             self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)
         self._order = self._laid_out()
         if self.device.accelerated:
@@ -151,15 +154,31 @@ class ClientWorker:
 
     @federation.setter
     def federation(self, federation: Federation) -> None:
-        """Take other data. Labels move to the device, and samples too if they fit there."""
+        """Take other data."""
         self._federation = federation
-        self.data = federation.data
-        # Whether samples are on the device; if not, they go there batch by batch.
-        self.resident = True
-        if self.device.accelerated:
-            fits = self.device.fits(federation.data.x.nbytes)
-            self.data = federation.data.on(self.device.torch, samples=fits)
-            self.resident = fits and isinstance(self.data.x, Tensor)
+        for placed in ("data", "resident"):
+            self.__dict__.pop(placed, None)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data set: labels are on the device, and samples too if they fit there.
+
+        It moves when somebody first asks for it, so a process whose clients are computed by others
+        keeps no copy on the device.
+        """
+        data = self.federation.data
+        if not self.device.accelerated:
+            return data
+        fits = self._fits
+        if fits is None:
+            fits = self.device.fits(data.x.nbytes)
+        return data.on(self.device.torch, samples=fits)
+
+    @cached_property
+    def resident(self) -> bool:
+        """Whether samples are on the device; if not, they go there batch by batch."""
+        x = self.data.x
+        return isinstance(x, Tensor) and x.device.type == self.device.type
 
     @property
     def method_name(self) -> str:
@@ -183,7 +202,7 @@ class ClientWorker:
     @property
     def classes(self) -> int:
         """How many classes there are."""
-        return len(self.data.classes)
+        return len(self.federation.data.classes)
 
     @property
     def width(self) -> int:
@@ -242,12 +261,16 @@ class ClientWorker:
         return named
 
     def here(self, x: Tensor) -> Tensor:
-        """A tensor on the worker's device; from pinned memory the copy goes on meanwhile."""
+        """A tensor on the worker's device; from pinned memory the copy goes on meanwhile.
+
+        Torch keeps pinned memory until the copy is done. Other memory may be gone by then, so its
+        copies are waited for.
+        """
         if not self.device.accelerated:
             return x
         if self.device.pins and x.device.type != self.device.type:
-            x = x.pin_memory()
-        return x.to(self.device.torch, non_blocking=True)
+            return x.pin_memory().to(self.device.torch, non_blocking=True)
+        return x.to(self.device.torch)
 
     def arrived(self, payload: Payload) -> Payload:
         """What the server sends, or a client remembers, on the worker's device."""
@@ -378,15 +401,6 @@ class ClientWorker:
             self._references.append(copy.deepcopy(self.model).eval().requires_grad_(False))
         self.load(weights, into=self._references[i])
         return self._references[i]
-
-
-def _set_precision(precision: str, device: Device) -> None:
-    """Let CUDA devices round products to tf32, or not."""
-    if precision == "tf32" and device.type != "cuda":
-        raise FedloomError(f"precision tf32 is for CUDA devices, not for {device}.")
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 @cache

@@ -25,6 +25,7 @@ from .errors import FedloomError
 # The share of a device's free memory that samples may take; the rest is for the network's work.
 SAMPLES_SHARE = 0.5
 NAMES = ("cpu", "cuda", "mps", "xpu", "auto")  # what a user may have meant
+WITHOUT_DOUBLES = {"mps"}  # kinds of devices that have no 64-bit floats
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Device:
         return self.type in ("cuda", "xpu")
 
     @property
+    def lists(self) -> bool:
+        """Whether torch has kernels that change a whole list of tensors there."""
+        return self.type != "mps"
+
+    @property
     def keeps_layouts(self) -> bool:
         """Whether networks stay as they were built, those of fedloom channels-last.
 
@@ -80,9 +86,22 @@ class Device:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """While it is open, this process computes on the device."""
-        if self.accelerated and self.index is not None and hasattr(torch, "accelerator"):
+        if self.accelerated and self.index is not None:
             torch.accelerator.set_device_index(self.index)
         yield
+
+    def set_precision(self, tf32: bool = False) -> None:
+        """Let CUDA devices round products to tf32, or not, and let their convolutions repeat.
+
+        Torch rounds convolutions by default there, and picks kernels that add up in any order.
+        """
+        if tf32 and self.type != "cuda":
+            raise FedloomError(f"precision tf32 is for CUDA devices, not for {self}.")
+        if self.type == "cuda":
+            # Not `torch.set_float32_matmul_precision`: that would round on the CPU too.
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
+            torch.backends.cudnn.deterministic = True
 
     # -- randomness -------------------------------------------------------------------------
     def random_state(self) -> tuple[Tensor, ...]:
@@ -136,11 +155,20 @@ class Device:
         info = getattr(self._module, "mem_get_info", None) if self.accelerated else None
         if info is None:
             return None
+        # What a run before this one has freed is not free until torch gives it back.
+        self._module.empty_cache()
         free, _ = info(*self._place)
         return int(free)
 
+    def forget_peak(self) -> None:
+        """Let `peak_memory_mb` begin anew, at what this process has on the device now."""
+        reset = getattr(self._module, "reset_peak_memory_stats", None) if self.accelerated else None
+        if reset is not None:
+            self._module.init()  # a device that was never used has no statistics, and no such name
+            reset(*self._place)
+
     def peak_memory_mb(self) -> float | None:
-        """The most memory that this process has had on an accelerator; None where unknown."""
+        """The most memory that this run has had in this process; None where unknown."""
         peak = getattr(self._module, "max_memory_allocated", None) if self.accelerated else None
         if peak is None:
             return None
@@ -154,13 +182,27 @@ class Device:
         free, total = info(*self._place)
         return float(total - free) / 1e6
 
-    def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes of samples may stay on the device."""
+    def fits(self, nbytes: int, copies: int = 1) -> bool:
+        """Whether so many bytes of samples may stay on the device, once for each of its workers."""
         free = self.free_memory()
-        return free is None or nbytes <= SAMPLES_SHARE * free
+        return free is None or copies * nbytes <= SAMPLES_SHARE * free
 
 
 CPU = Device()
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The most exact floats that a device has."""
+    return torch.float32 if device.type in WITHOUT_DOUBLES else torch.float64
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; where there are no 64-bit floats, it has those of 32 bits."""
+    if tensor.dtype == torch.float64:
+        tensor = tensor.to(widest(device))
+    return tensor.to(device)
+
+
 _COPIES: WeakKeyDictionary[nn.Module, dict[torch.device, nn.Module]] = WeakKeyDictionary()
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from .device import moved
 from .errors import FedloomError
 from .tree import Tree
 
@@ -156,7 +157,7 @@ class Payload(Mapping[str, Value]):
         """The payload with every tensor on a device; one that is there already is not copied."""
         content = dict(self._items)
         for name, tensor in self._tensors():
-            content[name] = tensor.detach().to(device)
+            content[name] = moved(tensor.detach(), device)
         return Payload(content)
 
     def copy(self) -> Payload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -132,7 +133,11 @@ class Dataset:
         x = self.x
         if samples and isinstance(x, Tensor):
             x = x.to(device)
-        return replace(self, x=x, y=self.y.to(device))
+        moved = copy.copy(self)  # checked already: a second look would wait for the device
+        moved.__dict__.pop("_normal", None)
+        object.__setattr__(moved, "x", x)
+        object.__setattr__(moved, "y", self.y.to(device))
+        return moved
 
     def take(self, rows: Tensor) -> Tensor:
         """The samples with these numbers, as they are stored.

@@ -150,6 +150,7 @@ def features(
     computes on `device`; features are kept on the CPU.
     """
     encoder.preprocess(images[:1])  # refuses what is not images before anything is written
+    device.set_precision()
     changes = ""
     if view:
         changes = f"{'+'.join(augment)} {view}"

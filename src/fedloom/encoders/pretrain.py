@@ -175,8 +175,8 @@ class Work:
         self.taught = (taught - mean) / std.clamp(min=1e-6)
         self.per_epoch = math.ceil(len(self.rows) / student.batch)
         self.steps = student.epochs * self.per_epoch
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(student.seed, "pretrain", "init"))
+        device.set_precision()
+        with CPU.seeded(key(student.seed, "pretrain", "init")):
             shape = {
                 "image_size": student.size,
                 "patch_size": student.patch,

@@ -16,6 +16,7 @@ from torch import nn
 from ..client.context import ClientContext
 from ..client.scaling import without_scale
 from ..client.worker import ClientWorker
+from ..core.device import CPU
 from ..core.device import find as find_devices
 from ..core.errors import FedloomError
 from ..core.local import Predictor
@@ -231,8 +232,7 @@ def network(config: Config, federation: Federation) -> nn.Module:
     data = federation.data
     shape = tuple(data.x.shape[1:])
     task = Task(shape, len(data.classes), data.vocabulary, data.encoder, data.mean, data.std)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(config.seed, "init"))
+    with CPU.seeded(key(config.seed, "init")):
         return build(config.model, task, **config.network)
 
 

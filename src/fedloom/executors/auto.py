@@ -128,15 +128,23 @@ class Auto:
         if self.choice == "inplace" and self._pool:
             self._pool.close()
             self._pool = None
-        write_atomic(self._note, json.dumps({"choice": self.choice}).encode(), durable=False)
+        note = {"choice": self.choice, "workers": self._workers}
+        write_atomic(self._note, json.dumps(note).encode(), durable=False)
 
     def _noted(self) -> str | None:
-        """The choice that an earlier run of the same kind has made, if there is one."""
+        """The choice that an earlier run of the same kind has made, if there is one.
+
+        It had as many workers as the devices have room for.
+        """
         try:
-            choice = json.loads(self._note.read_bytes())["choice"]
+            note = json.loads(self._note.read_bytes())
+            choice, workers = note["choice"], int(note["workers"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return choice if choice in ("inplace", "pool") else None
+        if choice not in ("inplace", "pool") or workers < 1:
+            return None
+        self._workers = min(self._workers, workers)
+        return str(choice)
 
     @property
     def eager(self) -> bool:

@@ -80,18 +80,17 @@ class Pool:
         parcel = _parcel(worker)
         try:
             _take_over(worker, parcel)
-            for i in range(workers):
-                device = worker.devices[i % len(worker.devices)]
-                self._start_one(context, parcel, device)
+            for device, fits in _places(worker, workers):
+                self._start_one(context, parcel, device, fits)
         except (OSError, ValueError) as error:
             raise CannotStart(f"worker processes cannot be started: {error}") from error
         finally:
             parcel.close()
 
-    def _start_one(self, context: Any, parcel: Parcel, device: Device) -> None:
+    def _start_one(self, context: Any, parcel: Parcel, device: Device, fits: bool) -> None:
         ours, theirs = context.Pipe()
         self._rooms[ours] = Room()
-        args = (theirs, self._rooms[ours], device, parcel)
+        args = (theirs, self._rooms[ours], device, fits, parcel)
         process = context.Process(target=_work, args=args, daemon=True)
         with _without_script():
             process.start()
@@ -159,6 +158,19 @@ def _without_script() -> Iterator[None]:
         del script.__spec__
         for name, value in hidden.items():
             setattr(script, name, value)
+
+
+def _places(worker: ClientWorker, workers: int) -> list[tuple[Device, bool]]:
+    """Each worker's device, in turns, and whether samples fit there for all of its workers.
+
+    This is decided once: workers that looked at the same free memory at the same time would fill it
+    several times over.
+    """
+    chosen = [worker.devices[i % len(worker.devices)] for i in range(workers)]
+    size, fits = worker.federation.data.x.nbytes, {}
+    for device in dict.fromkeys(chosen):
+        fits[device] = device.fits(size, chosen.count(device))
+    return [(device, fits[device]) for device in chosen]
 
 
 def _parcel(worker: ClientWorker) -> Parcel:
@@ -339,7 +351,7 @@ def _follow() -> None:
         os._exit(1)
 
 
-def _work(connection: Connection, room: Room, device: Device, parcel: Parcel) -> None:
+def _work(connection: Connection, room: Room, device: Device, fits: bool, parcel: Parcel) -> None:
     """A worker's life: take tasks and answer until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
@@ -348,7 +360,7 @@ def _work(connection: Connection, room: Room, device: Device, parcel: Parcel) ->
     with device.opened():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the main process has shown them already
-            worker = ClientWorker(**parcel.open(), devices=(device,))
+            worker = ClientWorker(**parcel.open(), devices=(device,), fits=fits)
         parcel.close()
         _serve(connection, room, worker)
 

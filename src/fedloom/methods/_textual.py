@@ -102,7 +102,7 @@ class AveragedHead(Textual):
     def init(self, worker: Worker) -> Payload:
         server = super().init(worker)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(worker.seed, "head"))
+            torch.default_generator.manual_seed(key(worker.seed, "head"))
             return server.replace(head=_parameters(self.first(worker, server)))
 
     def download(self, server: Payload, k: int) -> Payload:

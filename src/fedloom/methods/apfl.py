@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
+from ..core.device import widest
 from ..core.local import Local, Predictor, Step
 from ..core.lookup import method
 from ..core.method import Update
@@ -50,7 +50,9 @@ class APFL(FedAvg):
         v = state.tree("v") or local.parameters()
         first = state.number("alpha") if state else self.mix
         # A tensor, not a number: nobody waits for its value while steps are taken.
-        alpha = v.norm().new_tensor(first, dtype=torch.float64)
+        length = v.norm()
+        exact = widest(length.device)
+        alpha = length.new_tensor(first, dtype=exact)
 
         def mixture(step: Step) -> Tree:
             nonlocal v, alpha
@@ -58,7 +60,7 @@ class APFL(FedAvg):
             slope = (v - step.w).dot(g)
             v = v - (step.lr * alpha).float() * g
             if self.adaptive:
-                alpha = (alpha - step.lr * slope.double()).clamp(0, 1)
+                alpha = (alpha - step.lr * slope.to(exact)).clamp(0, 1)
             return step.g
 
         local.fit(gradient=mixture)

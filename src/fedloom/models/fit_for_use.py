@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.device import CPU
 from ..core.errors import FedloomError
 from .base import Split
 
@@ -64,8 +65,7 @@ def _rejoined(network: Any) -> nn.Module:
 
 def _output(module: nn.Module, x: Tensor, what: str) -> Tensor:
     """What a module gives, the same whenever it is called, though it draws at random."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with torch.no_grad(), CPU.seeded(0):
         try:
             output = module(x)
         except Exception as error:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core.device import widest
 from .prototypes import row_numbers
 
 
@@ -106,17 +107,17 @@ def gains(
     with the head than with the text it started from. A figure that is not finite is left out.
     """
     nearness = alignment(caches, prototypes)
-    classes = row_numbers(head)
+    classes, exact = row_numbers(head), widest(head.device)
     by_client = []
     for cache in caches:
         by_client.append(margins(cache, classes, head).sum())
     figures = {
         "alignment_least": nearness.min(),
         "alignment_mean": nearness.mean(),
-        "margin": torch.stack(by_client).double() @ (sizes / sizes.sum()).double(),
+        "margin": torch.stack(by_client).to(exact) @ (sizes / sizes.sum()).to(exact),
     }
     if len(y):
         unit = F.normalize(features, dim=1)
         better = margins(unit, y, head) > margins(unit, y, text)
-        figures["margin_improved"] = better.double().mean()
+        figures["margin_improved"] = better.to(exact).mean()
     return {name: float(value) for name, value in figures.items() if torch.isfinite(value)}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core import device as devices
 from ..core.device import Device
@@ -78,6 +77,7 @@ class _State:
     counts = Counts()
     generator = torch.Generator()
     late: bool | None = None  # whether the module was imported too late; None: not tried yet
+    doubles = True  # whether the device has 64-bit floats
     library: object = None  # rules that hold for as long as this object exists
 
 
@@ -167,6 +167,18 @@ def pretend() -> Iterator[Counts]:
 
 
 @contextmanager
+def without_doubles() -> Iterator[None]:
+    """While it is open, the device has no 64-bit floats, like `mps`."""
+    _State.doubles = False
+    devices.WITHOUT_DOUBLES.add(NAME)
+    try:
+        yield
+    finally:
+        _State.doubles = True
+        devices.WITHOUT_DOUBLES.discard(NAME)
+
+
+@contextmanager
 def _opened() -> Iterator[Counts]:
     only_cpu = torch._C._only_lift_cpu_tensors()
     # Without this, `torch.tensor([1], device="pretend")` asks for a kernel that is not there.
@@ -253,6 +265,11 @@ class Elsewhere(Tensor):
 class _Mode(TorchDispatchMode):
     """Sees every operation, also those that only name the device."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, so torch need not load its compiler, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
@@ -261,7 +278,9 @@ class _Mode(TorchDispatchMode):
 
 def _execute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Do an operation with the inner tensors; what comes out is where it would be."""
-    leaves = tree_leaves((args, kwargs))
+    leaves = _leaves(args)
+    if kwargs:
+        leaves += _leaves(kwargs.values())
     ours = [x for x in leaves if isinstance(x, Elsewhere)]
     target = kwargs.get("device")
     if not ours and (target is None or torch.device(target).type != NAME):
@@ -271,15 +290,41 @@ def _execute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if stays and kwargs.get("generator") is not None:
         raise RuntimeError(f"{func}: a generator of the cpu draws for {NAME}; {_where()}")
     _count(func, args, ours, stays)
-    inner = dict(tree_map(_inner, kwargs))
+    inner = {name: _mapped(_inner, x) for name, x in kwargs.items()}
     if target is not None:
         inner["device"] = torch.device("cpu")
-    with _own_randomness(func):
-        out = func(*tree_map(_inner, args), **inner)
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        with _own_randomness():
+            out = func(*_mapped(_inner, args), **inner)
+    else:
+        out = func(*_mapped(_inner, args), **inner)
     if not stays:
         return out
     same = {id(x.numbers): x for x in ours}
-    return tree_map(lambda x: _outer(x, same), out)
+    return _mapped(lambda x: _outer(x, same), out)
+
+
+def _leaves(args: Iterable[Any]) -> list[Any]:
+    """All values among the arguments of an operation, of which some may be lists.
+
+    Torch's own functions for trees take any trees, and half of a test's time.
+    """
+    leaves: list[Any] = []
+    for x in args:
+        if isinstance(x, (list, tuple)):
+            leaves += _leaves(x)
+        else:
+            leaves.append(x)
+    return leaves
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """The same arguments or results, each value mapped by a function."""
+    if isinstance(x, list):
+        return [_mapped(function, part) for part in x]
+    if isinstance(x, tuple):
+        return tuple([_mapped(function, part) for part in x])
+    return function(x)
 
 
 def _inner(x: Any) -> Any:
@@ -292,6 +337,8 @@ def _outer(x: Any, same: Mapping[int, Elsewhere]) -> Any:
         return x
     if id(x) in same:
         return same[id(x)]
+    if x.dtype == torch.float64 and not _State.doubles:
+        raise TypeError(f"{NAME} has no 64-bit floats; {_where()}")
     return Elsewhere(x)
 
 
@@ -355,11 +402,8 @@ def _masked(name: str, args: Sequence[Any]) -> bool:
 
 
 @contextmanager
-def _own_randomness(func: Any) -> Iterator[None]:
+def _own_randomness() -> Iterator[None]:
     """The device draws from a generator of its own, as real ones do."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        yield
-        return
     outside = torch.get_rng_state()
     torch.set_rng_state(_State.generator.get_state())
     try:
