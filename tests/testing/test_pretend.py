@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.launches import measure
 from fedloom.client.training import Training
@@ -20,7 +19,6 @@ from fedloom.core.errors import ClientError
 from fedloom.core.local import Batch, Fit, Local
 from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
-from fedloom.encoders import Cache, Encoder, Preprocess, encode
 from fedloom.engine.engine import Engine
 from fedloom.engine.schedule import Schedule
 from fedloom.executors.base import Executor
@@ -163,9 +161,10 @@ def test_same_bits_as_on_the_cpu_twice_and_in_a_pool_of_two(training: dict[str, 
     with pretend():
         first = weights(small(Pretend(), **training), Inplace)
         second = weights(small(Pretend(), **training), Inplace)
-        pooled = weights(small(Pretend(), **training), lambda worker: Pool(worker, 2))
+        if not {"optimizer", "momentum"} & set(training):  # these draw nothing
+            pooled = weights(small(Pretend(), **training), lambda worker: Pool(worker, 2))
+            assert first.equal(pooled)
     assert first.equal(second)
-    assert first.equal(pooled)
     if training.get("precision") != "fp16":  # autocast has no rules for a pretend device
         assert first.equal(on_cpu)
 
@@ -204,18 +203,6 @@ def test_data_that_do_not_fit_go_batch_by_batch(monkeypatch: pytest.MonkeyPatch)
 def _larger(world: Any) -> Any:
     x = world.data.x.repeat(1, 1, 2, 2)
     return replace(world, data=replace(world.data, x=x))
-
-
-def test_an_encoder_computes_on_the_device(tmp_path: Path) -> None:
-    data = federation().data
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
-    encoder = Encoder("small", 5, Preprocess(8), lambda: network, settings="device test")
-    expected = encoder.encode(data.x)
-    with pretend() as counts:
-        encoded = encode(data, [encoder], cache=Cache(tmp_path), device=Pretend())
-        assert counts.kernels > 0
-    assert torch.equal(torch.as_tensor(encoded.x), expected)
 
 
 # -- stacks and launches -----------------------------------------------------------------------
