@@ -35,6 +35,8 @@ from fedloom.experiments.prompts import first_pass
 from fedloom.methods.fedavg import FedAvg
 from fedloom.models import Split
 
+from . import standard
+
 PROBED = ("pacs", "office31", "flowers102", "dtd", "oxford_pets")
 ZERO_SHOT = ("cifar10", "oxford_pets", "flowers102", "dtd", "pacs")
 ENCODERS = (
@@ -58,7 +60,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the parts asked for; `probe` explains `limit`.
 
-    A part is `probe`, `zero-shot`, `lite-clip`, `cache`, `prompts` or `all`.
+    A part is `probe`, `zero-shot`, `lite-clip`, `cache`, `prompts`, `standard` or `all`.
     """
     parts: dict[str, Callable[[], Any]] = {
         "probe": lambda: {
@@ -74,6 +76,9 @@ def measure(
         ),
         "prompts": lambda: first_pass(
             data[0] if data else "digits4", "vit-mini", root, say, progress
+        ),
+        "standard": lambda: standard.choose(
+            encoders[0] if encoders else "vit-mini", root, say, progress
         ),
     }
     if what not in (*parts, "all"):

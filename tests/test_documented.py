@@ -38,6 +38,7 @@ NOT_HERE = {
     "fedloom bench speed --peers": PEERS,
     "fedloom bench growth": MEASURES,
     "fedloom bench encoders --what prompts": MEASURES,
+    "fedloom bench encoders --what standard": "tests/benchmarks/test_standard.py has a small one",
     "fedloom bench encoders --what lite-clip": MEASURES,
     "fedloom bench encoders --what zero-shot": MEASURES,
     "fedloom bench encoders --what cache --encoder efficientnet-lite0,vit-mini,lite-clip": MEASURES,

@@ -329,7 +329,7 @@ def test_a_vit_is_trained_on_the_device(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(named_device() is not None, reason="a real device counts nothing")
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "fedproto", "feddyn", "ifca"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "fedproto", "feddyn", "fedntd"])
 def test_every_tensor_of_a_payload_moves_once(name: str) -> None:
     """Beside payloads, a client's task moves a few rows of numbers: which samples, and counts."""
     method = make(name)

@@ -294,7 +294,8 @@ def bench_encoders(
         str,
         typer.Option(
             help="probe, zero-shot (of lite-clip), lite-clip (its settings), cache (or not), "
-            "prompts (FedGCR's first pass cached or not), or all."
+            "prompts (FedGCR's first pass cached or not), standard (the scale of standardised "
+            "features), or all."
         ),
     ] = "all",
     data: Annotated[str, typer.Option(help="Data sets, commas between them.")] = "",
