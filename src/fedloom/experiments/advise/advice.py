@@ -107,7 +107,8 @@ def advise(question: Question, watch: Display) -> Advice:
     final = question.out / "final"
     tests = run_tests(world, last, judgement.method, seed, plan.step, final, pace)
     verdict = verdict_of(world, last, judgement, probe, tests, seed)
-    story = _story(world, verdict, chosen, race, last, tests, seed)
+    trained = diagnosis.finding("classes").numbers["majority"]
+    story = _story(world, verdict, chosen, race, last, tests, seed, trained)
     values = {**_values(question, story, diagnosis, remarks, points), "question": asked}
     _write(question.out, values)
     return Advice(values, question.out, round(time.monotonic() - start, 1))
@@ -188,11 +189,12 @@ def _story(
     last: Stage,
     tests: Tests,
     seed: int,
+    majority_trained: float,
 ) -> Story:
     clients = client_names([client.domain for client in world.real(seed).clients])
     sent = race.sent(verdict.method, last)
     naming = majority_rate(world, last, tests, seed)
-    return Story(verdict, chosen, race, last, tests, clients, sent, naming)
+    return Story(verdict, chosen, race, last, tests, clients, sent, naming, majority_trained)
 
 
 def _values(

@@ -92,10 +92,10 @@ def _troubles(findings: Sequence[Finding]) -> tuple[Trouble, ...]:
 def _sizes(counts: np.ndarray, names: Sequence[str]) -> Finding:
     sizes = counts.sum(1)
     ratio = float(sizes.max() / max(1, sizes.min()))
-    sentence = (
-        f"{len(sizes)} clients have from {sizes.min()} to {sizes.max()} training samples "
-        f"(median {np.median(sizes):g}), {sizes.sum()} in all."
-    )
+    each = f"from {sizes.min()} to {sizes.max()} training samples (median {np.median(sizes):g})"
+    if sizes.min() == sizes.max():
+        each = f"{sizes.min()} training samples each"
+    sentence = f"{len(sizes)} clients have {each}, {sizes.sum()} in all."
     if ratio >= UNEQUAL:
         sentence += " Small clients count for little in a mean by size."
     numbers = {"names": list(names), "sizes": sizes.tolist(), "ratio": round(ratio, 4)}

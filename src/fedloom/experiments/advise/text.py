@@ -39,6 +39,7 @@ class Story:
     clients: Sequence[str]  # their names
     bytes: Mapping[str, float]  # all that the method sends, up and down
     majority: float  # the accuracy of always naming a client's most frequent class
+    majority_trained: float  # the same on the training samples by which the class is chosen
 
     @property
     def metric(self) -> Metric:
@@ -137,7 +138,8 @@ def _how_sure(story: Story) -> str:
 def _majority(story: Story) -> str:
     text = (
         "Majority class: always naming a client's most frequent class is right for "
-        f"{100 * story.majority:.1f} %"
+        f"{100 * story.majority:.1f} % ({100 * story.majority_trained:.1f} % of its training "
+        "samples)"
     )
     metric, reached = story.metric, story.verdict.majority
     if metric.name != DEFAULT and reached is not None:
