@@ -46,7 +46,9 @@ ALL = os.environ.get("FEDLOOM_ALL") == "1"
 ANSWER = ("question.json", "plan.json", "advice.json", "advice.md", "advice.html")
 CLASSES = 4
 SETTINGS: dict[str, Any] = {"hidden": [16], "lr": 0.1, "batch": 8, "executor": "inplace"}
-ONLY_ALWAYS = {"methods": ("fedavg",)}  # others cost time to be counted, and most tests need none
+ONLY_ALWAYS: dict[str, Any] = {
+    "methods": ("fedavg",)
+}  # others cost time to be counted, and most tests need none
 Changed = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 
