@@ -67,32 +67,32 @@ def test_an_array_that_lies_about_its_shape(shape: tuple[int, ...], tmp_path: Pa
         read(Sparse(), npz(tmp_path / "b.npz", {"d_train_data": lie, "d_train_indptr": LABELS}))
 
 
-def test_a_zip_that_unpacks_to_a_gigabyte(tmp_path: Path) -> None:
+def test_a_zip_that_unpacks_to_far_more(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("x_train.npy", "w", force_zip64=True) as entry,
     ):
         entry.write(npy((1 << 26, 4), b""))
-        for _ in range(1 << 10):
+        for _ in range(300):
             entry.write(bytes(1 << 20))
     assert path.stat().st_size < 2 << 20
     with pytest.raises(FedloomError, match="would unpack to more than"):
         read(Npz(), path)
 
 
-def test_a_gzip_that_unpacks_to_a_gigabyte(tmp_path: Path) -> None:
+def test_a_gzip_that_unpacks_to_far_more(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     with gzip.open(path, "wb") as stream:
         stream.write(b"label,text\n0,")
-        for _ in range(1 << 10):
+        for _ in range(300):
             stream.write(bytes(1 << 20))
     with pytest.raises(FedloomError, match="would unpack to more than"):
         read(Csv(), path)
 
 
 @pytest.mark.parametrize(("rows", "text"), [(20_000_000, "x"), (1000, "x" * 1_000_000)])
-def test_a_parquet_that_unpacks_to_a_gigabyte(rows: int, text: str, tmp_path: Path) -> None:
+def test_a_parquet_that_unpacks_to_far_more(rows: int, text: str, tmp_path: Path) -> None:
     """Columns are stored as runs of entries of a dictionary."""
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

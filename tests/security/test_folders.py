@@ -114,7 +114,7 @@ def test_python_asks_for_trust_too(finished: Path, tmp_path: Path, bait: tuple[P
     file, mark = bait
     folder = named(finished, tmp_path / "run", file)
     for attempt in (
-        lambda: fedloom.resume(folder, rounds=3),
+        lambda: fedloom.resume(folder, rounds=3, report=False),
         lambda: deploy.trained(folder, 0),
         lambda: deploy.personalise(folder, "digits4"),
     ):
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_names_a_method_file(
         body["extra"]["config"]["method"] = str(file)
         manifest.write_text(signed(body))
     with pytest.raises(FedloomError, match="is not what this run was started with"):
-        fedloom.resume(folder, rounds=3)
+        fedloom.resume(folder, rounds=3, report=False)
     assert not mark.exists()
 
 
@@ -190,7 +190,7 @@ def test_a_manifest_cannot_name_another_file(
         store.load()
     assert sorted(os.listdir(folder / "checkpoint")) == before, "reading removes nothing"
     with pytest.raises(CheckpointError, match="is damaged"):
-        fedloom.resume(folder, rounds=3)
+        fedloom.resume(folder, rounds=3, report=False)
     store.tidy()
     assert precious.read_bytes() == b"mine"
 
@@ -205,7 +205,7 @@ def test_neither_pipes_nor_folders_in_a_checkpoint_stop_anybody(
     (folder / "checkpoint" / ("b" * 64 + ".safetensors")).mkdir()
     (folder / "checkpoint" / "round-000007.json").symlink_to("/dev/zero")
     os.mkfifo(folder / "checkpoint" / ("c" * 64 + ".safetensors"))
-    assert fedloom.resume(folder, rounds=3).summary["rounds"] == 3
+    assert fedloom.resume(folder, rounds=3, report=False).summary["rounds"] == 3
 
 
 def test_a_checkpoint_that_is_a_link_removes_nothing(finished: Path, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_is_a_link_removes_nothing(finished: Path, tmp_path: P
     (folder / "checkpoint").symlink_to(weights)
     before = sorted(os.listdir(weights))
     with pytest.raises(CheckpointError, match="checkpoint is a link to another folder"):
-        fedloom.resume(folder, rounds=3)
+        fedloom.resume(folder, rounds=3, report=False)
     with pytest.raises(CheckpointError, match="checkpoint is a link to another folder"):
         deploy.trained(folder, 0)
     assert sorted(os.listdir(weights)) == before
@@ -228,7 +228,7 @@ def test_what_is_not_ours_in_a_checkpoint_stays(finished: Path, tmp_path: Path) 
     ours = {"0" * 64 + ".safetensors", ".x.7-7.tmp", "upload-3.tmp"}
     for name in theirs | ours:
         (tmp_path / "run" / "checkpoint" / name).write_bytes(b"mine")
-    fedloom.resume(tmp_path / "run", rounds=3)
+    fedloom.resume(tmp_path / "run", rounds=3, report=False)
     left = set(os.listdir(tmp_path / "run" / "checkpoint"))
     assert theirs <= left and not ours & left
 
@@ -239,7 +239,7 @@ def test_a_lock_that_is_a_link_empties_no_file(finished: Path, tmp_path: Path) -
     (tmp_path / "run" / ".lock").unlink(missing_ok=True)
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
     with pytest.raises(FedloomError, match="is a link and no lock"):
-        fedloom.resume(tmp_path / "run", rounds=3)
+        fedloom.resume(tmp_path / "run", rounds=3, report=False)
     assert (tmp_path / "precious").read_bytes() == b"mine"
 
 
@@ -249,7 +249,7 @@ def test_metrics_that_are_a_link_are_written_here(finished: Path, tmp_path: Path
     shutil.move(metrics, tmp_path / "precious")
     before = (tmp_path / "precious").read_bytes()
     metrics.symlink_to(tmp_path / "precious")
-    fedloom.resume(tmp_path / "run", rounds=3)
+    fedloom.resume(tmp_path / "run", rounds=3, report=False)
     assert (tmp_path / "precious").read_bytes() == before
     assert len(metrics.read_bytes().splitlines()) == 3
 

@@ -184,7 +184,7 @@ def test_a_folder_that_vanishes_during_a_run(tmp_path: Path) -> None:
             shutil.rmtree(tmp_path / "run")
 
     with pytest.raises(FedloomError, match=r"could not write .*: No such file or directory"):
-        fedloom.run("fedavg", out=tmp_path / "run", callbacks=[Thief()], **SMALL)
+        fedloom.run("fedavg", out=tmp_path / "run", callbacks=[Thief()], report=False, **SMALL)
 
 
 def without_privileges() -> None:

@@ -43,14 +43,14 @@ def _library(name: str) -> Any:
 
 def refuse_bomb(width: int, height: int, packed: int) -> None:
     """Refuse an image that a small file unpacks to a huge one, before it is unpacked."""
-    if WORKING * width * height > most_bytes(packed):
-        raise FedloomError(f"its {width}x{height} pixels are too many for {packed} bytes")
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and width * height > most:
         raise FedloomError(
             f"its {width}x{height} pixels are more than {most}; "
             "PIL.Image.MAX_IMAGE_PIXELS sets the limit"
         )
+    if WORKING * width * height > most_bytes(packed):
+        raise FedloomError(f"its {width}x{height} pixels are too many for {packed} bytes")
 
 
 def dicom_image(data: bytes) -> Image.Image:
