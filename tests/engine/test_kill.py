@@ -30,6 +30,7 @@ RUN = [
     "--set",
     "limit_test=10",
     "--quiet",
+    "--no-report",
 ]
 
 # One parent that has imported everything forks a child per attempt, so that kills fall into the
@@ -84,7 +85,11 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
 
     def go_on() -> list[str]:
         known = (stormy / "config.toml").exists()
-        return ["resume", str(stormy), "--quiet"] if known else [*RUN, "--out", str(stormy)]
+        return (
+            ["resume", str(stormy), "--quiet", "--no-report"]
+            if known
+            else [*RUN, "--out", str(stormy)]
+        )
 
     killed = 0
     for _ in range(200):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 from collections.abc import Callable
@@ -42,7 +41,6 @@ from fedloom.experiments.advise.work import Work
 from fedloom.experiments.advise.world import World
 from fedloom.metrics.registry import headline
 
-ALL = os.environ.get("FEDLOOM_ALL") == "1"
 ANSWER = ("question.json", "plan.json", "advice.json", "advice.md", "advice.html")
 CLASSES = 4
 SETTINGS: dict[str, Any] = {"hidden": [16], "lr": 0.1, "batch": 8, "executor": "inplace"}
@@ -114,6 +112,7 @@ def asked(federation: Federation, out: Path, **more: Any) -> Advice:
 
 
 # -- the three verdicts that data of points can have, and "nothing" --------------------------------
+@pytest.mark.slow
 def test_alike_and_tiny_clients_should_federate(tmp_path: Path) -> None:
     found = asked(world(clients=10, train=12), tmp_path)
     assert found.kind == "federate"
@@ -130,6 +129,7 @@ def test_clients_that_contradict_each_other_should_not(tmp_path: Path) -> None:
     assert '"local"' in found.next
 
 
+@pytest.mark.slow
 def test_from_labels_that_are_noise_nothing_can_be_learned(tmp_path: Path) -> None:
     found = asked(world(noise, train=40), tmp_path)
     assert found.kind == "nothing"
@@ -152,6 +152,7 @@ def answers(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ANSWER}
 
 
+@pytest.mark.slow
 def test_it_repeats_to_the_byte_and_goes_on_after_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_folder_keeps_to_its_question(tmp_path: Path) -> None:
         advice._refuse_another(question(world(noise)))
 
 
+@pytest.mark.slow
 def test_the_clock_stops_it_and_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still for the first stage and is up in the second."""
     federation = world()
@@ -573,16 +575,16 @@ def test_maps_and_single_clients_are_refused(
 SMALL = {"limit_train": 40, "limit_test": 30, "width": 16, "features": 128}
 
 
-@pytest.mark.skipif(not ALL, reason="it takes minutes (set FEDLOOM_ALL=1)")
+@pytest.mark.slow
 def test_digits_by_domain_by_label_and_alike_have_three_answers(tmp_path: Path) -> None:
-    found = {}
+    advised = {}
     partitions: dict[str, dict[str, int]] = {
         "domains": {},
         "pathological": {"classes_per_client": 2},
         "iid": {},
     }
     for partition, options in partitions.items():
-        found[partition] = fedloom.advise(
+        advised[partition] = fedloom.advise(
             "digits4",
             partition=partition,
             clients=20,
@@ -592,6 +594,6 @@ def test_digits_by_domain_by_label_and_alike_have_three_answers(tmp_path: Path) 
             **SMALL,
             **options,
         )
-    answers = {(advice.kind, advice.method) for advice in found.values()}
+    answers = {(advice.kind, advice.method) for advice in advised.values()}
     assert len(answers) == 3
-    assert (found["iid"].kind, found["iid"].method) == ("federate", "fedavg")
+    assert (advised["iid"].kind, advised["iid"].method) == ("federate", "fedavg")

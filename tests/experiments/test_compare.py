@@ -561,10 +561,10 @@ def test_a_method_that_trains_in_another_way_is_told_of() -> None:
     def cells(*methods: str, **changes: object) -> list[Cell]:
         return [Cell(build({"method": name}, changes), Path(name)) for name in methods]
 
-    notes = _special_training(cells("local", "fedavg", "fedavg+dfdc", "f2dc"))
+    notes = _special_training(cells("local", "fedavg", "fedavg+dfdc", "f2dc"), ())
     assert (
         list(notes) == ["f2dc"]
         and "lr = 0.01 (others: 0.05), batch = 64 (others: 32)" in notes["f2dc"]
     )
     alike = {"lr": 0.1, "momentum": 0.5, "batch": 8, "weight_decay": 0.0}
-    assert _special_training(cells("fedavg", "f2dc", **alike)) == {}
+    assert _special_training(cells("fedavg", "f2dc", **alike), ()) == {}
