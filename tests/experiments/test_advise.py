@@ -379,6 +379,7 @@ def test_patients_stay_together_in_a_rehearsal() -> None:
     assert held_out >= len(rehearsed)
 
 
+@pytest.mark.slow
 def test_the_decision_does_not_depend_on_test_labels(tmp_path: Path) -> None:
     federation = world(train=30)
     tested = np.concatenate([client.test for client in federation.clients])

@@ -198,6 +198,7 @@ def test_a_folder_of_an_older_format_says_so_before_anything_is_run(
 
 
 # -- a whole comparison ---------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
     configs = tiny(with_references(["fedprox"]), [0, 1], **{"fedprox.mu": 0.5})
     board = compare(configs, tmp_path, watch, "made up")

@@ -73,6 +73,12 @@ class Balance(HTMLParser):
         return {row[0][0]: row[place] for row in self.rows[1:]}
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are left blank, for tests that read words and tables only."""
+    monkeypatch.setattr("fedloom.report.page.page_svg", lambda figure, id: "<svg></svg>")
+
+
 def test_it_is_balanced_self_contained_and_shows_every_section(comparison) -> None:
     text = render(comparison, "A & B")
     seen = Balance(text)
@@ -123,6 +129,7 @@ def test_names_are_escaped_everywhere(make: Make, monkeypatch: pytest.MonkeyPatc
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_are_put_together(comparison) -> None:
     seen = Balance(render(comparison, "t"))
     personal = seen.column("Personal")
@@ -145,6 +152,7 @@ def test_seeds_are_put_together(comparison) -> None:
     assert "Common" not in [text for text, _ in seen.rows[0]]  # no run has one
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_single_seed_is_never_marked(make: Make) -> None:
     text = render([make("a", [0.9]), make("b", [0.5])], "t")
     assert {mark for row in Balance(text).rows for _, mark in row} == {""}
@@ -154,6 +162,7 @@ def test_a_single_seed_is_never_marked(make: Make) -> None:
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_different_seeds_are_not_compared(make: Make) -> None:
     runs = [make("a", [0.9], 0), make("a", [0.8], 1), make("b", [0.5], 0), make("b", [0.5], 2)]
     text = render(runs, "t")
@@ -161,6 +170,7 @@ def test_different_seeds_are_not_compared(make: Make) -> None:
     assert "not been run with the same seeds" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_lucky_seed_does_not_win(make: Make) -> None:
     runs = [make("lucky", [a], s) for s, a in enumerate((0.99, 0.1, 0.1))]
     runs += [make("steady", [a], s) for s, a in enumerate((0.6, 0.61, 0.62))]
@@ -169,6 +179,7 @@ def test_one_lucky_seed_does_not_win(make: Make) -> None:
     assert personal["steady"][1] == "best" and personal["lucky"][1] == "tie"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tests_decide_what_is_said_and_framed(make: Make) -> None:
     """Whatever folders the runs come from: the page tests them itself."""
     runs = []
@@ -190,6 +201,7 @@ def test_tests_decide_what_is_said_and_framed(make: Make) -> None:
     assert first < text.index("All other pairs") < text.index("moon beats local by")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_boards_own_figures_are_used_unless_it_is_older_than_the_runs(comparison) -> None:
     row = {
         "method": "fedavg",
@@ -213,6 +225,7 @@ def test_a_boards_own_figures_are_used_unless_it_is_older_than_the_runs(comparis
     assert stale.column("Personal")["fedavg"][0] == "71.0± 1.0"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("failed", "said"),
     [
@@ -252,6 +265,7 @@ def test_fine_tuned_fedavg_is_drawn_from_the_runs_of_fedavg(comparison) -> None:
     assert "fedavg-tuned" not in render(comparison, "t")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_settings_tell_runs_of_one_method_apart(make: Make) -> None:
     runs = [
         make("fedprox", [0.5], s, hyper={"mu": mu, "nu": 1}) for mu in (0.1, 1.0) for s in (0, 1)
@@ -367,6 +381,7 @@ def test_nulls_anywhere_in_numbers_render(make: Make) -> None:
     assert "No evaluated round yet" in render([bare], "t")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "board", [None, {}, {"rows": None, "tests": None, "runs": None}, {"rows": [{}], "tests": [{}]}]
 )
@@ -382,6 +397,7 @@ def test_no_metrics_says_so() -> None:
         assert "No evaluated round yet" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_configuration_is_valid_toml_or_the_given_text(make: Make) -> None:
     config = {
         "rounds": 3,
@@ -398,6 +414,7 @@ def test_configuration_is_valid_toml_or_the_given_text(make: Make) -> None:
     assert "fedloom 0.1.0\ntorch 2.13" in render([make("m", [0.5])], "t")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_picture_is_embedded_once_for_each_data_set(comparison) -> None:
     text = render([replace(run, picture=b"png") for run in comparison], "t")
     assert text.count("data:image/png;base64,cG5n") == 1 and "img-src data:" in text

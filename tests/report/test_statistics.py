@@ -28,6 +28,18 @@ def test_wilcoxon_by_hand() -> None:
     assert wilcoxon_p(np.array([0.1, -0.1])) == 1.0
 
 
+def test_wilcoxon_with_ties_is_scipys() -> None:
+    from scipy.stats import wilcoxon
+
+    # Midranks 1.5, 1.5 and 3; signs with a rank sum of 1.5 or less at one end: none, one, other.
+    assert wilcoxon_p(np.array([0.1, -0.1, 0.2])) == pytest.approx(2 * 3 / 2**3)
+    rng = np.random.default_rng(0)
+    for size in (3, 6, 9):
+        differences = rng.integers(-3, 4, size) / 8
+        expected = wilcoxon(differences, zero_method="pratt").pvalue
+        assert wilcoxon_p(differences) == pytest.approx(expected, abs=1e-12)
+
+
 def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx(
         [0.03, 0.06, 0.06]

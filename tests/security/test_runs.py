@@ -101,6 +101,7 @@ def prepare_run(honest: Path) -> Any:
     return prepare
 
 
+@pytest.mark.slow
 def test_run_folders(finished: Path, longer: bytes, tmp_path: Path) -> None:
     """A run that goes on ends as the honest one does."""
     precious = tmp_path / "precious"
