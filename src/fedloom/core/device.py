@@ -196,6 +196,11 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in WITHOUT_DOUBLES else torch.float64
 
 
+def exact(tensor: Tensor) -> Tensor:
+    """A tensor in the most exact floats that its device has."""
+    return tensor.to(widest(tensor.device))
+
+
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device; where there are no 64-bit floats, it has those of 32 bits."""
     if tensor.dtype == torch.float64:

@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..core.device import widest
+from ..core.device import exact
 from ..core.local import Local, Predictor, Step
 from ..core.lookup import method
 from ..core.method import Update
@@ -50,9 +50,7 @@ class APFL(FedAvg):
         v = state.tree("v") or local.parameters()
         first = state.number("alpha") if state else self.mix
         # A tensor, not a number: nobody waits for its value while steps are taken.
-        length = v.norm()
-        exact = widest(length.device)
-        alpha = length.new_tensor(first, dtype=exact)
+        alpha = exact(v.norm()).new_tensor(first)
 
         def mixture(step: Step) -> Tree:
             nonlocal v, alpha
@@ -60,7 +58,7 @@ class APFL(FedAvg):
             slope = (v - step.w).dot(g)
             v = v - (step.lr * alpha).float() * g
             if self.adaptive:
-                alpha = (alpha - step.lr * slope.to(exact)).clamp(0, 1)
+                alpha = (alpha - step.lr * exact(slope)).clamp(0, 1)
             return step.g
 
         local.fit(gradient=mixture)

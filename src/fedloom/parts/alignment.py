@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.device import widest
+from ..core.device import exact
 from .prototypes import row_numbers
 
 
@@ -107,17 +107,17 @@ def gains(
     with the head than with the text it started from. A figure that is not finite is left out.
     """
     nearness = alignment(caches, prototypes)
-    classes, exact = row_numbers(head), widest(head.device)
+    classes = row_numbers(head)
     by_client = []
     for cache in caches:
         by_client.append(margins(cache, classes, head).sum())
     figures = {
         "alignment_least": nearness.min(),
         "alignment_mean": nearness.mean(),
-        "margin": torch.stack(by_client).to(exact) @ (sizes / sizes.sum()).to(exact),
+        "margin": exact(torch.stack(by_client)) @ exact(sizes / sizes.sum()),
     }
     if len(y):
         unit = F.normalize(features, dim=1)
         better = margins(unit, y, head) > margins(unit, y, text)
-        figures["margin_improved"] = better.to(exact).mean()
+        figures["margin_improved"] = exact(better).mean()
     return {name: float(value) for name, value in figures.items() if torch.isfinite(value)}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ...core.claims import Claim, Claims
-from ...core.device import widest
+from ...core.device import exact
 from ...core.local import Local, Worker
 from ...core.lookup import plugin
 from ...core.payload import Payload
@@ -69,7 +69,7 @@ class FedDisco(Reweighting):
 
 def uneven(counts: Tensor, differs: str) -> float:
     """How far a client's classes are from an even mixture."""
-    p = counts.to(widest(counts.device)) / counts.sum()
+    p = exact(counts) / counts.sum()
     even = 1 / len(p)
     if differs == "l2":
         return float((p - even).norm())
