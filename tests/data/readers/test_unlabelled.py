@@ -64,3 +64,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         read_samples(tmp_path, {"kind": "image", "dtype": "uint8", "shape": [3, 8, 8]})
     with pytest.raises(FedloomError, match=r"vector samples from a \.csv file"):
         read_samples(tmp_path, VECTORS)
+
+
+def test_neither_a_run_nor_a_table_is_taken_for_images(tmp_path: Path) -> None:
+    images = {"kind": "image", "dtype": "uint8", "shape": [1, 8, 8]}
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(FedloomError, match="is a run, not a folder of images"):
+        read_samples(tmp_path, images)
+    (tmp_path / "table.txt").write_text("1,2,3\n")
+    with pytest.raises(FedloomError, match=r"table\.txt is not an image, and this model takes"):
+        read_samples(tmp_path / "table.txt", images)

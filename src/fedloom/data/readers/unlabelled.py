@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from ...core.errors import FedloomError
@@ -41,6 +41,8 @@ def read_samples(path: Path, wanted: Mapping[str, Any]) -> Named:
 
 def _images(path: Path, shape: tuple[int, int, int]) -> Named:
     if path.is_dir():
+        if (path / "metrics.jsonl").exists():
+            raise FedloomError(f"{path} is a run, not a folder of images to predict.")
         files = sorted(f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES)
         if not files:
             raise FedloomError(f"{path}: holds no images ({', '.join(SUFFIXES)}).")
@@ -59,6 +61,8 @@ def _image(file: Path, shape: tuple[int, int, int]) -> np.ndarray:
     channels, height, width = shape
     try:
         image = decoded_image(file, grey=channels == 1)
+    except UnidentifiedImageError:  # its own words show an address in memory
+        raise FedloomError(f"{file} is not an image, and this model takes images.") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on broken bytes
         why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise FedloomError(f"{file}: cannot be decoded ({why}).") from error
