@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,12 +44,8 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
     """Counts per client step of the bare loop, of `inplace` and of `vmap`, in FedAvg's round."""
     clients, samples = (16, 100) if quick else (16, 300)
     steps = clients * samples // 10
-    rows: dict[str, Any] = {}
-    weights: dict[str, Tree] = {}
-    with pretend() as counts:
-        rows["bare loop"], weights["bare loop"] = _bare(_worker(clients, samples), counts)
-        rows["inplace"], weights["inplace"] = _inplace(_worker(clients, samples), counts)
-        rows["vmap"], weights["vmap"] = _stacked(_worker(clients, samples), counts)
+    rows, weights = _trained(clients, samples, torch.float32)
+    _, exact = _trained(clients, samples, torch.float64)
     largest = max(float(tensor.abs().max()) for tensor in weights["bare loop"].values())
     figures: dict[str, Any] = {"clients": clients, "steps": steps, "largest": largest}
     for name, row in rows.items():
@@ -57,19 +54,36 @@ def measure(quick: bool = False, say: Say | None = None) -> dict[str, Any]:
             "transfers": (row.to_device + row.to_host) / steps,
             "waits": row.waits / steps,
             "difference": _difference(weights[name], weights["bare loop"]),
+            "difference_64": _difference(exact[name], exact["bare loop"]),
         }
     if say:
         _tell(figures, say, {} if quick else GOALS)
     return figures
 
 
-def _worker(clients: int, samples: int) -> ClientWorker:
+def _trained(
+    clients: int, samples: int, dtype: torch.dtype
+) -> tuple[dict[str, Counts], dict[str, Tree]]:
+    """What each way counted in a round, and the weights it ended with."""
+    rows: dict[str, Counts] = {}
+    weights: dict[str, Tree] = {}
+    with pretend() as counts:
+        for name, way in WAYS.items():
+            rows[name], weights[name] = way(_worker(clients, samples, dtype), counts)
+    return rows, weights
+
+
+def _worker(clients: int, samples: int, dtype: torch.dtype) -> ClientWorker:
     """The 4-layer CNN with batches of 10, on the pretend accelerator."""
     torch.manual_seed(key("bench"))
+    world = federation(clients, samples)
+    if dtype != torch.float32:
+        data = world.data
+        world = replace(world, data=replace(data, x=data.prepare(data.x).to(dtype)))
     return ClientWorker(
         make("fedavg"),
-        federation(clients, samples),
-        build("cnn", Task((1, 28, 28), 10)),
+        world,
+        build("cnn", Task((1, 28, 28), 10)).to(dtype),
         Training(batch=10, lr=0.01),
         seed=0,
         devices=(Pretend(),),
@@ -147,6 +161,9 @@ def _stacked(worker: ClientWorker, counts: Counts) -> tuple[Counts, Tree]:
     return counted.total, engine.server.tree("model")
 
 
+WAYS = {"bare loop": _bare, "inplace": _inplace, "vmap": _stacked}
+
+
 def _difference(a: Tree, b: Tree) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in b)
 
@@ -155,7 +172,7 @@ def _tell(figures: dict[str, Any], say: Say, goals: Mapping[str, float]) -> None
     """The figures as a table, each beside its goal if it has one."""
     say(f"a FedAvg round of {figures['clients']} clients, 4-layer CNN, batch 10; per client step:")
     bare = figures["bare loop"]["kernels"]
-    for name in ("bare loop", "inplace", "vmap"):
+    for name in WAYS:
         row = figures[name]
         line = (
             f"  {name}: {row['kernels']:.1f} kernels ({row['kernels'] / bare:.3f} of the bare "
@@ -164,7 +181,10 @@ def _tell(figures: dict[str, Any], say: Say, goals: Mapping[str, float]) -> None
         if name in goals:
             line += f"; goal: at most {goals[name]:.3f}"
         if name != "bare loop":
-            line += f"; weights agree to {row['difference']:.1e}"
+            line += (
+                f"; weights agree to {row['difference']:.1e}, in 64-bit floats to "
+                f"{row['difference_64']:.1e}"
+            )
         say(line)
     each = figures["steps"] // figures["clients"]
     say(f"  after {each} steps of each client; the largest weight is {figures['largest']:.2f}")

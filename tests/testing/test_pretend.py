@@ -254,3 +254,4 @@ def test_kernels_per_step() -> None:
     assert figures["inplace"]["waits"] == 0
     assert figures["vmap"]["kernels"] <= bare / 8
     assert figures["vmap"]["difference"] < 1e-5
+    assert figures["vmap"]["difference_64"] < 1e-14
