@@ -162,6 +162,22 @@ def test_the_run_itself_gives_what_it_has_written_down(tmp_path: Path, photos: P
         assert len(right) == 50 and np.mean(right) == pytest.approx(written)
 
 
+def test_several_samples_are_named_as_they_were_given(tmp_path: Path, photos: Path) -> None:
+    run_of("fedavg", tmp_path / "run")
+    first, second = sorted(photos.rglob("*.png"))[:2]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "photo.png").write_bytes(second.read_bytes())
+    together = predict(tmp_path / "run", [first, tmp_path / "one"])
+    assert [each.sample for each in together] == [
+        str(first),
+        str(tmp_path / "one" / "photo.png"),
+    ]
+    for path, answer in zip((first, second), together, strict=True):
+        (alone,) = predict(tmp_path / "run", path)
+        assert alone.sample == path.name
+        assert list(alone.classes.values()) == pytest.approx(list(answer.classes.values()))
+
+
 def test_only_ecalp_is_refused(tmp_path: Path) -> None:
     assert [name for name in names() if make(name).traits.transductive] == ["ecalp"]
     served = run_of("fedavg", tmp_path / "run")

@@ -52,7 +52,7 @@ def test_everything_is_listed_and_importing_stays_cheap() -> None:
 def test_a_comparison_of_own_data_with_tables(compared: Comparison) -> None:
     assert compared.verdict and compared.notes and compared.failed == []
     rows = compared.table()
-    assert {row["method"] for row in rows} == {"local", "fedavg", "fedavg-tuned", "fedprox"}
+    assert {row["method"] for row in rows} == {"local", "fedavg", "fedavg-after", "fedprox"}
     frame = compared.to_pandas()
     assert isinstance(frame, pandas.DataFrame) and list(frame["method"]) == [
         row["method"] for row in rows

@@ -329,7 +329,7 @@ def export(
 
 def predict(
     model: str | PathLike[str],
-    samples: str | Path,
+    samples: str | Path | Sequence[str | Path],
     *,
     client: int | str | None = None,
     trust: bool = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -393,7 +393,7 @@ class Prediction:
 
 def predict(
     model: str | Path,
-    samples: str | Path,
+    samples: str | Path | Sequence[str | Path],
     *,
     client: int | str | None = None,
     trust: bool = False,
@@ -401,9 +401,9 @@ def predict(
 ) -> list[Prediction]:
     """Classes with probabilities for images, or for the rows of a CSV file.
 
-    `model` is an exported folder, a `.onnx` file, or the folder of a run; a run has a model for
-    each `client`, and perhaps a common one. The class of a map's sample is that of most pixels: its
-    probabilities are means over pixels.
+    `samples` is a path or several. `model` is an exported folder, a `.onnx` file, or the folder of
+    a run; a run has a model for each `client`, and perhaps a common one. The class of a map's
+    sample is that of most pixels: its probabilities are means over pixels.
     """
     place = find_devices(device)[0].torch
     if place.type != "cpu" and Path(model).suffix == ".onnx":
@@ -411,7 +411,7 @@ def predict(
     scores, description = _opened(Path(model), client, trust, device)
     if isinstance(scores, nn.Module):
         scores = on_device(scores, place)
-    names, x = read_samples(Path(samples), description["input"])
+    names, x = _several(samples, description["input"])
     probabilities = []
     with torch.no_grad():
         for part in x.split(eval_batch(x.shape)):
@@ -425,6 +425,28 @@ def predict(
         classes = description["classes"]
         answers.append(Prediction(name, {classes[c]: float(row[c]) for c in order}))
     return answers
+
+
+def _several(
+    samples: str | Path | Sequence[str | Path], wanted: Mapping[str, Any]
+) -> tuple[list[str], Tensor]:
+    """The samples at a path, or at several, whose names then begin with theirs."""
+    if isinstance(samples, str | Path):
+        return read_samples(Path(samples), wanted)
+    names: list[str] = []
+    parts = []
+    for path in map(Path, samples):
+        found, x = read_samples(path, wanted)
+        parts.append(x)
+        if len(samples) == 1:
+            names += found
+        elif path.is_dir():
+            names += [str(path / name) for name in found]
+        elif found == [path.name]:
+            names.append(str(path))
+        else:
+            names += [f"{path}: {name}" for name in found]
+    return names, torch.cat(parts)
 
 
 def _opened(

@@ -266,7 +266,7 @@ def test_compare_writes_three_files_and_reuses_runs(fedloom, tmp_path) -> None:
     code, out, _ = fedloom(*args)
     assert code == 0 and "fedprox" in out and "report.html" in out
     rows = json.loads((tmp_path / "C/leaderboard.json").read_text())["rows"]
-    assert {r["method"] for r in rows} == {"local", "fedavg", "fedavg-tuned", "fedprox"}
+    assert {r["method"] for r in rows} == {"local", "fedavg", "fedavg-after", "fedprox"}
     assert all(r["seeds"] == [0, 1] and r["personal_std"] is not None for r in rows)
     by_name = {r["method"]: r for r in rows}
     assert (

@@ -205,7 +205,7 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
     assert json.loads((tmp_path / "leaderboard.json").read_text()) == board
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     rows = {r["method"]: r for r in board["rows"]}
-    assert set(rows) == {"local", "fedavg", "fedavg-tuned", "fedprox"}
+    assert set(rows) == {"local", "fedavg", "fedavg-after", "fedprox"}
     assert [r["personal"] for r in board["rows"]] == sorted(
         (r["personal"] for r in rows.values()), reverse=True
     )
@@ -218,8 +218,8 @@ def test_a_comparison_and_the_same_again(tmp_path: Path, watch: Watch) -> None:
             and row["flops_per_round"] > 1e8
         )
     assert (
-        rows["fedavg-tuned"]["note"].startswith("FedAvg's models after")
-        and rows["fedavg-tuned"]["common"] is None
+        rows["fedavg-after"]["note"].startswith("FedAvg's models after")
+        and rows["fedavg-after"]["common"] is None
     )
     alone = [Run.load(tmp_path / r["folder"]) for r in board["runs"] if r["method"] == "local"]
     reached = [r.summary["personal"]["accuracy_mean"]["last"] for r in alone]
@@ -237,7 +237,7 @@ def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> N
     """It is FedAvg's model after one round, trained at every client with the keys of round 2."""
     (config,) = tiny(["fedavg"], [0])
     row = next(
-        r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-tuned"
+        r for r in compare([config], tmp_path, watch, "t")["rows"] if r["method"] == "fedavg-after"
     )
     federation = deal(config)
     short = run("fedavg", federation, model="cnn", out=tmp_path / "one", **(TINY | {"rounds": 1}))
@@ -257,10 +257,10 @@ def test_the_derived_row_is_fedavg_fine_tuned(tmp_path: Path, watch: Watch) -> N
     assert row["personal"] == pytest.approx(sum(scores) / 8, abs=1e-12)
 
 
-def test_untuned_clients_are_owned_up_to(tmp_path: Path, watch: Watch) -> None:
+def test_clients_that_did_not_train_are_owned_up_to(tmp_path: Path, watch: Watch) -> None:
     board = compare(tiny(["fedavg"], [0], ratio=0.5), tmp_path, watch, "t")
-    note = next(r["note"] for r in board["rows"] if r["method"] == "fedavg-tuned")
-    assert note.endswith("4 clients did not train in the last round and count untuned.")
+    note = next(r["note"] for r in board["rows"] if r["method"] == "fedavg-after")
+    assert note.endswith("4 clients did not train in the last round and count untrained.")
 
 
 @pytest.mark.slow

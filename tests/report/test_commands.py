@@ -191,7 +191,7 @@ def test_methods_have_the_names_that_papers_write() -> None:
         "fpl+dfdc",
         "fedprox (mu=0.1)",
         "mine",
-        "fedavg-tuned",
+        "fedavg-after",
         "scaffold",
     )
     assert list(map(proper, names)) == [

@@ -248,21 +248,21 @@ def test_what_failed_is_named_not_dropped(comparison, failed: Any, said: str) ->
 def test_fine_tuned_fedavg_is_drawn_from_the_runs_of_fedavg(comparison) -> None:
     note = "from the runs of fedavg"
     row = {
-        "method": "fedavg-tuned",
+        "method": "fedavg-after",
         "seeds": [0, 1, 2],
         "personal": 0.355,
         "personal_std": 0.005,
         "note": note,
     }
     text = render(comparison, "t", {"rows": [row]})
-    assert Balance(text).column("Personal")["fedavg-tuned"] == ("35.5± 0.5", "")
+    assert Balance(text).column("Personal")["fedavg-after"] == ("35.5± 0.5", "")
     assert note in text and "3 seeds, after local training" in text
     # after local training the made-up clients have half of their accuracy: 62 and 50 points
     assert (
-        "fedavg-tuned, client 0, seed 0: \u221219.0 points" in text
-        and "fedavg-tuned: 35.5 ± 0.5 %" in text
+        "fedavg-after, client 0, seed 0: \u221219.0 points" in text
+        and "fedavg-after: 35.5 ± 0.5 %" in text
     )
-    assert "fedavg-tuned" not in render(comparison, "t")
+    assert "fedavg-after" not in render(comparison, "t")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -218,6 +218,32 @@ def picture(
     _print_plain(f"wrote {out}")
 
 
+@app.command()
+@grouped
+def write(
+    *,
+    name: Name,
+    folder: Annotated[Path, typer.Argument(help="The folder to write, new or empty.")],
+    per_class: Annotated[
+        int | None, typer.Option(min=1, help="How many images of each class and domain at most.")
+    ] = None,
+    reading: Reading,
+) -> None:
+    """Write the images of a data set as files, with a manifest: a form for your own images."""
+    from ..data.catalogue import load
+    from ..data.unfold import write_images
+    from ..engine.config import build
+
+    config = build({"data": name, "partition": "iid"}, reading.changes())
+    with _progress_bar() as progress:
+        data = load(name, config.source, root=reading.data_root, progress=progress)
+    try:
+        number = write_images(data, folder, per_class)
+    except OSError as error:
+        raise FedloomError(f"cannot write {folder}: {error.strerror or error}.") from error
+    _print_plain(f"wrote {number} images and {folder / 'manifest.csv'}")
+
+
 def _deal(
     name: str, partition: str, clients: int | None, seed: int, reading: Reading
 ) -> Federation:

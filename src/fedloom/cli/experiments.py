@@ -36,7 +36,8 @@ Tune = Annotated[
     list[str] | None,
     typer.Option(
         help="A setting and its values, `lr=0.01,0.1` (or several, `lr=0.01,0.1,mu=0.1,1`), of "
-        "which every method that has it gets those that are best on validation data.",
+        "which every method that has it, `local` and `fedavg` included, gets those that are best "
+        "on validation data.",
         metavar="KEY=V1,V2",
     ),
 ]
@@ -128,7 +129,8 @@ def compare(
     local fine-tuning comes from FedAvg's runs. The command reuses finished runs in the folder and
     continues interrupted ones; it names a run that fails and goes on with the others. A setting
     with a method's name in front (`fedprox.mu`) applies to that method only. With --tune, every
-    method first gets the same number of runs to find its settings on validation data.
+    method, these two included, first gets the same number of runs to find its settings on
+    validation data.
     """
     from ..experiments.compare import compare as carry_out
     from ..experiments.compare import plan, with_references

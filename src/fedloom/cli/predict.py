@@ -25,10 +25,10 @@ def predict(
         typer.Argument(metavar="MODEL", help="An exported folder, a .onnx file, or a run folder."),
     ],
     samples: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
             metavar="SAMPLES",
-            help="An image, a folder of images, or a .csv file (of numbers, or with a column "
+            help="Images, folders of images, or .csv files (of numbers, or with a column "
             "`path` or `text`).",
         ),
     ],

@@ -233,6 +233,8 @@ def _missing(name: str, root: str | None) -> FedloomError:
     advice = "--data-root or FEDLOOM_DATA says where to look"
     if name in published():
         advice = f"`fedloom data get {name}` or `fedloom data import {name} RAW` puts it there"
+    if Path(name).exists():
+        advice += f"; the {name} in this folder is ./{name}"
     return FedloomError(f"{name} is not in {data_folder(root)}; {advice}.")
 
 

@@ -103,7 +103,7 @@ def leaderboard(
         for seed, run in runs["fedavg"].items():
             runs[TUNED][seed] = finetuned(run)
         flops[TUNED] = flops.get("fedavg")
-        notes[TUNED] = _how_tuned(runs["fedavg"])
+        notes[TUNED] = _how_made(runs["fedavg"])
     notes |= _special_training(cells, _tuned_settings(tuning))
     for name in _twins_of_local(runs):
         notes[name] = " ".join([SENTENCE, notes.get(name, "")]).strip()
@@ -271,8 +271,8 @@ def finetuned(run: Run) -> Run:
     return replace(run, metrics=metrics, summary=summary)
 
 
-def _how_tuned(runs: Mapping[int, Run]) -> str:
-    """What the row of fine-tuned FedAvg is, and for whom it does not hold."""
+def _how_made(runs: Mapping[int, Run]) -> str:
+    """What the row of FedAvg after local training is, and for whom it does not hold."""
     text = (
         "FedAvg's models after each client's local training, from the runs of fedavg; of the last "
         "round, because these models are not scored on validation data"
@@ -284,7 +284,7 @@ def _how_tuned(runs: Mapping[int, Run]) -> str:
             untrained = len(run.federation["clients"]) - last["participants"] + len(last["lost"])
             away = max(away, untrained)
     if away:
-        return f"{text}; {away} clients did not train in the last round and count untuned."
+        return f"{text}; {away} clients did not train in the last round and count untrained."
     return f"{text}."
 
 

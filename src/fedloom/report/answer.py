@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..metrics.gains import Accuracies, Gain, gain, oriented
 from ..metrics.registry import DEFAULT, METRICS
 from .columns import megabytes
-from .entries import ALONE, TUNED, Entry, RunData, likeness, number, present
+from .entries import AFTER, ALONE, Entry, RunData, likeness, number, present
 from .figures import Value
 from .page import Page
 from .verdict import (
@@ -73,7 +73,7 @@ def _candidates(page: Page) -> list[Entry]:
     left_out = [*page.ranking.twins]
     candidates = []
     for entry in page.ranking.ranked(page.ranking.headline):
-        named_here = entry.method not in (page.ranking.against, TUNED)
+        named_here = entry.method not in (page.ranking.against, AFTER)
         if entry.shown and named_here and entry not in left_out:
             candidates.append(entry)
     return candidates
@@ -290,11 +290,11 @@ def _tuned(page: Page, verdict: Verdict, picked: Entry) -> str:
         return ""
     means = page.ranking.means(page.ranking.headline)
     for entry in page.shown:
-        if entry.method != TUNED or entry.number not in means or picked.number not in means:
+        if entry.method != AFTER or entry.number not in means or picked.number not in means:
             continue
         if page.ranking.metric.better(means[entry.number], means[picked.number]):
             return (
-                f"{TUNED}, FedAvg's models after one more round of local training, is better "
+                f"{AFTER}, FedAvg's models after one more round of local training, is better "
                 "still: try the method fedavg-ft."
             )
     return ""

@@ -21,7 +21,7 @@ from .palette import slots
 
 # A row that comparisons derive from the runs of fedavg. It is not the method `fedavg-ft`, which
 # tunes the newest average and not the one before.
-TUNED = "fedavg-tuned"
+AFTER = "fedavg-after"
 ALONE = "local"  # training alone, which methods are measured against unless somebody says otherwise
 # Where or how a run was computed does not make it another method.
 ASIDE = {"seed", "toml"} | affecting("nothing")
@@ -282,7 +282,7 @@ def common_metric(runs: Sequence[RunData]) -> Metric:
 def _with_tuned(runs: Sequence[RunData], rows: Mapping[str, Row]) -> list[RunData]:
     """The runs and, if only the board has a row of fine-tuned FedAvg, what that row is made of."""
     everything = list(runs)
-    if TUNED not in rows or any(run.method == TUNED for run in runs):
+    if AFTER not in rows or any(run.method == AFTER for run in runs):
         return everything
     for run in runs:
         if run.method == "fedavg" and run.evaluated:
@@ -316,12 +316,12 @@ def tuned(run: RunData) -> RunData:
     metrics = []
     for line in run.metrics:
         metrics.append({**line, "personal": line.get("after"), "common": None, "validation": None})
-    summary: dict[str, Any] = {"method": TUNED, "stage": "after"}
+    summary: dict[str, Any] = {"method": AFTER, "stage": "after"}
     for key in ("bytes", "seconds", "peak_rss_mb", "peak_device_mb", "finished"):
         if key in run.summary:
             summary[key] = run.summary[key]
-    config = {**run.config, "method": TUNED}
-    return replace(run, name=TUNED, config=config, metrics=metrics, summary=summary)
+    config = {**run.config, "method": AFTER}
+    return replace(run, name=AFTER, config=config, metrics=metrics, summary=summary)
 
 
 def _failures(row: Row) -> list[str]:

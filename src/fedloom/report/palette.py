@@ -17,7 +17,7 @@ PALETTE = 6  # how many colours for methods there are: p0 ... p5
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 4", "9 3 2 3 2 3", "2 6")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
 # The number of a method is the same on all pages where these are the only ones.
-NUMBERS = {"local": 0, "fedavg": 1, "fedavg-tuned": PALETTE + 1}
+NUMBERS = {"local": 0, "fedavg": 1, "fedavg-after": PALETTE + 1}
 SYMBOLS = (
     "circle",
     "square",

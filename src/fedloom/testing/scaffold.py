@@ -26,8 +26,9 @@ IMPORTS
 class {title}(FedAvg):
     """FedAvg with a penalty on long feature vectors. Replace it by your idea."""
 
-    # With these values it must be FedAvg, bit by bit; leave `neutral` out if there are none.
-    traits = FedAvg.traits.but(neutral=({{"strength": 0.0}}, "fedavg"))
+    # `helps` is what your paper offers it for ("labels", "domains" ...). With the values of
+    # `neutral` it must be FedAvg, bit by bit; leave it out if there are none.
+    traits = FedAvg.traits.but(helps=(), neutral=({{"strength": 0.0}}, "fedavg"))
     # A field is a hyper-parameter: `--set strength=0.1`.
     strength: NotNegative = setting(
         0.01, "Strength of the penalty on long feature vectors.", symbol="lambda"

@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from ..entries import TUNED, RunData
+from ..entries import AFTER, RunData
 from ..page import Page
 from . import section
 
@@ -19,7 +19,7 @@ def settings(page: Page) -> str | None:
         return None
     configs = []
     for entry in page.entries:
-        if entry.runs and entry.method != TUNED:
+        if entry.runs and entry.method != AFTER:
             config = entry.runs[0].config
             given = config.get("toml")
             if not isinstance(given, str):
