@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from .cache import Cache
     from .duals import DUAL, Context, Dual, dual
     from .encoder import IMAGE, Encoder, encode, features, image, images
-    from .huggingface import Tokens, Vision, vit
+    from .huggingface import vit
     from .texts import TEXT, TextEncoder, template_for, text
+    from .vision import Tokens, Vision
 
 __all__ = [
     "DUAL",
@@ -38,9 +39,10 @@ _HOMES = {
     "base": ("Preprocess",),
     "cache": ("Cache",),
     "duals": ("DUAL", "Context", "Dual", "dual"),
-    "huggingface": ("Tokens", "Vision", "vit"),
+    "huggingface": ("vit",),
     "encoder": ("IMAGE", "Encoder", "encode", "features", "image", "images"),
     "texts": ("TEXT", "TextEncoder", "template_for", "text"),
+    "vision": ("Tokens", "Vision"),
 }
 
 

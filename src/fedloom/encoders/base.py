@@ -132,6 +132,26 @@ def first_names(names: Iterable[str]) -> str:
 
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
     """Put tensors into a module; missing, extra and ill-shaped ones are errors that name them."""
+    _refuse_misfits(module, tensors, where)
+    module.load_state_dict(dict(tensors))
+    return module
+
+
+def fitted(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
+    """Put tensors into a module that was built without numbers; they are not copied.
+
+    Files from before 2018 do not count BatchNorm's batches, which nothing here needs.
+    """
+    complete = dict(tensors)
+    for name in module.state_dict():
+        if name.endswith(".num_batches_tracked") and name not in complete:
+            complete[name] = torch.tensor(0)
+    _refuse_misfits(module, complete, where)
+    module.load_state_dict(complete, assign=True)
+    return module
+
+
+def _refuse_misfits(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     wanted = module.state_dict()
     compare_tensors(where, wanted, tensors)
     for name, tensor in tensors.items():
@@ -140,5 +160,3 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -
                 f"tensor {name} in {where} has shape {tuple(tensor.shape)}, the network wants "
                 f"{tuple(wanted[name].shape)}."
             )
-    module.load_state_dict(dict(tensors))
-    return module

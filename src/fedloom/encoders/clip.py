@@ -1,129 +1,29 @@
-"""CLIP and SigLIP from Hugging Face folders, as dual encoders: `clip:PATH`."""
+"""CLIP and SigLIP as dual encoders: `clip:PATH`, from the files in which they are published."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from ..core.device import on_device
-from ..core.errors import FedloomError
-from .duals import DUAL, Context, Dual, Normalised, dual
+from .clip_file import FileClip, is_file
+from .clip_folder import FolderClip
+from .duals import DUAL, Context, Dual, dual
 from .encoder import IMAGE, Encoder
-from .huggingface import ModelFolder, preprocess, read_config, weight_files
 from .texts import TEXT, TextEncoder
-
-
-class _ImageTower(nn.Module):
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        features: Tensor = self.model.get_image_features(pixel_values=pixels).pooler_output
-        return features
-
-
-class Clip(ModelFolder):
-    """A CLIP or SigLIP in a Hugging Face folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.config = read_config(folder)
-        self.kind = self.config["model_type"]
-        if self.kind not in ("clip", "siglip"):
-            raise FedloomError(
-                f"{folder} holds a {self.kind} model; a dual encoder needs a clip or siglip one."
-            )
-        self.text_config = self.config.get("text_config", {})
-
-    @property
-    def dim(self) -> int:
-        """The width of the common space."""
-        # SigLIP's towers have that width themselves. 512 and 768 are CLIP's and SigLIP's defaults.
-        if self.kind == "clip":
-            return int(self.config.get("projection_dim", 512))
-        return int(self.config["vision_config"].get("hidden_size", 768))
-
-    def image_tower(self) -> nn.Module:
-        """From pixels to unit vectors in the common space."""
-        return Normalised(_ImageTower(self.model))
-
-    def scale(self) -> float:
-        """The logit scale."""
-        return float(self.model.logit_scale.exp())
-
-    @torch.no_grad()
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of texts in the common space."""
-        if self.kind == "clip":
-            inputs = self._tokens(texts, padding=True, length=77)
-            inputs = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
-        else:  # SigLIP was trained on texts padded to full length, without a mask
-            inputs = self._tokens(texts, padding="max_length", length=64)
-            inputs = {"input_ids": inputs["input_ids"]}
-        vectors: Tensor = self.model.get_text_features(**inputs).pooler_output
-        return vectors
-
-    def _tokens(self, texts: Sequence[str], padding: bool | str, length: int) -> Any:
-        return self.tokenizer(
-            list(texts),
-            padding=padding,
-            truncation=True,
-            max_length=self.text_config.get("max_position_embeddings", length),
-            return_tensors="pt",
-        )
-
-    def prompted(self, classes: Sequence[str], context: Tensor) -> Tensor:
-        """Vectors of class names behind trained context vectors, as in CoOp.
-
-        The tokens are: start, context, class name, end. Fillers take the context's places among the
-        tokens and a hook replaces their embeddings, so that masks, positions and pooling are the
-        model's own.
-        """
-        names = [f"{name.replace('_', ' ')}." for name in classes]
-        plain = self.tokenizer(names, padding=True, return_tensors="pt").to(context.device)
-        ids, mask, n = plain["input_ids"], plain["attention_mask"], len(context)
-        if ids.shape[1] + n > self.text_config.get("max_position_embeddings", 77):
-            raise FedloomError(
-                f"{n} context vectors and the class names are too long for {self.folder}."
-            )
-        start = ids[:, :1]
-        inputs = {
-            "input_ids": torch.cat([start, start.expand(-1, n), ids[:, 1:]], dim=1),
-            "attention_mask": torch.cat([mask[:, :1].expand(-1, n), mask], dim=1),
-        }
-
-        def put(_module: nn.Module, _inputs: Any, vectors: Tensor) -> Tensor:
-            between = context.expand(len(ids), -1, -1)
-            return torch.cat([vectors[:, :1], between, vectors[:, n + 1 :]], dim=1)
-
-        model: Any = on_device(self.model, context.device)
-        handle = model.text_model.embeddings.token_embedding.register_forward_hook(put)
-        try:
-            vectors: Tensor = model.get_text_features(**inputs).pooler_output
-        finally:
-            handle.remove()
-        return vectors
 
 
 @DUAL.register("clip:")
 def clip(path: str) -> Dual:
-    """A CLIP or SigLIP in a Hugging Face folder: `clip:PATH`."""
-    model = Clip(Path(path))
-    size = preprocess(model.folder)
-    files = weight_files(model.folder)
-    name = f"clip:{model.folder}"
+    """CLIP by OpenAI or open_clip (a file), or CLIP or SigLIP in a Hugging Face folder."""
+    model: FileClip | FolderClip = FileClip(path) if is_file(path) else FolderClip(Path(path))
+    name = f"clip:{path}"
     context = None
-    if model.kind == "clip":
-        context = Context(model.text_config.get("hidden_size", 512), model.prompted)
+    if model.context is not None:
+        context = Context(model.context, model.prompted)
+    settings = model.settings
     return Dual(
         name=name,
-        image=Encoder(name, model.dim, size, model.image_tower, files, "joint space"),
-        text=TextEncoder(name, model.dim, model.embed, files=files, settings="joint space"),
+        image=Encoder(name, model.dim, model.preprocess, model.image_tower, model.files, settings),
+        text=TextEncoder(name, model.dim, model.embed, files=model.files, settings=settings),
         scale_of=model.scale,
         context=context,
     )
@@ -131,11 +31,11 @@ def clip(path: str) -> Dual:
 
 @IMAGE.register("clip:")
 def clip_image(path: str) -> Encoder:
-    """The image side of a CLIP or SigLIP folder, in the joint space: `clip:PATH`."""
+    """The image side of CLIP or SigLIP, in the joint space: `clip:PATH`."""
     return dual(f"clip:{path}").image
 
 
 @TEXT.register("clip:")
 def clip_text(path: str) -> TextEncoder:
-    """The text side of a CLIP or SigLIP folder, in the joint space: `clip:PATH`."""
+    """The text side of CLIP or SigLIP, in the joint space: `clip:PATH`."""
     return dual(f"clip:{path}").text

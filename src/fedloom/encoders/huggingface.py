@@ -6,7 +6,6 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ..core.errors import FedloomError
 from .base import Preprocess, first_names, missing
 from .encoder import IMAGE, Encoder, image
 from .texts import TEXT, TextEncoder
+from .vision import Tokens, Vision
 
 HEADS = (
     "classifier",
@@ -32,29 +32,8 @@ HEADS = (
 RESAMPLE = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What a ViT makes of a batch: one vector per image, one per patch, one per extra token."""
-
-    cls: Tensor  # N x width
-    patches: Tensor  # N x patches x width
-    extra: Tensor  # N x extra x width
-
-
-class Vision(nn.Module):
-    """A frozen vision model that gives features; `tokens` gives a ViT's tokens, with extra ones.
-
-    It stays in evaluation mode whatever mode the model around it is in.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.eval().requires_grad_(False)
-
-    def train(self, mode: bool = True) -> Vision:
-        """Always evaluation mode."""
-        return super().train(False)
+class FolderVision(Vision):
+    """A vision model that `transformers` has loaded."""
 
     @property
     def size(self) -> int | None:
@@ -81,7 +60,7 @@ class Vision(nn.Module):
 
         A ViT's class token, else what is pooled, else a mean.
         """
-        self._check(pixels)
+        self.check(pixels)
         output = self.model(pixels)
         if self._has_class_token:
             return self._class_token(output)
@@ -94,19 +73,13 @@ class Vision(nn.Module):
         return last.mean(1)
 
     def tokens(self, pixels: Tensor, extra: Tensor | None = None) -> Tokens:
-        """The tokens after the last layer, with `extra` ones behind the patches.
-
-        `extra` is tokens x width for all images or N x tokens x width, gets no position embedding,
-        and gradients reach it. Without extra tokens, `cls` is what calling the module gives, so
-        that pass can be taken from the feature cache.
-        """
         if not self._has_class_token:
             raise FedloomError(
                 f"a {type(self.model).__name__} has no class token; prompts need a ViT that has "
                 "one."
             )
-        self._check(pixels)
-        appended = self._extra(pixels.shape[0], extra)  # `len` would fix the number in ONNX
+        self.check(pixels)
+        appended = self.expanded(pixels.shape[0], extra)  # `len` would fix the number in ONNX
 
         def append(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
             return torch.cat([embedded, appended.to(embedded.dtype)], dim=1)
@@ -126,33 +99,11 @@ class Vision(nn.Module):
         patches = (pixels.shape[2] // patch) * (pixels.shape[3] // patch)
         return Tokens(self._class_token(output), last[:, end - patches : end], last[:, end:])
 
-    def _extra(self, n: int, extra: Tensor | None) -> Tensor:
-        """Extra tokens for each of `n` images, N x tokens x width."""
-        if extra is None:
-            extra = torch.empty(0, self.width)
-        if extra.ndim == 2:
-            extra = extra.expand(n, -1, -1)
-        if extra.ndim != 3 or extra.shape[0] != n or extra.shape[2] != self.width:
-            raise FedloomError(
-                f"extra tokens must be tokens x {self.width}, or {n} x tokens x {self.width} for "
-                f"these images; got shape {tuple(extra.shape)}."
-            )
-        return extra
-
     def _class_token(self, output: Any) -> Tensor:
         token: Tensor = output.last_hidden_state[:, 0]
         if hasattr(self.model, "post_layernorm"):
             token = output.pooler_output  # CLIP normalises the class token, and only there
         return token
-
-    def _check(self, pixels: Tensor) -> None:
-        fits = pixels.ndim == 4 and pixels.shape[1] == 3
-        if fits and (not self.size or pixels.shape[2:] == (self.size, self.size)):
-            return
-        raise FedloomError(
-            f"this {type(self.model).__name__} takes images of shape (samples, 3, "
-            f"{self.size or 'height'}, {self.size or 'width'}), got {tuple(pixels.shape)}."
-        )
 
 
 @IMAGE.register("hf:")
@@ -176,7 +127,7 @@ def vision(path: str | Path, name: str | None = None) -> Encoder:
 
     def load() -> Vision:
         model = load_model(folder)
-        return Vision(getattr(model, "vision_model", model))
+        return FolderVision(getattr(model, "vision_model", model))
 
     return Encoder(name or f"hf:{folder}", dim, size, load, weight_files(folder))
 
@@ -380,7 +331,9 @@ def vit(name: str = "vit-mini") -> Vision:
     """A frozen ViT that gives tokens and takes extra ones: `vit-mini`, or `hf:PATH`."""
     module = image(name).module
     if not isinstance(module, Vision):
-        raise FedloomError(f"encoder {name} is no ViT; prompts need vit-mini or hf:PATH.")
+        raise FedloomError(
+            f"encoder {name} is no ViT; prompts need vit-mini, hf:PATH or pth:vit_b_16:FILE."
+        )
     return module
 
 

@@ -27,7 +27,7 @@ def unpickled(data: bytes, file: Path, encoding: str = "ASCII") -> Any:
 
     Pickles of Python 2 want the encoding latin1.
     """
-    _refuse_large_memo(data)
+    refuse_large_memo(data)
     return _Unpickler(io.BytesIO(data), file, encoding).load()
 
 
@@ -95,7 +95,7 @@ _LONG_BINPUT, _PUT = ord("r"), ord("p")
 _TWO_LINES = (ord("c"), ord("i"))  # a module and a name in it
 
 
-def _refuse_large_memo(data: bytes) -> None:
+def refuse_large_memo(data: bytes) -> None:
     """Refuse a pickle that remembers something under a number larger than its own length.
 
     The unpickler would make a table of that size at once. The standard library can list the
@@ -132,7 +132,7 @@ def _after(data: bytes, place: int, mark: int) -> int:
     return place
 
 
-class _StandIn:
+class StandIn:
     """A callable that a pickle may name.
 
     It is a class that takes no state, so that no pickle can change it.
@@ -142,14 +142,14 @@ class _StandIn:
         raise ValueError(f"{type(self).__name__} takes no state")
 
 
-class _Type(_StandIn):
+class _Type(StandIn):
     """For `numpy.ndarray`: only named, never called."""
 
     def __init__(self, *args: object) -> None:
         raise ValueError("an array is not made by calling ndarray")
 
 
-class _Dtype(_StandIn):
+class _Dtype(StandIn):
     """For `numpy.dtype`: the plain numbers and objects, nothing with fields."""
 
     def __init__(self, code: object, align: object = False, copy: object = True) -> None:
@@ -168,7 +168,7 @@ class _Dtype(_StandIn):
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
-class Array(_StandIn):
+class Array(StandIn):
     """For `_reconstruct`, which makes an empty array to be filled by the state that follows."""
 
     def __init__(self, kind: object, shape: object = (0,), code: object = b"b") -> None:
@@ -197,14 +197,14 @@ class _FromBuffer(Array):
         self.array = _array(raw, dtype, shape, order)
 
 
-class _Scalar(_StandIn):
+class _Scalar(StandIn):
     """For `scalar`: a number."""
 
     def __new__(cls, dtype: object, raw: object = b"") -> Any:
         return _array(raw, dtype, (), "C").item()
 
 
-class _Bytes(_StandIn):
+class _Bytes(StandIn):
     """For `codecs.encode`, by which old pickles write bytes: Latin-1 and no other of the codecs."""
 
     def __new__(cls, text: object, encoding: object = "utf-8") -> Any:
@@ -239,7 +239,7 @@ def _array(raw: object, dtype: object, shape: object, order: Any) -> np.ndarray:
     return flat.reshape(shape, order=order)
 
 
-ALLOWED: dict[tuple[str, str], type[_StandIn]] = {
+ALLOWED: dict[tuple[str, str], type[StandIn]] = {
     ("numpy", "ndarray"): _Type,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _Bytes,
