@@ -1,0 +1,109 @@
+"""Our side of a comparison: a method's hooks in the world of `inputs.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.client.context import ClientContext
+from fedloom.client.training import Training
+from fedloom.client.worker import ClientWorker
+from fedloom.core.lookup import make
+from fedloom.core.method import Method
+from fedloom.core.payload import Payload
+from tests.parity.golden import Golden
+from tests.parity.inputs import BATCH, SIZES, network, world
+
+EVERYBODY = range(len(SIZES))
+
+
+@dataclass
+class Ours:
+    """A method, the server and the clients; `play` takes them through rounds."""
+
+    worker: ClientWorker
+    round: int = 0
+    server: Payload = field(default_factory=Payload)
+    states: list[Payload] = field(default_factory=lambda: [Payload() for _ in EVERYBODY])
+    uploads: list[Payload] = field(default_factory=list)
+    trained: list[Payload] = field(default_factory=list)  # held right after training
+    losses: list[dict[str, float]] = field(default_factory=list)  # means over a round's steps
+
+    @property
+    def method(self) -> Method:
+        """The method."""
+        return self.worker.method
+
+    def client(self, k: int) -> ClientContext:
+        """Client k in this round."""
+        return ClientContext(self.worker, k, self.round)
+
+    def play(self, rounds: int = 1) -> Ours:
+        """Some rounds with all clients."""
+        for _ in range(rounds):
+            self._play_one()
+        return self
+
+    def _play_one(self) -> None:
+        self.round += 1
+        self.server = self.server.replace(round=self.round)
+        if self.round == 1:
+            hellos = {k: self.method.hello(self.client(k)).copy() for k in EVERYBODY}
+            self.server = self.method.join(self.server, hellos)
+        self.uploads, self.trained, self.losses = [], [], []
+        for k in EVERYBODY:
+            local = self.client(k)
+            update = self.method.client(self.download(k), self.states[k].copy(), local)
+            self.states[k] = update.state.copy()
+            self.uploads.append(update.upload.copy())
+            self.trained.append(update.trained.copy())
+            self.losses.append(local.losses())
+        self.server = self.method.aggregate(self.server, enumerate(self.uploads)).copy()
+
+    def download(self, k: int) -> Payload:
+        """What client k is sent."""
+        return self.method.download(self.server, k).copy()
+
+    def scores(self, k: int, stage: str = "before") -> Tensor:
+        """What client k predicts for its test samples: with what it would be sent now (`before`
+        training) or with what it had right `after` training.
+        """
+        held = self.download(k)
+        if stage == "after":
+            held = self.trained[k]
+        predict = self.method.personal(held, self.states[k].copy(), self.client(k))
+        return predict(self.worker.samples(torch.from_numpy(self.worker.rows(k, "test"))))
+
+
+def start(golden: Golden, model: nn.Module | None = None) -> Ours:
+    """Our method with the settings of a golden file, before the first round."""
+    training: dict[str, Any] = {"batch": BATCH, "lr": 0.1, **golden.settings.get("training", {})}
+    worker = ClientWorker(
+        make(golden.method, golden.settings.get("method", {})),
+        world(golden.seed),
+        model or network(golden.seed, golden.settings.get("norm", False)),
+        Training(**training),
+        seed=golden.seed,
+    )
+    server = worker.method.init(worker).replace(round=0, seed=worker.seed)
+    return Ours(worker, server=server)
+
+
+def flat(tree: Mapping[str, Tensor]) -> Tensor:
+    """All tensors in one row, in the alphabetical order of their names, without counters."""
+    named = [tree[name] for name in sorted(tree) if tree[name].is_floating_point()]
+    return torch.cat([tensor.reshape(-1) for tensor in named])
+
+
+def clients(payloads: Sequence[Payload], name: str = "model") -> dict[str, Tensor]:
+    """What each of the payloads, one per client, has under a name."""
+    return {f"client {k}": flat(payload.tree(name)) for k, payload in enumerate(payloads)}
+
+
+def predictions(ours: Ours, stage: str = "before") -> dict[str, Tensor]:
+    """The scores of each client's test samples."""
+    return {f"scores {k}": ours.scores(k, stage) for k in EVERYBODY}
