@@ -103,3 +103,19 @@ def _tokenizer(transformers: Any, folder: Path) -> None:
         pad_token="<pad>",
         unk_token="<unk>",
     ).save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Write tiny weights in a published format (once) and give the encoder's name."""
+    from fedloom.testing.weights import make
+
+    root = tmp_path_factory.mktemp("published")
+    names: dict[str, str] = {}
+
+    def write(kind: str) -> str:
+        if kind not in names:
+            names[kind] = make(kind, root / kind)
+        return names[kind]
+
+    return write

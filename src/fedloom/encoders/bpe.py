@@ -117,7 +117,6 @@ def _letters() -> dict[int, str]:
     return letters
 
 
-@lru_cache(maxsize=2)
 def _merges(file: Path) -> list[tuple[str, str]]:
     """The pairs of a list, in its order."""
     try:
