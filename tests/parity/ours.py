@@ -107,3 +107,8 @@ def clients(payloads: Sequence[Payload], name: str = "model") -> dict[str, Tenso
 def predictions(ours: Ours, stage: str = "before") -> dict[str, Tensor]:
     """The scores of each client's test samples."""
     return {f"scores {k}": ours.scores(k, stage) for k in EVERYBODY}
+
+
+def losses(ours: Ours, part: str = "ce", name: str = "loss") -> dict[str, Tensor]:
+    """A part of the loss, its mean over the steps of the last round."""
+    return {f"{name} {k}": torch.tensor(ours.losses[k][part]) for k in EVERYBODY}
