@@ -260,8 +260,12 @@ schedule = { rounds = 2 }
 name = "one"
 rows = ["both", "local"]
 columns = { "sent" = "floats.up", "like" = "similarity.photo", "Avg" = "domain_avg.last" }
-[charts]
-"what is sent" = ["one"]
+[[drawings]]
+kind = "heat"
+name = "alike"
+[[drawings]]
+kind = "by-setting"
+panels = [{ name = "what is sent", label = "", settings = ["one"] }]
 """
 
 
@@ -296,25 +300,24 @@ def test_rows_with_settings_of_their_own_and_plain_columns(
         text
     )
     assert "| local | 2560 | - | - | - |" in text
-    heat, chart = ((tmp_path / "R" / name).read_text() for name in ("one.svg", "what-is-sent.svg"))
+    assert board["pictures"] == ["made-2-alike.svg", "made-2.svg"]
+    heat, chart = ((tmp_path / "R" / name).read_text() for name in board["pictures"])
+    assert (tmp_path / "R/made-2.pdf").read_bytes().startswith(b"%PDF")
     assert heat.startswith("<svg") and ">both<" in heat and f"{both[1]['mean']:.2f}" in heat
     assert chart.startswith("<svg") and ">both<" in chart and ">local<" in chart
 
 
 def test_curves_by_round(made_up: None, tmp_path: Path, watch: Watch) -> None:
-    """Each setting has a picture of the common model, or of clients' own where there is none."""
+    """A panel for each setting that was run, with the rows that were."""
     table = tmp_path / "package/tables/made-1.toml"
-    table.write_text(table.read_text().replace("extra =", 'curves = "domain_avg"\nextra =', 1))
+    drawing = '[[drawings]]\nkind = "by-round"\nmeasure = "domain_avg"\n'
+    table.write_text(table.read_text().replace("[[settings]]", f"{drawing}[[settings]]", 1))
     board = reproduce("made-1", "mini", tmp_path / "R", watch)
-    run = [
-        name
-        for name, block in ((b["name"], b) for b in board["settings"])
-        if block["rows"][0]["ours"]
-    ]
-    pictures = {p.name: p.read_text() for p in (tmp_path / "R").glob("*-by-round.svg")}
-    assert len(pictures) == len(run) and all(
-        p.startswith("<svg") and ">FedAvg<" in p for p in pictures.values()
-    )
+    assert board["pictures"] == ["made-1.svg"]
+    picture = (tmp_path / "R/made-1.svg").read_text()
+    assert ">first<" in picture and ">second<" not in picture
+    assert ">FedAvg<" in picture and ">FedNone<" not in picture
+    assert "![made-1](<made-1.svg>)" in (tmp_path / "R/table.md").read_text()
 
 
 def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:

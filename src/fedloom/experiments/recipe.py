@@ -3,6 +3,7 @@
 - `[methods]` maps the printed rows to our methods, or to a method with settings for that row
   (`{ method = "fedpcl", hyper = { loss = "ce" } }`); a row's `who` says whose figures it shows.
 - `[paper_figures]` holds the printed lines.
+- `[[drawings]]` are the pictures: a `kind` of report/table_figures and its options.
 - `[[settings]]` are the blocks of columns, each with one federation. Settings with the same name
   stand side by side. `[settings.of.METHOD]` holds what a setting gives to one method only.
 
@@ -66,8 +67,7 @@ class Recipe:
     costs: str | None  # the row whose time per round is 1, in tables of what a round costs
     executor: str  # the executor that suits its runs, unless the user names another
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of each name
-    charts: dict[str, list[str]]  # a picture's name -> the settings along its axis
-    curves: str | None  # the measure drawn by round, in a picture for each setting
+    drawings: list[dict[str, Any]]  # pictures: the `kind` of each and the options of that kind
 
     def printed(self, row: str, setting: Setting) -> list[str]:
         """The paper's figures of a row in a setting; dashes for rows that are not in the paper."""
@@ -159,8 +159,7 @@ def recipe(name: str) -> Recipe:
         costs=body.get("costs"),
         executor=body.get("executor", "pool"),
         means=_split(body.get("paper_means", {})),
-        charts=body.get("charts", {}),
-        curves=body.get("curves"),
+        drawings=body.get("drawings", []),
     )
     _check(table)
     return table

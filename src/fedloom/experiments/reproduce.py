@@ -14,9 +14,10 @@ from typing import Any
 from ..core.files import write_atomic
 from ..engine.config import Config
 from ..engine.folder import Run
-from ..report.table_figures import curves, heat_map, lines
+from ..report.table_figures import Runs
 from .board import LEFT_OUT, markdown
 from .derived import compare_prototypes, count_costs
+from .pictures import write_pictures
 from .plan import Cell, Dealer, Display, carry_out, finished_runs
 from .recipe import Recipe, Scale, Setting, available, is_part, locate_data, recipe, titled
 from .values import mean_and_std, value_at
@@ -42,6 +43,11 @@ class Block:
     def runs(self) -> list[Run]:
         """The runs that did not fail."""
         return finished_runs(cell for _, cell in self.cells)
+
+    def by_row(self) -> Runs:
+        """The runs that did not fail, for pictures."""
+        rows = {row: finished_runs(self.of_row(row)) for row in self.setting.rows}
+        return Runs(self.setting.name, self.setting.who, rows)
 
 
 def reproduce(
@@ -75,7 +81,9 @@ def reproduce(
         if table.costs:
             count_costs(block.cells, table.costs, dealer)
     board = _board(table, scale, blocks, reasons)
-    board["pictures"] = _write_pictures(table, blocks, board, out)
+    runs = [block.by_row() for block in blocks]
+    device = str((execution or {}).get("device", "cpu"))
+    board["pictures"] = write_pictures(table.drawings, board, runs, out, device)
     write_atomic(out / "table.json", json.dumps(board, indent=1, ensure_ascii=False).encode())
     write_atomic(out / "table.md", markdown(board).encode())
     return board
@@ -282,30 +290,3 @@ def _flat(config: Config) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-
-def _write_pictures(
-    table: Recipe, blocks: Sequence[Block], board: Mapping[str, Any], out: Path
-) -> list[str]:
-    """Draw the figures that the recipe asks for; the names of the files."""
-    pictures: dict[str, str] = {}
-    for block in blocks:
-        if table.curves and block.runs:
-            file = f"{block.setting.name.replace(' ', '-')}-by-round.svg"
-            pictures[file] = _curves(block, table.curves)
-    for chart, settings in table.charts.items():
-        pictures[f"{chart.replace(' ', '-')}.svg"] = lines(board, chart, settings)
-    if table.similar:
-        for described in board["settings"]:
-            pictures[f"{described['name']}.svg"] = heat_map(described)
-    for file, picture in pictures.items():
-        write_atomic(out / file, picture.encode())
-    return list(pictures)
-
-
-def _curves(block: Block, measure: str) -> str:
-    setting = block.setting
-    runs = {}
-    for row in setting.rows:
-        runs[row] = finished_runs(block.of_row(row))
-    return curves(f"{setting.name} by round", setting.who, measure, runs)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..core.errors import unknown
 from ..core.files import write_atomic
 from . import static
+from .canvas import FORMATS as DRAWN
 from .columns import MINUS, Column
 from .document import main
 from .entries import TUNED, Entry, seeds_of, shown_runs
@@ -16,7 +17,7 @@ from .figures import ABSENT, Panel
 from .page import Page
 from .statistics import ALPHA
 
-FORMATS = ("html", *static.FORMATS, "tex")
+FORMATS = ("html", *DRAWN, "tex")
 # How papers write methods and plug-ins; a page needs no method's code, so it cannot be asked.
 PROPER = (
     "Local", "FedAvg", "FedAvg-FT", "FedProx", "SCAFFOLD", "FedBN", "FedPer", "Per-FedAvg",
@@ -74,7 +75,7 @@ def export(page: Page, folder: Path, wanted: list[str], columns: Sequence[str] =
         write_atomic(folder / name, data)
         written.append(folder / name)
 
-    drawn = [format for format in static.FORMATS if format in wanted]
+    drawn = [format for format in DRAWN if format in wanted]
     panels: list[Panel] = []
     if drawn:
         panels = _panels(page)

@@ -5,14 +5,13 @@ Matplotlib takes a second to import, so nothing but a drawing function imports i
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .canvas import Rect, Sheet, Spot, canvas, saved, style
 from .figures import LINE, LONGEST, Axis, Chart, Figure, Heat, Mark, width_of
 from .palette import CHARACTER, dashes, fold, hatch, light
 from .svg import Tag, inline, standalone
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-FORMATS = ("svg", "pdf", "png")
-# A point of Matplotlib is a pixel of ours: its SVG has 72 points to the inch.
-INCH = 72.0
-SHARP = 3  # pixels of a PNG to one of ours
 MARKERS = {
     "circle": "o",
     "square": "s",
@@ -37,26 +32,6 @@ MARKERS = {
     "star": "*",
 }
 WHITE = "#fefefe"  # white that stays white on the dark page, where #ffffff follows the background
-STYLE: dict[str, Any] = {
-    "font.size": 10.5,
-    "font.family": "sans-serif",
-    "svg.fonttype": "none",  # text stays text: it can be searched and takes the page's font
-    "pdf.fonttype": 42,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.edgecolor": light("rule"),
-    "axes.labelcolor": light("soft"),
-    "axes.titlecolor": light("soft"),
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
-    "grid.color": light("rule"),
-    "xtick.color": light("soft"),
-    "ytick.color": light("soft"),
-    "ytick.major.size": 0,
-    "text.color": light("ink"),
-    "path.simplify": False,
-}
 
 
 def page_svg(figure: Figure, id: str) -> str:
@@ -64,78 +39,56 @@ def page_svg(figure: Figure, id: str) -> str:
 
     A chart takes the width that it gets; a heat map keeps its size, so that numbers stay legible.
     """
-    with _style(id):
+    with style(id):
         sheet = draw(figure)
-        text = _saved(sheet, "svg").decode()
+        text = saved(sheet.canvas, "svg").decode()
     return inline(text, sheet.tags, figure.title, fit=isinstance(figure, Chart))
 
 
 def save(figure: Figure, format: str, legend: bool = False) -> bytes:
     """A figure as a file of its own: svg, pdf or png."""
-    with _style(figure.title):
+    with style(figure.title):
         sheet = draw(figure, legend)
-        data = _saved(sheet, format)
+        data = saved(sheet.canvas, format)
     if format == "svg":
         return standalone(data.decode(), sheet.tags, figure.title).encode()
     return data
 
 
-@dataclass
-class Sheet:
-    """A Matplotlib figure under way, and what is to be known of its parts once it is SVG."""
-
-    canvas: Canvas
-    axes: Axes
-    tags: dict[str, Tag] = field(default_factory=dict)
-
-    def tag(self, artist: Any, series: int | None = None, tips: Sequence[str] = ()) -> None:
-        """Remember the series of a part, and one tip for it or one for each of its points."""
-        name = f"part{len(self.tags)}"
-        artist.set_gid(name)
-        self.tags[name] = Tag(series, tuple(tips))
-
-
 def draw(figure: Figure, legend: bool = False) -> Sheet:
     """Draw a figure; `legend` adds the names of the methods for use outside the page."""
+    keys: list[Mark] = []
+    if isinstance(figure, Chart) and (legend or figure.legend):
+        keys = figure.keys()
+    width, height = size(figure)
+    across, foot = legend_room(keys, width)
+    whole = canvas(width, height + foot)
+    share = foot / (height + foot)
+    sheet = draw_at(figure, Spot(whole, bottom=share, height=1 - share), {})
+    if keys:
+        add_legend(whole, keys, across)
+    return sheet
+
+
+def draw_at(figure: Figure, spot: Spot, tags: dict[str, Tag]) -> Sheet:
+    """Draw a figure, without a legend, on a part of a canvas of the figure's size."""
     if isinstance(figure, Heat):
-        return _heat(figure)
-    return _chart(figure, legend)
+        return _heat(figure, spot, tags)
+    return _chart(figure, spot, tags)
 
 
-def _style(salt: str) -> Any:
-    import matplotlib
-
-    style: Any = {**STYLE, "svg.hashsalt": salt}
-    return matplotlib.rc_context(style)
-
-
-def _sheet(width: float, height: float) -> Canvas:
-    from matplotlib.figure import Figure as Canvas
-
-    return Canvas(figsize=(width / INCH, height / INCH))
-
-
-def _saved(sheet: Sheet, format: str) -> bytes:
-    file = io.BytesIO()
-    # Without dates, the same figure is the same file.
-    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    dpi = INCH
-    if format == "png":
-        dpi *= SHARP
-    sheet.canvas.savefig(file, format=format, dpi=dpi, metadata=undated.get(format))
-    return file.getvalue()
+def size(figure: Figure) -> tuple[float, float]:
+    """The width and the height of a figure without its legend."""
+    if isinstance(figure, Chart):
+        return figure.width, figure.height
+    cell, tall, left, head = figure.sizes()
+    width = left + max(cell * len(figure.columns), 190) + 4
+    return width, head + tall * len(figure.rows) + 30
 
 
 # -- charts --------------------------------------------------------------------------------------
-def _chart(chart: Chart, legend: bool) -> Sheet:
-    keys: list[Mark] = []
-    if legend or chart.legend:
-        keys = chart.keys()
-    longest = max((len(mark.name) for mark in keys), default=1)
-    across = max(1, int((chart.width - 20) / (34 + CHARACTER * longest)))
-    foot = 18 * math.ceil(len(keys) / across)
-    canvas = _sheet(chart.width, chart.height + foot)
-    sheet = Sheet(canvas, canvas.add_axes(_frame(chart, foot)))
+def _chart(chart: Chart, spot: Spot, tags: dict[str, Tag]) -> Sheet:
+    sheet = Sheet(spot.canvas, spot.canvas.add_axes(spot.within(_frame(chart))), tags)
     axes = sheet.axes
     if chart.rule is not None:
         axes.axvline(chart.rule, color=light("soft"), linewidth=1.2, zorder=0.6)
@@ -148,20 +101,30 @@ def _chart(chart: Chart, legend: bool) -> Sheet:
     _limits(axes, chart)
     for axis, which in ((chart.x, "x"), (chart.y, "y")):
         _axis(axes, axis, which, chart)
-    if keys:
-        canvas.legend(
-            handles=list(map(_handle, keys)),
-            loc="lower left",
-            ncols=across,
-            frameon=False,
-            handlelength=1.6,
-            columnspacing=1.2,
-            borderaxespad=0.2,
-        )
     return sheet
 
 
-def _frame(chart: Chart, foot: float) -> tuple[float, float, float, float]:
+def legend_room(keys: Sequence[Mark], width: float) -> tuple[int, float]:
+    """How many names of a legend stand beside each other, and how high it is."""
+    longest = max((len(mark.name) for mark in keys), default=1)
+    across = max(1, int((width - 20) / (34 + CHARACTER * longest)))
+    return across, 18.0 * math.ceil(len(keys) / across)
+
+
+def add_legend(whole: Canvas, keys: Sequence[Mark], across: int) -> None:
+    """The names of the marks at the foot of a canvas."""
+    whole.legend(
+        handles=list(map(_handle, keys)),
+        loc="lower left",
+        ncols=across,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.2,
+        borderaxespad=0.2,
+    )
+
+
+def _frame(chart: Chart) -> Rect:
     """Where the axes stand; Matplotlib's own layout would take twice as long."""
     left, top, right, bottom = 44.0, 26.0, 16.0, 26.0
     if chart.y.ticks:
@@ -175,12 +138,12 @@ def _frame(chart: Chart, foot: float) -> tuple[float, float, float, float]:
         bottom = max(bottom, 26.0 + LINE * lines)
     if chart.square:
         left, top, right, bottom = 8.0, 8.0, 8.0, 8.0
-    width, height = chart.width, chart.height + foot
+    width, height = chart.width, chart.height
     return (
         left / width,
-        (bottom + foot) / height,
+        bottom / height,
         1 - (left + right) / width,
-        1 - (top + bottom + foot) / height,
+        1 - (top + bottom) / height,
     )
 
 
@@ -337,16 +300,14 @@ def _handle(mark: Mark) -> Any:
 
 
 # -- heat maps -----------------------------------------------------------------------------------
-def _heat(heat: Heat) -> Sheet:
+def _heat(heat: Heat, spot: Spot, tags: dict[str, Tag]) -> Sheet:
     """Draw a heat map with its colour key; the axes count pixels from the upper left corner."""
-    cell, tall, left, head = heat.sizes()
-    width = left + max(cell * len(heat.columns), 190) + 4
-    height = head + tall * len(heat.rows) + 30
-    canvas = _sheet(width, height)
-    axes = canvas.add_axes((0, 0, 1, 1))
+    _, tall, _, head = heat.sizes()
+    width, height = size(heat)
+    axes = spot.canvas.add_axes(spot.within((0, 0, 1, 1)))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    sheet = Sheet(canvas, axes)
+    sheet = Sheet(spot.canvas, axes, tags)
     _heads(sheet, heat)
     if heat.rows and heat.columns:
         _cells(sheet, heat)

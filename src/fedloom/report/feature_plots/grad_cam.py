@@ -56,16 +56,16 @@ def grad_cam(one: Opened) -> Tiles | None:
     each = max(1, SHOWN // max(len(clients), 1))
     tiles = Tiles()
     for domain, k in list(clients.items())[:SHOWN]:
-        _add(tiles, one, k, domain or f"client {k}", each)
+        tested = one.federation.clients[k].test
+        chosen = numpy_rng(one.worker.seed, "views", "grad-cam", k).permutation(tested)[:each]
+        add_maps(tiles, one, k, np.sort(chosen), domain or f"client {k}")
     return tiles
 
 
-def _add(tiles: Tiles, one: Opened, k: int, name: str, each: int) -> None:
-    """Add a few images of client `k`."""
+def add_maps(tiles: Tiles, one: Opened, k: int, chosen: np.ndarray, name: str) -> None:
+    """Add these rows of the data set, under this name, as client `k`'s model sees them."""
     data, model = one.federation.data, one.worker.model
-    tested = one.federation.clients[k].test
-    chosen = numpy_rng(one.worker.seed, "views", "grad-cam", k).permutation(tested)[:each]
-    rows = torch.from_numpy(np.sort(chosen))
+    rows = torch.from_numpy(chosen)
     x, y = data.take(rows), data.y[rows]
     # Predicted as the method does it, which need not be with the model's head.
     predicted = one.predictor(k)(x).argmax(1)

@@ -1,4 +1,4 @@
-"""A sheet of images with maps over them, drawn by Matplotlib as a PNG."""
+"""A sheet of images with maps over them, drawn by Matplotlib."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ..canvas import saved, style
 from ..palette import light, shorten
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class Row(Protocol):
     predicted: list[str]
 
 
-def sheet(rows: Sequence[tuple[str, Row]]) -> bytes:
-    """A row of images, then a row of maps for each method or part, by name."""
+def sheet(rows: Sequence[tuple[str, Row]], format: str = "png") -> bytes:
+    """A row of images, then a row of maps for each method or part, by name: png, svg or pdf."""
     from matplotlib.figure import Figure
 
     first = rows[0][1]
@@ -47,6 +48,9 @@ def sheet(rows: Sequence[tuple[str, Row]]) -> bytes:
         labels = list(map(_label, row.truth, row.predicted))
         _row(axes, name, left, HEAD + i * (TILE + LABEL + GAP), images, labels, row.truth)
     axes.set(xlim=(0, width), ylim=(height, 0))  # imshow has set them to its last image
+    if format != "png":
+        with style("sheet"):
+            return saved(figure, format)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=72)
     return file.getvalue()
