@@ -19,7 +19,7 @@ from ..engine.summary import better_than_local
 from ..metrics.fairness import worst_share
 from ..metrics.registry import DEFAULT, METRICS, Metric, headline
 from ..metrics.summary import client_values, summarise_run
-from ..report.entries import ALONE, TUNED
+from ..report.entries import AFTER, ALONE
 from ..report.side import side_figure
 from ..report.statistics import ALPHA, paired_tests
 from ..report.twins import SENTENCE
@@ -99,11 +99,11 @@ def leaderboard(
     flops = dict(flops or {})
     notes: dict[str, str] = {}
     if runs.get("fedavg") and "fedavg-ft" not in runs:  # the method itself says more
-        runs[TUNED] = {}
+        runs[AFTER] = {}
         for seed, run in runs["fedavg"].items():
-            runs[TUNED][seed] = finetuned(run)
-        flops[TUNED] = flops.get("fedavg")
-        notes[TUNED] = _how_made(runs["fedavg"])
+            runs[AFTER][seed] = finetuned(run)
+        flops[AFTER] = flops.get("fedavg")
+        notes[AFTER] = _how_made(runs["fedavg"])
     notes |= _special_training(cells, _tuned_settings(tuning))
     for name in _twins_of_local(runs):
         notes[name] = " ".join([SENTENCE, notes.get(name, "")]).strip()

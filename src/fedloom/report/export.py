@@ -12,7 +12,7 @@ from . import static
 from .canvas import FORMATS as DRAWN
 from .columns import MINUS, Column
 from .document import main
-from .entries import TUNED, Entry, seeds_of, shown_runs
+from .entries import AFTER, Entry, seeds_of, shown_runs
 from .figures import ABSENT, Panel
 from .page import Page
 from .statistics import ALPHA
@@ -189,7 +189,7 @@ def proper(name: str) -> str:
 
     So does a name that no paper has, such as that of a row.
     """
-    if name == TUNED:
+    if name == AFTER:
         return "FedAvg (tuned)"
     words, space, settings = name.partition(" ")
     spelled = [SPELLED.get(word.replace("-", ""), word) for word in words.split("+")]
