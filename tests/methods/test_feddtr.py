@@ -148,15 +148,32 @@ def test_the_frozen_head_and_the_prior_shift_the_prediction() -> None:
     torch.testing.assert_close(seen, expected)
 
 
-def test_upload_is_body_text_and_head() -> None:
-    method = FedDTR(scale=1.0)
+@pytest.mark.parametrize(("text", "texts"), [("hash", 8 * 8 + 8), ("embedding", 10 * 8)])
+def test_upload_is_body_text_and_head(text: str, texts: int) -> None:
+    method = FedDTR(scale=1.0, text=text)
     place = worker(method, model="mlp", hidden=(8,))
     place.load()
     update = method.client(
         method.download(method.init(place), 0), Payload(), ClientContext(place, 0, 1)
     )
     count = sum(t.numel() for t in update.upload.tree("model").values())
-    assert count == (3072 * 8 + 8) + (8 * 8 + 8) + (8 * 10 + 10)
+    assert count == (3072 * 8 + 8) + texts + (8 * 10 + 10)
+
+
+def test_free_vectors_have_no_layers() -> None:
+    with pytest.raises(FedloomError, match=r"text_depth and text_layers need text=hash"):
+        worker(FedDTR(text_depth=2))
+
+
+def test_free_vectors_in_training_do_not_move_the_received_anchors() -> None:
+    """With steps this large the two losses part after the first one."""
+    method = FedDTR()
+    place = worker(method)
+    place.load()
+    local = ClientContext(place, 0, 1)
+    method.client(method.download(method.init(place), 0), Payload(), local)
+    losses = local.losses()
+    assert losses["text"] < losses["image"]
 
 
 def test_the_official_preset() -> None:
@@ -176,9 +193,9 @@ def test_the_official_preset() -> None:
     "settings",
     [
         {"text": "none"},
-        {"text": "embedding", "prior": "frozen"},
-        {"text_depth": 3, "frozen_head": "first"},
-        {"text_layers": "transformer", "frozen_text": False, "frozen_head": "none"},
+        {"prior": "frozen"},
+        {"text": "hash", "text_depth": 3, "frozen_head": "first"},
+        {"text": "hash", "text_layers": "transformer", "frozen_text": False, "frozen_head": "none"},
     ],
 )
 def test_every_ablation_runs(settings: dict[str, object]) -> None:

@@ -10,9 +10,10 @@ Symbols: omega -> `body`, theta -> `text`, h_i -> `head`, h_f -> `head` of the d
 L_img pulls features to the received anchors, L_txt moves the anchors to the features, and L_ce
 trains the private head on feature + prior, with the frozen head's logits added. No gradient crosses
 over: theta sees L_txt only, and h_f moves nothing.
-Deviations: the paper names no word embedding, so hashed word vectors take its place. The exponents
-of its Eq. 3 have the wrong sign and its temperature is not printed: we use cross-entropy at scale
-100, as its code does. Models are averaged by sample counts.
+Deviations: the paper reads class names but does not say how; its code has a free vector per class,
+and so have we (`text=hash` and text encoders read names). The exponents of its Eq. 3 have the wrong
+sign and its temperature is not printed: we use cross-entropy at scale 100, as its code does. Models
+are averaged by sample counts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ..core.errors import FedloomError
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Update
@@ -48,12 +50,12 @@ class FedDTR(FedAvg):
         personalised=True,
         training={"lr": 0.005, "batch": 10},
         neutral=({"scale": 0.0, "prior": "none", "frozen_head": "none"}, "fedper"),
-        presets={"official": {"text": "embedding", "drop_last": True}},
+        presets={"official": {"drop_last": True}},
     )
     text: str = setting(
-        "hash",
-        "How class names become vectors: hash (hashed words), embedding (free vectors), none,"
-        " or the name of a text encoder.",
+        "embedding",
+        "How classes become vectors: embedding (free vectors), hash (hashed words of their"
+        " names), none, or the name of a text encoder.",
     )
     text_depth: Count = setting(1, "Number of layers that the text vectors go through.", le=100)
     text_layers: Literal["mlp", "transformer"] = setting(
@@ -84,6 +86,12 @@ class FedDTR(FedAvg):
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
+        layered = self.text_depth > 1 or self.text_layers != "mlp"
+        if layered and self.text in ("embedding", "none"):
+            raise FedloomError(
+                f"{self.name}: text_depth and text_layers need text=hash or a text encoder; "
+                f"text={self.text} has no layers."
+            )
         if self.text != "none":
             model.text = Texts(self.text, classes, _width(model), self.text_depth, self.text_layers)
         return model
@@ -98,7 +106,7 @@ class FedDTR(FedAvg):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         self.install(down, state, local)
-        frozen = self.anchors(local).detach()
+        frozen = self.anchors(local).detach().clone()  # free vectors are trained in place
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             z, y = batch.features, batch.y

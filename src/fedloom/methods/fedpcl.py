@@ -12,7 +12,8 @@ L_g contrasts a feature with the global prototypes, L_p with those of every clie
 Prediction: the largest inner product with the client's own prototypes, among the classes it owns.
 Deviations: we take the second division by the number of owners in Eq. 6 for a misprint
 (`average=literal` has it). Losses are means over the batch. Before anybody has prototypes there is
-no loss, so the first round only computes them. Noise on what is sent (`perturb`) leaves alone the
+no loss, so the first round only computes them (with `loss=official` the optimiser's decay shrinks
+the weights then, as in the authors' code). Noise on what is sent (`perturb`) leaves alone the
 prototypes that the client predicts with.
 """
 
@@ -107,7 +108,8 @@ class FedPCL(Perturbed, Method):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(state.tree("model"))
-        if len(down.tensor("sets")) or self.loss in ("ce", "supcon"):
+        # The authors' code takes its first steps without a loss; the decay of weights acts in them.
+        if len(down.tensor("sets")) or self.loss in ("ce", "supcon", "official"):
             local.fit(lambda batch: self.parts(batch, down))
         means, counts = self.prototypes(local)
         classes = counts.nonzero().flatten()
