@@ -15,6 +15,7 @@ from ..core.local import Batch, Fit, Local, Loss, Outputs, cross_entropy
 from ..core.rng import torch_rng
 from .fit import fit
 from .job import Job
+from .memory import Memory
 from .scaling import LossScaler
 from .worker import ClientWorker, eval_batch
 
@@ -40,6 +41,7 @@ class ClientContext(Local):
     work: float = 1.0  # the share of the planned steps that the client manages
     trainer: Trainer = fit
     scaler: LossScaler | None = None  # of losses that are computed in fp16
+    memory: Memory | None = None  # of optimisers that go on in the next round
     _jobs: list[Job] = field(default_factory=list)
     _losses: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
@@ -97,6 +99,7 @@ class ClientContext(Local):
             earlier=len(self._losses),
             loss=loss,
             scaler=self.scaler,
+            memory=self.memory,
             **asked,
         )
         self._jobs.append(job)

@@ -46,6 +46,7 @@ def fit(job: Job) -> Fit:
             for y, parts in zip(targets, backend.steps(x, targets), strict=True):
                 losses.add(parts, len(y))
                 steps += 1
+    rule.finish()
     job.seen = losses.seen
     return Fit(steps, rule.lr, losses.means(job.label))
 

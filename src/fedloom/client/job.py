@@ -14,6 +14,7 @@ from ..core.errors import FedloomError
 from ..core.local import GradientHook, Inputs, Loss, cross_entropy
 from ..core.rng import torch_rng
 from ..core.tree import Tree
+from .memory import Memory
 from .scaling import LossScaler
 from .training import Training
 from .worker import ClientWorker, Headed
@@ -57,6 +58,8 @@ class Job:
     label: str = ""
     # Scales losses that are computed in fp16.
     scaler: LossScaler | None = None
+    # What optimisers remember of earlier rounds, where they are kept.
+    memory: Memory | None = None
     # Progress: the number of the step that is under way, and the samples seen so far in all steps.
     step: int = 0
     seen: int = 0

@@ -8,8 +8,8 @@ arithmetic; the tests compare bits.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch.optim.adam import adam
 
 class Optimizer:
     """Takes steps with some parameters; those without a gradient stay. `lr` may change any time."""
+
+    parts: ClassVar[tuple[str, ...]] = ()  # of what it remembers of a parameter, by name
 
     def __init__(self, params: Iterable[Tensor], lr: float) -> None:
         self.params = list(params)
@@ -49,6 +51,19 @@ class Optimizer:
         other._memory = {i: _first(value, rows) for i, value in self._memory.items()}
         return other
 
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        """What it remembers of each parameter that has had a gradient, by place and part."""
+        known = {}
+        for place, value in self._memory.items():
+            values = value if isinstance(value, tuple) else (value,)
+            named = zip(self.parts, values, strict=True)
+            known[place] = {part: tensor for part, tensor in named if tensor is not None}
+        return known
+
+    def recall(self, place: int, parts: Mapping[str, Tensor]) -> None:
+        """Take up what an optimiser of this kind remembered of the parameter at this place."""
+        raise NotImplementedError
+
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         raise NotImplementedError
 
@@ -64,6 +79,8 @@ def _first(value: Any, rows: int) -> Any:
 
 class SGD(Optimizer):
     """Stochastic gradient descent, with the options of `torch.optim.SGD`."""
+
+    parts = ("momentum",)
 
     def __init__(
         self,
@@ -88,6 +105,9 @@ class SGD(Optimizer):
             grads = self._with_momentum(places, grads)
         torch._foreach_add_(params, grads, alpha=-self.lr)
 
+    def recall(self, place: int, parts: Mapping[str, Tensor]) -> None:
+        self._memory[place] = _like(self.params[place], parts["momentum"])
+
     def _with_momentum(self, places: list[int], grads: list[Tensor]) -> list[Tensor]:
         old, new = [], []  # momenta that exist, and the gradients that they take up
         for i, g in zip(places, grads, strict=True):
@@ -108,9 +128,17 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam and, with `decoupled_weight_decay`, AdamW, with the options of `torch.optim.Adam`."""
 
+    parts = ("mean", "square", "largest", "steps")
+
     def __init__(self, params: Iterable[Tensor], lr: float, amsgrad: bool, **options: Any) -> None:
         super().__init__(params, lr)
         self.amsgrad, self.options = amsgrad, options
+
+    def recall(self, place: int, parts: Mapping[str, Tensor]) -> None:
+        p = self.params[place]
+        largest = _like(p, parts["largest"]) if self.amsgrad else None
+        steps = torch.zeros((), device=p.device).copy_(parts["steps"])
+        self._memory[place] = _like(p, parts["mean"]), _like(p, parts["square"]), largest, steps
 
     def _move(self, places: list[int], params: list[Tensor], grads: list[Tensor]) -> None:
         for i, p in zip(places, params, strict=True):
@@ -132,6 +160,11 @@ class Adam(Optimizer):
             maximize=False,
             **self.options,
         )
+
+
+def _like(p: Tensor, kept: Tensor) -> Tensor:
+    """A copy of what was kept, in the order in memory that the parameter has."""
+    return _zeros(p).copy_(kept)
 
 
 def _zeros(p: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ class Rule:
         self.lr = training.step_size(job.round)  # of the round; a cosine makes it smaller
         # None if there is nothing to train.
         self.optimizer = training.make(job.params, job.round) if job.params else None
+        if self.optimizer is not None and job.memory is not None:
+            job.memory.recall(job.earlier, self._names, self.optimizer)
         self._anchor = _anchor(job)
         self._mu = job.pull[1] if job.pull else 0.0
         self._corrects = bool(job.gradient or (self._anchor and self._mu))
@@ -32,6 +34,16 @@ class Rule:
             and self.optimizer.plain
             and not (self._corrects or self._clip)
         )
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of the parameters that are trained."""
+        return [name for name, _ in self._job.named]
+
+    def finish(self) -> None:
+        """Note what the optimiser takes along into the next round, if it is kept."""
+        if self.optimizer is not None and self._job.memory is not None:
+            self._job.memory.keep(self._job.earlier, self._names, self.optimizer)
 
     def rate(self, ahead: int = 0) -> float:
         """The size of the step that is under way, or of one that is `ahead` of it."""
@@ -75,7 +87,7 @@ class Rule:
             away = torch._foreach_sub([p.data for p in pulled], [a for _, a in self._anchor])
             torch._foreach_add_(_gradients(pulled), away, alpha=self._mu)
         if self._job.gradient:
-            names = [n for n, _ in self._job.named]
+            names = self._names
             grads = _gradients(self._job.params)
             weights = Tree((n, p.detach()) for n, p in self._job.named)
             step = Step(Tree(zip(names, grads, strict=True)), weights, self.lr, self._elsewhere)

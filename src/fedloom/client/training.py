@@ -35,7 +35,13 @@ class Training(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     optimizer: Literal["sgd", "adam", "adamw"] = setting(
-        "sgd", "The optimiser of local training; it starts anew in every round."
+        "sgd",
+        "The optimiser of local training; it starts anew in every round, unless it is kept.",
+    )
+    keep_optimizer: bool = setting(
+        False,
+        "Whether a client's optimiser goes on in its next round with what it remembers (momentum, "
+        "Adam's means) instead of starting anew.",
     )
     lr: Positive = setting(0.05, "The step size of local training in the first round.", symbol="η")
     lr_decay: Positive = setting(
@@ -156,6 +162,11 @@ class Training(BaseModel):
             weight_decay=self.weight_decay,
             decoupled_weight_decay=self.optimizer == "adamw",
         )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether optimisers take something along into a client's next round."""
+        return self.keep_optimizer and (self.optimizer != "sgd" or self.momentum > 0)
 
     @property
     def plain_sgd(self) -> bool:

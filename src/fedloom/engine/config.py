@@ -35,6 +35,7 @@ LATER = (
     "training.channels_last",
     "training.compiled",
     "training.class_weights",
+    "training.keep_optimizer",
     "source.label_column",
     "source.site_column",
     "source.group_column",

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..client.context import ClientContext
+from ..client.memory import without_memory
 from ..client.scaling import without_scale
 from ..client.worker import ClientWorker
 from ..core.device import CPU
@@ -143,7 +144,8 @@ class Trained:
 
     def state(self, client: int) -> Payload:
         """What a client remembers, on the worker's device, as its method knows it."""
-        return without_scale(self.setup.worker.arrived(self.store.get(client)))
+        state = self.setup.worker.arrived(self.store.get(client))
+        return without_memory(without_scale(state))
 
     def personal(self, client: int) -> Predictor:
         """A client's own model, which becomes the resident one."""

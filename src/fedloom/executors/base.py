@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..client.context import ClientContext, Trainer
 from ..client.fit import fit
+from ..client.memory import GROUP as MEMORY
+from ..client.memory import Memory, without_memory
 from ..client.scaling import GROUP, LossScaler, without_scale
 from ..client.scoring import score
 from ..client.standard import standard_in, with_group, without_group
@@ -222,6 +224,10 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
     if worker.training.precision == "fp16":
         local.scaler = LossScaler(worker.device.torch, state)
         state = without_scale(state)
+    if worker.training.keep_optimizer:
+        if task.kind == "client":
+            local.memory = Memory(state)
+        state = without_memory(state)
     if task.kind == "hello":
         hello = method.hello(local)
         if worker.standardise == "common":
@@ -242,6 +248,8 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
             kept = worker.leaving(with_group(kept, standard))
         if local.scaler is not None:
             kept = kept.replace(**{GROUP: local.scaler.state()})
+        if local.memory is not None:
+            kept = kept.replace(**{MEMORY: worker.leaving(local.memory.state())})
         return Result(task.clients, upload, kept, scores, local.losses(), settled)
     if task.kind == "before":
         predict = method.personal(down, state, local)

@@ -16,7 +16,7 @@ body, phi -> `head`, h~ -> `type_point`, H_i -> row `type` of `type_centres`, z,
 Deviations: losses compare vectors by cosines, as the authors' code does; `similarity=dot` is as
 printed. A client that is in no cluster yet trains on CE alone. Models that take no prompts get h
 added to their features. The preset `official` is the authors' code but for its optimiser (three
-step sizes, moments kept between rounds) and its z_0, which is a round old.
+step sizes; moments kept between rounds, for which there is `keep_optimizer`) and its z_0, which is a round old.
 """
 
 from __future__ import annotations

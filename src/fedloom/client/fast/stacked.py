@@ -95,6 +95,8 @@ def entry(job: Job) -> Entry | None:
         return None
     if job.class_weights is not None or job.worker.standardise == "own":
         return None
+    if training.remembers:  # clients that were absent are not as far as others
+        return None
     if training.augment or training.clip or (isinstance(method, Plugin) and method.adds):
         return None
     part = job.head or job.model
