@@ -31,7 +31,7 @@ from .data.dataset import Dataset, with_classes
 from .data.federation import Client, Federation
 from .data.readers.unlabelled import read_samples
 from .engine.folder import Run
-from .engine.setup import Setup, Trained, last_checkpoint, widened
+from .engine.setup import Setup, Trained, cut_of, last_checkpoint, source_of, widened
 from .executors.flower.opened import is_federation, opened
 from .models import Task, build, exported
 from .models.prepare import prepared
@@ -130,7 +130,7 @@ def _newcomer(run: Run, data: str) -> Federation:
     shape = run.federation.get("shape", [])
     if len(shape) == 3 and not config.encoder:
         changes["size"] = shape[-1]  # as large as the run's own images
-    source = config.source.model_copy(update=changes)
+    source = source_of(config).model_copy(update=changes)
     new = load_data(data, source, root=config.execution.data_root)
     classes = tuple(run.federation["classes"])
     new = with_classes(new, classes, f"class of {new.name}, for a run with {len(classes)} classes,")
@@ -281,6 +281,7 @@ def _input_description(served: Served) -> dict[str, Any]:
         "standardised": served.worker.standard is not None,
         "features": list(data.x.shape[1:]),
         "features_of": data.encoder,
+        "cut": cut_of(config, tuple(raw.x.shape)),
     }
 
 

@@ -125,10 +125,11 @@ def encode(
     from ..encoders import encode as compute
     from ..encoders import images
     from ..engine.config import build, parse_set
+    from ..engine.setup import source_of
 
     changes = parse_set(set_ or []) | given(data_root=ending.data_root)
     config = build({"data": data, "encoder": encoder, "partition": "iid"}, changes)
-    dataset = load(data, config.source, root=ending.data_root, seed=config.seed)
+    dataset = load(data, source_of(config), root=ending.data_root, seed=config.seed)
     chosen = images(encoder)
     start = time.perf_counter()
     with _encoding(in_log=not ending.as_json) as progress:

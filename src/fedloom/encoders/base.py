@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.errors import FedloomError
 from ..core.registry import Registry
+from ..data.readers.fitting import Cut
 from ..data.transforms import to_rgb
 
 
@@ -50,6 +51,11 @@ class Preprocess:
         """The same for images from 0 to 1, N x channels x height x width; gradients reach them."""
         mean, std = self._normal(images.device)
         return (self.cut(images) - mean) / std
+
+    @property
+    def square(self) -> Cut:
+        """How image files of any size become squares that need no further scaling here."""
+        return Cut(self.edge or self.size, self.edge is not None, self.resample)
 
     def _normal(self, device: torch.device) -> tuple[Tensor, Tensor]:
         mean = torch.tensor(self.mean, device=device)

@@ -20,6 +20,7 @@ from ..core.rng import torch_rng
 from ..data.cache import content
 from ..data.dataset import Dataset
 from ..data.readers.base import Progress
+from ..data.readers.fitting import Cut
 from ..data.transforms import augment as augmented
 from ..data.views import Views, WithPixels
 from .base import Preprocess, digest, make
@@ -95,6 +96,14 @@ class Encoder:
 
 class SideBySide(tuple[Encoder, ...]):
     """Several encoders whose features are joined into one vector."""
+
+    @property
+    def cut(self) -> Cut:
+        """How images of several sizes become one array: as the one that sees most pixels cuts them.
+
+        The others scale that square down.
+        """
+        return max((encoder.preprocess.square for encoder in self), key=lambda cut: cut.side)
 
     def encode_dataset(self, data: Dataset, **options: Any) -> Dataset:
         """The data set with features in place of its images; `options` are those of `encode`."""

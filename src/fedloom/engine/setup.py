@@ -7,8 +7,9 @@ here, so they all see the same federation and the same first weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,9 +26,10 @@ from ..core.lookup import make, refuse_untrusted
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key
-from ..data.catalogue import Progress
+from ..data.catalogue import Progress, Source
 from ..data.catalogue import load as load_data
 from ..data.federation import Federation, federate
+from ..data.readers.fitting import Cut
 from ..executors import make as make_executor
 from ..executors.base import Executor
 from ..models import Task, build
@@ -190,11 +192,32 @@ def widened(server: Payload, method: Method, clients: int) -> Payload:
     return server.replace(**wider)
 
 
+def source_of(config: Config) -> Source:
+    """How the samples are read: images of several sizes as the config's encoders cut them."""
+    if not config.encoder:
+        return config.source
+
+    def cut() -> Cut:
+        from ..encoders import images as image_encoders
+
+        return image_encoders(config.encoder or "").cut
+
+    return config.source.cut_by(cut)
+
+
+def cut_of(config: Config, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    """How the encoders cut images of several sizes that now have this shape; None if uncut."""
+    cut = source_of(config).fit
+    if not callable(cut) or shape[2:] != (cut().side, cut().side):
+        return None
+    return asdict(cut())
+
+
 def deal(config: Config, progress: Progress | None = None) -> Federation:
     """Load the data set that a config names and deal its samples out to clients."""
     data = load_data(
         config.data,
-        config.source,
+        source_of(config),
         root=config.execution.data_root,
         seed=config.seed,
         progress=progress,

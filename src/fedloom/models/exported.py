@@ -32,6 +32,16 @@ Shape = Annotated[list[Annotated[int, Field(ge=1, le=2**26, strict=True)]], Fiel
 PerChannel = Annotated[list[FiniteFloat], Field(max_length=1024)]
 
 
+class Square(BaseModel):
+    """How an encoder cuts images of any size; see `data.readers.fitting.Cut`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    side: Annotated[int, Field(ge=1, le=SIDE)]
+    crop: bool
+    resample: Literal["nearest", "bilinear", "bicubic"]
+
+
 class Input(BaseModel):
     """What a model takes."""
 
@@ -50,6 +60,7 @@ class Input(BaseModel):
     standardised: bool = False
     features: Shape
     features_of: str | None
+    cut: Square | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Input:

@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from ...core.errors import FedloomError
 from ...core.registry import Registry
 from ...core.settings import Count, Names, NotNegative, Share, setting
 from ..dataset import Dataset
 from ..finite import refuse_not_finite
+from .fitting import Cut, Fit
 
 Kind = Literal["image", "vector", "sparse", "text", "segmentation"]
 Progress = Callable[[int, int], None]
@@ -99,6 +100,20 @@ class Source(BaseModel):
     noise_scale: NotNegative = setting(
         0.05, "Scale of the distribution that the noise is drawn from.", affects="data"
     )
+
+    # How a frozen encoder would cut images that differ in size; no setting, since its name is one.
+    _cut: Callable[[], Cut] | None = PrivateAttr(None)
+
+    def cut_by(self, cut: Callable[[], Cut]) -> Source:
+        """The same settings for images that an encoder will see."""
+        source = self.model_copy()
+        source._cut = cut
+        return source
+
+    @property
+    def fit(self) -> Fit:
+        """What becomes of images that differ in size, for readers of image files."""
+        return self.size or self._cut
 
 
 class Reader(ABC):

@@ -29,7 +29,8 @@ from ...core.files import read_regular, write_atomic
 from ..cache import ArrayCache, Damaged, npy_header, remember_file
 from .base import Progress
 from .dicom import DICOM, refuse_without_pydicom
-from .pixels import decoded_image
+from .fitting import Cut, Fit, fitted
+from .pixels import decoded_image, image_size
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", DICOM)
 MODE = "RGB"
@@ -63,13 +64,46 @@ Decoded = tuple[Tensor, dict[str, str]]  # the pixels, and what is wrong with un
 def decoded(
     path: Path,
     files: Sequence[ImageFile],
-    size: int | None,
+    fit: Fit,
     refuse: bool,
     name: str,
     folder: Path,
     progress: Progress | None,
 ) -> Decoded:
     """The pixels of all readable files, from the cache or into it, and what is wrong with others.
+
+    An encoder's cut is asked for only if images differ in size; see `_decoded` for the rest.
+    """
+    size: int | Cut | None = None
+    if not callable(fit):
+        size = fit
+    elif not ArrayCache(folder).notes(_keys(files, None)[1]).exists() and _differ(path, files):
+        size = fit()
+    return _decoded(path, files, size, refuse, name, folder, progress)
+
+
+def _differ(path: Path, files: Sequence[ImageFile]) -> bool:
+    """Whether images differ in size; unreadable ones do not count."""
+    first = None
+    for file in files:
+        size = image_size(path / file.path)
+        if first is None:
+            first = size
+        elif size is not None and size != first:
+            return True
+    return False
+
+
+def _decoded(
+    path: Path,
+    files: Sequence[ImageFile],
+    size: int | Cut | None,
+    refuse: bool,
+    name: str,
+    folder: Path,
+    progress: Progress | None,
+) -> Decoded:
+    """The same for a size, or for a cut that all images go through.
 
     An array is named after the content of its files. Notes, named after what a listing of the
     folder shows, say which array that is, so that files need not be read to find it; files with new
@@ -78,8 +112,7 @@ def decoded(
     if any(file.path.lower().endswith(DICOM) for file in files):
         refuse_without_pydicom()
     cache = ArrayCache(folder)
-    listing = f"images-{_digest(RECIPE, MODE, size, [(f.path, f.size) for f in files])}"
-    key = f"{listing}-{_digest([f.mtime for f in files])}"
+    listing, key = _keys(files, size)
     images = None
     try:
         images = _from_cache(cache, key, files)
@@ -102,7 +135,7 @@ def decoded(
 def _rebuilt(
     path: Path,
     files: Sequence[ImageFile],
-    size: int | None,
+    size: int | Cut | None,
     refuse: bool,
     name: str,
     cache: ArrayCache,
@@ -134,9 +167,22 @@ def _digest(*facts: object) -> str:
     return _hash(json.dumps(facts).encode())
 
 
-def _array_name(size: int | None, digests: Sequence[str]) -> str:
+def _array_name(size: int | Cut | None, digests: Sequence[str]) -> str:
     """Named after all that its pixels depend on: the content of the files and how it is treated."""
-    return f"images-{_digest(RECIPE, MODE, size, digests)}"
+    return f"images-{_digest(RECIPE, MODE, _noted(size), digests)}"
+
+
+def _keys(files: Sequence[ImageFile], size: int | Cut | None) -> tuple[str, str]:
+    """Names of notes: for files of these names and lengths, and for the times of change too."""
+    listing = f"images-{_digest(RECIPE, MODE, _noted(size), [(f.path, f.size) for f in files])}"
+    return listing, f"{listing}-{_digest([f.mtime for f in files])}"
+
+
+def _noted(size: int | Cut | None) -> object:
+    """A size or a cut as plain values."""
+    if isinstance(size, Cut):
+        return [size.side, size.crop, size.resample]
+    return size
 
 
 def _bad_file(path: Path, file: str, why: str) -> FedloomError:
@@ -165,7 +211,7 @@ def _from_cache(cache: ArrayCache, key: str, files: Sequence[ImageFile]) -> Deco
 def _from_others(
     path: Path,
     files: Sequence[ImageFile],
-    size: int | None,
+    size: int | Cut | None,
     cache: ArrayCache,
     key: str,
     others: Sequence[str],
@@ -192,7 +238,7 @@ def _from_others(
 def _build(
     path: Path,
     files: Sequence[ImageFile],
-    size: int | None,
+    size: int | Cut | None,
     refuse: bool,
     cache: ArrayCache,
     key: str,
@@ -223,7 +269,7 @@ def _remove_abandoned(folder: Path) -> None:
 def _write(
     path: Path,
     files: Sequence[ImageFile],
-    size: int | None,
+    size: int | Cut | None,
     refuse: bool,
     out: Path,
     progress: Progress | None,
@@ -260,7 +306,7 @@ def _write(
 
 
 def _first_size(
-    path: Path, files: Sequence[ImageFile], size: int | None, refuse: bool
+    path: Path, files: Sequence[ImageFile], size: int | Cut | None, refuse: bool
 ) -> tuple[ImageFile, tuple[int, int]]:
     """The first readable file and its size, which all others must have."""
     for file in files:
@@ -316,7 +362,7 @@ def _pool(workers: int, files: int) -> Executor:
 def _decode_all(
     path: Path,
     files: Sequence[ImageFile],
-    size: int | None,
+    size: int | Cut | None,
     out: Path,
     start: int,
     shape: tuple[int, int],
@@ -344,7 +390,7 @@ def _decode_all(
 
 
 def _decode_chunk(
-    paths: Sequence[str], size: int | None, out: str, start: int, shape: tuple[int, int]
+    paths: Sequence[str], size: int | Cut | None, out: str, start: int, shape: tuple[int, int]
 ) -> tuple[list[str], dict[int, _Odd]]:
     """Decode some files into their places; gives their digests, and what is odd about some.
 
@@ -371,17 +417,14 @@ def _decode_chunk(
     return digests, odd
 
 
-def _decode(path: str, size: int | None) -> tuple[str, Image.Image | str]:
+def _decode(path: str, size: int | Cut | None) -> tuple[str, Image.Image | str]:
     """A file's digest, and its image or what is wrong with it."""
     digest = ""
     try:
         with open(path, "rb", buffering=0) as file:
             data = file.read()  # all at once: Pillow would read in small pieces, which takes longer
         digest = _hash(data)
-        image = decoded_image(data)
-        if size is not None and image.size != (size, size):
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-        return digest, image
+        return digest, fitted(decoded_image(data), size)
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders raise nearly anything on broken bytes

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ...core.errors import FedloomError
@@ -20,6 +19,7 @@ from ..cache import cache_folder
 from ..dataset import Dataset
 from .archives import ROOM, refuse_size
 from .base import READERS, Kind, Progress, Reader, Source
+from .fitting import Cut, Fit, fitted
 from .naming import in_order_of_appearance, number_labels
 from .pixels import decoded_image
 from .splits import test_part
@@ -40,7 +40,7 @@ def read_hf(
     name: str,
     cache: Path,
     config: str | None = None,
-    size: int | None = None,
+    size: Fit = None,
     length: int = 200,
     vocabulary: int | None = None,
     hashed: bool = False,
@@ -330,7 +330,19 @@ def _features(source: str, parts: list[Any]) -> Tensor:
     return torch.from_numpy(rows)
 
 
-def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Tensor:
+def _images(library: Any, source: str, parts: list[Any], fit: Fit) -> Tensor:
+    """Images of one size, or as an encoder cuts them if they differ."""
+    if not callable(fit):
+        return _stacked(source, _decoded(library, source, parts, fit))
+    images = _decoded(library, source, parts, None)
+    if len({image.shape[:2] for image in images}) > 1:
+        images = _decoded(library, source, parts, fit())
+    return _stacked(source, images)
+
+
+def _decoded(
+    library: Any, source: str, parts: list[Any], size: int | Cut | None
+) -> list[np.ndarray]:
     images: list[np.ndarray] = []
     folder = Path(source).expanduser()
     if folder.is_file():
@@ -347,7 +359,7 @@ def _images(library: Any, source: str, parts: list[Any], size: int | None) -> Te
                 raise FedloomError(
                     f"{source}: the image of sample {len(images)} is not readable ({error})."
                 ) from error
-    return _stacked(source, images)
+    return images
 
 
 def _stacked(source: str, images: list[np.ndarray]) -> Tensor:
@@ -366,15 +378,12 @@ def _stacked(source: str, images: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)))
 
 
-def _pixels(value: dict[str, Any], size: int | None, folder: Path) -> np.ndarray:
+def _pixels(value: dict[str, Any], size: int | Cut | None, folder: Path) -> np.ndarray:
     """One image as bytes: height x width, or with three colours."""
     data = value["bytes"]
     if data is None:
         data = _inside(folder, value["path"]).read_bytes()
-    image = decoded_image(data, grey=True)
-    if size is not None:
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    return np.array(image)
+    return np.array(fitted(decoded_image(data, grey=True), size))
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -405,7 +414,7 @@ class HuggingFace(Reader):
             path,
             name=name,
             cache=cache_folder() / "hf",
-            size=source.size,
+            size=source.fit,
             length=source.length,
             vocabulary=source.words,
             hashed=source.hashed,

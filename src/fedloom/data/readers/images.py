@@ -18,6 +18,7 @@ from ..dataset import Dataset
 from ..recognise import misread_set
 from .base import READERS, Kind, Progress, Reader, Source
 from .decoding import SUFFIXES, ImageFile, decoded
+from .fitting import Fit
 from .lookalikes import refuse_masks, refuse_parts
 from .naming import numbered
 from .splits import mod10
@@ -37,7 +38,7 @@ LAYOUTS = "<domain>/<class>/*, {train,test}/<class>/* or <class>/*"
 def read_folder(
     path: Path,
     *,
-    size: int | None,
+    size: Fit,
     on_bad_file: Literal["refuse", "skip"] = "refuse",
     name: str,
     cache: Path,
@@ -66,7 +67,7 @@ def read_folder(
         raise FedloomError(f"on_bad_file must be 'refuse' or 'skip', got {on_bad_file!r}.")
     if split not in ("official", "mod10"):
         raise FedloomError(f"split must be 'official' or 'mod10', got {split!r}.")
-    if size is not None and size < 1:
+    if isinstance(size, int) and size < 1:
         raise FedloomError(f"size must be at least 1, got {size}.")
     files = _scan(path, official=split == "official")
     official = split == "official" and files[0].part is not None
@@ -279,7 +280,7 @@ class Images(Reader):
             )
         return read_folder(
             Path(path),
-            size=source.size,
+            size=source.fit,
             on_bad_file=source.on_bad_file,
             name=name,
             cache=cache_folder(),

@@ -84,7 +84,7 @@ def _read_files(
         raise FedloomError(f"{folder}: none of its images is asked for.")
     refuse = source.on_bad_file == "refuse"
     files = _listed(folder, [row.path for row in rows], rows)
-    x, bad = decoded(folder, files, source.size, refuse, name, cache_folder(), progress)
+    x, bad = decoded(folder, files, source.fit, refuse, name, cache_folder(), progress)
     if bad:
         warnings.warn(f"{name}: left out {len(bad)} unreadable images.", stacklevel=3)
         rows = [row for row in rows if row.path not in bad]

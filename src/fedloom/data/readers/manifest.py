@@ -65,7 +65,7 @@ def read_manifest(
     folder = path.parent
     files = [_file(folder, path, line) for line in lines]
     x, bad = decoded(
-        folder, files, source.size, source.on_bad_file == "refuse", name, cache, progress
+        folder, files, source.fit, source.on_bad_file == "refuse", name, cache, progress
     )
     if bad:
         warn_of_bad_files(name, bad, len(files))

@@ -16,11 +16,13 @@ from PIL import Image, ImageOps
 from PIL import WebPImagePlugin as WebPImagePlugin  # the one common format `preinit` leaves out
 
 from ...core.errors import FedloomError
-from ...core.files import read_regular
+from ...core.files import read_regular, refuse_no_file
 from .dicom import dicom_image, is_dicom, refuse_bomb
 
 # Formats that are plain data. Others start an interpreter: EPS is a program for Ghostscript.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+ORIENTATION = 0x0112  # EXIF; from 5 on, width and height are exchanged
+DICOM_HEAD = 132  # bytes that show whether a file is one
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -42,6 +44,20 @@ def decoded_image(source: bytes | Path, grey: bool = False) -> Image.Image:
         if image.mode != mode:
             image = image.convert(mode)
         return image
+
+
+def image_size(path: Path) -> tuple[int, int] | None:
+    """Width and height that an image file states, turned as its camera says; None if unreadable."""
+    try:
+        refuse_no_file(path)
+        with open(path, "rb") as file:
+            if is_dicom(file.read(DICOM_HEAD)):
+                return decoded_image(path).size
+        with Image.open(path, "r", FORMATS) as opened:
+            turned = opened.getexif().get(ORIENTATION, 1) >= 5
+            return opened.size[::-1] if turned else opened.size
+    except Exception:  # Pillow raises nearly anything on broken bytes; decoding says what it is
+        return None
 
 
 def _refuse_pages(image: Image.Image) -> None:

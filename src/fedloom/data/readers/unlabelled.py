@@ -16,6 +16,7 @@ from torch import Tensor
 from ...core.errors import FedloomError
 from ...core.files import refuse_no_file
 from .decoding import SUFFIXES
+from .fitting import Cut
 from .pixels import decoded_image
 from .text import HashVocabulary, Vocabulary
 
@@ -31,7 +32,8 @@ def read_samples(path: Path, wanted: Mapping[str, Any]) -> Named:
     if not path.exists():
         raise FedloomError(f"{path}: there is no such file or folder.")
     if wanted["dtype"] == "uint8" and len(wanted["shape"]) == 3:
-        return _images(path, tuple(wanted["shape"]))
+        cut = Cut(**wanted["cut"]) if wanted.get("cut") else None
+        return _images(path, tuple(wanted["shape"]), cut)
     if path.suffix != ".csv":
         raise FedloomError(f"{path}: this model takes {wanted['kind']} samples from a .csv file.")
     if wanted["kind"] == "text":
@@ -39,7 +41,7 @@ def read_samples(path: Path, wanted: Mapping[str, Any]) -> Named:
     return _numbers(path, tuple(wanted["shape"]))
 
 
-def _images(path: Path, shape: tuple[int, int, int]) -> Named:
+def _images(path: Path, shape: tuple[int, int, int], cut: Cut | None) -> Named:
     if path.is_dir():
         if (path / "metrics.jsonl").exists():
             raise FedloomError(f"{path} is a run, not a folder of images to predict.")
@@ -52,12 +54,12 @@ def _images(path: Path, shape: tuple[int, int, int]) -> Named:
         files = [path.parent / name for name in names]
     else:
         files, names = [path], [path.name]
-    pixels = [_image(file, shape) for file in files]
+    pixels = [_image(file, shape, cut) for file in files]
     return names, torch.from_numpy(np.stack(pixels))
 
 
-def _image(file: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    """One image, channels first, scaled as a folder of training images is."""
+def _image(file: Path, shape: tuple[int, int, int], cut: Cut | None) -> np.ndarray:
+    """One image, channels first, scaled or cut as a folder of training images is."""
     channels, height, width = shape
     try:
         image = decoded_image(file, grey=channels == 1)
@@ -68,6 +70,8 @@ def _image(file: Path, shape: tuple[int, int, int]) -> np.ndarray:
         raise FedloomError(f"{file}: cannot be decoded ({why}).") from error
     if channels == 1:
         image = image.convert("L")
+    if image.size != (width, height) and cut is not None:
+        image = cut(image)
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     values = np.asarray(image)

@@ -22,7 +22,7 @@ from ...data.catalogue import load
 from ...data.dataset import Dataset, with_classes
 from ...data.federation import Client, Federation, federate
 from ...engine.config import Config
-from ...engine.setup import Setup
+from ...engine.setup import Setup, source_of
 from ..base import execute
 from . import store
 from .settings import Settings, parse
@@ -153,7 +153,7 @@ def _workplace(run: str, path: str, domain: str, root: str, device: str, files: 
 
 def _samples(config: Config, settings: Settings, path: str, domain: str) -> Federation:
     """A site's own samples, as a federation of one."""
-    data = load(path, config.source, root=config.execution.data_root, seed=config.seed)
+    data = load(path, source_of(config), root=config.execution.data_root, seed=config.seed)
     if data.kind == "text" and not config.source.hashed:
         raise FedloomError(
             "sites with their own texts need source.hashed = true: they share no list of words."
