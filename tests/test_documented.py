@@ -19,7 +19,9 @@ import pytest
 import typer.main
 
 from fedloom.cli.main import app
-from fedloom.experiments.recipe import Recipe, at_hand, recipe
+from fedloom.experiments.needs import at_hand
+from fedloom.experiments.recipe import recipe
+from fedloom.experiments.table import Recipe
 from fedloom.report.callback import Report
 from fedloom.report.dash import Dash
 from fedloom.testing.pretend import pretend

@@ -11,7 +11,8 @@ from rich.console import Console
 from fedloom.cli.progress import Watch
 from fedloom.experiments import recipe as recipes
 from fedloom.experiments.board import markdown, side_by_side
-from fedloom.experiments.recipe import recipe, tables, titled
+from fedloom.experiments.needs import titled
+from fedloom.experiments.recipe import recipe, tables
 from fedloom.experiments.reproduce import reproduce
 
 OURS = [name for name in tables() if name.startswith("fedpact-")]
@@ -86,9 +87,10 @@ model = "cnn"
 network = { width = 4, features = 16 }
 schedule = { rounds = 1 }
 [mini]
-encoder = "vit-mini"
-model = "linear"
-network = {}
+encoder = "{clip}"
+[encoders.clip]
+paper = "CLIP"
+give = "clip:PATH"
 [[settings]]
 name = "both"
 columns = { "first" = ["accuracy.last", "personal.accuracy_mean.last"] }
@@ -104,14 +106,12 @@ def test_settings_of_one_name_stand_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "package/tables").mkdir(parents=True)
-    (tmp_path / "package/tables/made-1.toml").write_text(
-        TINY.replace('encoder = "vit-mini"\nmodel = "linear"\nnetwork = {}', "")
-    )
+    (tmp_path / "package/tables/made-1.toml").write_text(TINY)
     monkeypatch.setattr(recipes, "files", lambda _: tmp_path / "package")
     watch = Watch(Console(), 1, quiet=True)
     lacking = reproduce("made-1", "mini", tmp_path / "none", watch)
     assert all(
-        "--encoder clip:PATH" in row["remark"]
+        row["remark"] == "not run: it needs CLIP, say --encoder clip:PATH"
         for block in lacking["settings"]
         for row in block["rows"]
     )

@@ -19,8 +19,11 @@ from fedloom.core.errors import FedloomError
 from fedloom.engine.checkpoint import Store
 from fedloom.engine.folder import Run
 from fedloom.experiments import recipe as recipes
-from fedloom.experiments.recipe import overview, recipe, tables
-from fedloom.experiments.reproduce import _changed, reproduce
+from fedloom.experiments.blocks import Order, differences
+from fedloom.experiments.needs import locate_data, overview
+from fedloom.experiments.recipe import recipe, tables
+from fedloom.experiments.reproduce import reproduce
+from fedloom.experiments.table import available
 
 COMPARISONS = [
     "f2dc-1",
@@ -90,7 +93,7 @@ def test_a_recipe_is_whole(name: str) -> None:
     table = recipe(name)
     assert len(table.rows) >= (7 if name in COMPARISONS else 2)
     for setting in table.settings:
-        known = [row for row in setting.rows if recipes.available(table.method(row))]
+        known = [row for row in setting.rows if available(table.method(row))]
         assert len(known) >= 2
         for scale in ("mini", "full"):
             configs = [table.config(setting, scale, row, 0, {}) for row in known]
@@ -201,11 +204,12 @@ def test_a_network_that_is_not_the_papers_is_told_in_words(
     name: str, words: str, changed: str
 ) -> None:
     table = recipe(name)
-    assert words in " ".join(table.settings[0].differs)
-    said = _changed(table, table.settings[0])
-    assert any(s.startswith(changed) for s in said) and not any(
-        "network" in s or "encoder" in s for s in said
-    )
+    said = differences(table, table.settings[0], Order("mini"))
+    assert words in " ".join(said)
+    assert any(s.startswith(changed) for s in said)
+    assert not any(s.startswith(("network", "encoder")) for s in said)
+    at_full_scale = differences(table, table.settings[0], Order("full"))
+    assert words not in " ".join(at_full_scale) and "fonts" not in " ".join(at_full_scale)
 
 
 def test_the_printed_table_fits_80_columns(
@@ -379,8 +383,8 @@ def test_every_setting_at_hand_can_be_dealt_out() -> None:
     for name in sorted(TABLES):
         table = recipe(name)
         for setting in table.settings:
-            if recipes.locate_data(setting, "mini", None)[1] is None:
-                row = next(row for row in setting.rows if recipes.available(table.method(row)))
+            if locate_data(setting, "mini", None)[1] is None:
+                row = next(row for row in setting.rows if available(table.method(row)))
                 paths = [p for paths in setting.columns.values() for p in paths]
                 wanted = {d for p in paths for d in re.findall(r"(?:domains|similarity)\.(\w+)", p)}
                 cases.append(

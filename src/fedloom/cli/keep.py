@@ -153,10 +153,7 @@ def what_to_type(name: str, data_root: str | None) -> str:
     entry = published().get(name)
     if entry is None:
         return ""
-    by_hand = [download for download in entry.downloads if not download.url]
-    if by_hand:
-        return f"fedloom data import {name} RAW"
-    return f"fedloom data get {name}"
+    return entry.command
 
 
 def facts(name: str, data_root: str | None) -> dict[str, Any]:

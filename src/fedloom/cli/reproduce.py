@@ -10,13 +10,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..core.errors import unknown
+from ..core.errors import FedloomError, unknown
 from .experiments import print_paragraph
 from .groups import Machine, Printing, grouped
-from .options import console, given, print_json, print_line, separated, watching
+from .options import Rounds, Set, console, given, print_json, print_line, separated, watching
 
 if TYPE_CHECKING:
-    from ..experiments.recipe import Recipe, Scale
+    from ..experiments.table import Scale
 
 SCALES: tuple[Scale, ...] = ("mini", "full")
 
@@ -30,12 +30,30 @@ ListTables = Annotated[
 ScaleName = Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")]
 Only = Annotated[str | None, typer.Option(help="Run these methods only, comma-separated.")]
 Settings = Annotated[
-    str | None,
-    typer.Option(help="Run these settings only: parts of their names, comma-separated."),
+    list[str] | None,
+    typer.Option(
+        help="Run these settings only: parts of their names, comma-separated; repeat it for more."
+    ),
 ]
 OtherEncoder = Annotated[
     str | None,
-    typer.Option(help="A frozen encoder in place of the recipe's, such as `clip:PATH`."),
+    typer.Option(
+        help="The paper's frozen encoders, comma-separated, such as `clip:PATH`; `slot=NAME` for "
+        "one of several (see `--list`)."
+    ),
+]
+Seeds = Annotated[
+    str | None, typer.Option(help="Seeds in place of the table's, comma-separated: `0,1`.")
+]
+Plan = Annotated[bool, typer.Option("--plan", help="Print what it would cost, and stop.")]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Run the I-th of N parts. With all parts' folders copied into one, the same command "
+        "without it puts the table together.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="The folder. Default: runs/reproduce/TABLE-SCALE.")]
 
@@ -49,6 +67,11 @@ def reproduce(
     only: Only = None,
     settings: Settings = None,
     encoder: OtherEncoder = None,
+    set_: Set = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    plan: Plan = False,
+    shard: ShardOption = None,
     out: Out = None,
     machine: Machine,
     printing: Printing,
@@ -63,35 +86,75 @@ def reproduce(
 
         fedloom reproduce feddtr-1 --settings CIFAR-10,Fashion
 
+        fedloom reproduce f2dc-1 --scale full --plan
+
     The table states what differs from the paper (data, network, rounds), and why a row was not
-    run, where its method or its data are missing. The command reuses finished runs and continues
-    interrupted ones.
+    run, where its method, its data or its encoder are missing. The command reuses finished runs and
+    continues interrupted ones.
     """
-    from ..experiments.recipe import overview, recipe
-    from ..experiments.reproduce import reproduce as carry_out
+    from ..engine.config import parse_set
+    from ..experiments.blocks import Order
+    from ..experiments.needs import overview, titled
+    from ..experiments.recipe import recipe
+    from ..experiments.reproduce import carry_out_table
+    from ..experiments.shards import parse_shard
+    from ..experiments.table import Brought, parse_encoders, split_names
 
     if list_ or table is None:
-        _print_overview(overview(machine.data_root), printing.as_json)
+        refuse_without_table(
+            only=only,
+            settings=settings,
+            encoder=encoder,
+            set=set_,
+            seeds=seeds,
+            rounds=rounds,
+            plan=plan or None,
+            shard=shard,
+            out=out,
+        )
+        _print_overview(overview(machine.data_root, table), printing.as_json)
         return
     chosen_scale = _parse_scale(scale)
-    plan = recipe(table)
-    methods = separated(only)
-    parts = separated(settings)
-    plan.has(methods, parts)
+    recipe_ = recipe(table)
+    changes = parse_set(set_ or []) | given(rounds=rounds)
+    if machine.precision:
+        changes["training.precision"] = machine.precision
+    names = [setting.name for setting in recipe_.settings]
+    order = Order(
+        chosen_scale,
+        separated(only),
+        split_names(settings or [], names),
+        given(executor=recipe_.executor, data_root=machine.data_root) | machine.execution(),
+        Brought(parse_encoders(recipe_, encoder), changes, _parse_seeds(seeds)),
+        parse_shard(shard),
+    )
     if not printing.silent:
-        print_line(_announcement(plan, chosen_scale, methods, parts, encoder, machine.data_root))
-    folder = out or Path("runs/reproduce") / f"{plan.name}-{scale}"
-    options = given(executor=plan.executor, data_root=machine.data_root) | machine.execution()
+        print_line(f"{titled(recipe_, chosen_scale, order.brought)}: scale {scale}")
+    folder = out or Path("runs/reproduce") / f"{recipe_.name}-{scale}"
     with watching(1, printing.silent) as watch:
-        board = carry_out(
-            table, chosen_scale, folder, watch, methods, options, encoder, parts, machine.precision
-        )
+        board = carry_out_table(recipe_, order, folder, watch)
     if printing.as_json:
         print_json(board)
     elif not printing.quiet:
         _print_board(board, folder)
     if not _anything_run(board):
         raise typer.Exit(1)
+
+
+def refuse_without_table(**options: Any) -> None:
+    """Refuse options that mean nothing where tables are only listed."""
+    named = list(given(**options))
+    if named:
+        raise FedloomError(f"--{named[0]} is for one table: name it, and leave --list out.")
+
+
+def _parse_seeds(text: str | None) -> list[int]:
+    seeds = []
+    for part in separated(text):
+        if not part.strip().isdigit():
+            raise FedloomError(f"--seeds wants whole numbers such as 0,1,2; got {part!r}.")
+        seeds.append(int(part))
+    return seeds
 
 
 def _anything_run(board: Mapping[str, Any]) -> bool:
@@ -107,40 +170,6 @@ def _parse_scale(text: str) -> Scale:
         if scale == text:
             return scale
     raise unknown("scale", text, SCALES)
-
-
-def _announcement(
-    plan: Recipe,
-    scale: Scale,
-    methods: Sequence[str],
-    parts: Sequence[str],
-    encoder: str | None,
-    data_root: str | None,
-) -> str:
-    from ..experiments.recipe import titled
-
-    title = f"{titled(plan, scale)}: scale {scale}"
-    if scale == "full":
-        return f"{title}, sized for a large machine"
-    time = f"{_estimate(plan, methods, parts, data_root)} on two idle cores"
-    if encoder or any(setting.given[scale].get("encoder") for setting in plan.settings):
-        time += ", and more where features are computed first"
-    return f"{title}, {time}"
-
-
-def _estimate(
-    plan: Recipe, methods: Sequence[str], parts: Sequence[str], data_root: str | None
-) -> str:
-    """How long a part of a table will take."""
-    from ..experiments.recipe import at_hand, is_part
-
-    rows = [row for row in plan.rows if not methods or plan.method(row) in methods]
-    available = at_hand(plan, "mini", data_root)
-    chosen = [name for name in available if not parts or is_part(parts, name)]
-    minutes = plan.minutes * len(rows) * len(chosen) / max(1, len(available))
-    if minutes < 1.5:
-        return "about a minute"
-    return f"about {minutes:.0f} minutes"
 
 
 def _print_overview(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

@@ -71,6 +71,14 @@ class Published:
         names = {download.file for download in self.downloads}
         return {name.lower() for name in names | set(self.archives)}
 
+    @property
+    def command(self) -> str:
+        """What brings the set here: a command that fetches it, or one that reads a download."""
+        by_hand = [download for download in self.downloads if not download.url]
+        if by_hand:
+            return f"fedloom data import {self.name} RAW"
+        return f"fedloom data get {self.name}"
+
 
 @lru_cache(maxsize=1)
 def published() -> dict[str, Published]:

@@ -74,6 +74,7 @@ class Cell:
     folder: Path
     run: Run | None = None
     error: str | None = None
+    refused: bool = False  # whether it never began, because its data cannot be had
 
     @property
     def name(self) -> str:
@@ -117,7 +118,7 @@ def plan(
         if names.count(name) > 1:
             raise FedloomError(f"two of the methods are called {name!r}: rename one of the files.")
     for key, value in changes.items():
-        _refuse_private(key, value, methods, {**given, **changes})
+        refuse_private(key, value, methods, {**given, **changes})
     changes_of = {}
     for method in methods:
         changes_of[method] = changes_for(method, methods, changes)
@@ -163,7 +164,7 @@ def _hyper(method: str) -> set[str]:
     return {field.name for field in fields(find(method))}  # type: ignore[arg-type]
 
 
-def _refuse_private(
+def refuse_private(
     key: str, value: Any, methods: Sequence[str], choices: Mapping[str, Any]
 ) -> None:
     """A setting that only some of the methods have must name the method it is for.
@@ -225,6 +226,7 @@ class Dealer:
     def __init__(self) -> None:
         self._key = ""
         self._federation: Federation | None = None
+        self._error: FedloomError | None = None
 
     @staticmethod
     def key(config: Config) -> str:
@@ -233,9 +235,14 @@ class Dealer:
 
     def __call__(self, config: Config) -> Federation:
         key = self.key(config)
-        if self._federation is None or key != self._key:
-            self._federation = deal(config)
-            self._key = key
+        if key != self._key:
+            self._key, self._federation, self._error = key, None, None
+            try:
+                self._federation = deal(config)
+            except FedloomError as error:
+                self._error = error
+        if self._error is not None or self._federation is None:
+            raise self._error or FedloomError(f"{config.data} was not dealt out.")
         return self._federation
 
 
@@ -277,13 +284,15 @@ def carry_out(
     labels: Sequence[str] = (),
     report: bool = True,
     place: Place | None = None,
+    go_on: bool = False,
 ) -> list[Cell]:
     """Run what is missing.
 
     A run that fails is noted with its error (and `error.txt` in its folder), and the others go on.
-    Trouble with the data or with an existing folder is raised: it is not a method's fault. `labels`
-    name the runs on the display; by default they are called by their methods. With `report`, each
-    run gets a page of its own. `place` is for runs that are a part of more.
+    Trouble with the data or with an existing folder is raised: it is not a method's fault. With
+    `go_on`, runs whose data cannot be had are noted too. `labels` name the runs on the display; by
+    default they are called by their methods. With `report`, each run gets a page of its own.
+    `place` is for runs that are a part of more.
     """
     dealer = dealer or Dealer()
     place = place or Place()
@@ -303,7 +312,13 @@ def carry_out(
         label = f"[{number}/{place.runs or len(cells)}] {label} seed {cell.config.seed}"
         watch.begin(label, before=rounds_before)
         rounds_before += cell.config.schedule.rounds
-        _carry_out(cell, callbacks, dealer, logs)
+        try:
+            _carry_out(cell, callbacks, dealer, logs)
+        except FedloomError as error:  # about the data: a method's own errors are noted
+            if not go_on:
+                raise
+            cell.error = str(error)
+            cell.refused = True
     return cells
 
 

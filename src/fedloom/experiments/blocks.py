@@ -1,0 +1,191 @@
+"""What is run of a table: its settings, each with the configs of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import FedloomError
+from ..engine.config import Config
+from ..engine.folder import Run
+from ..report.table_figures import Runs
+from .board import LEFT_OUT
+from .needs import lacking, locate_data, told
+from .plan import Cell, changes_for, finished_runs, refuse_private
+from .table import NOTHING, Brought, Recipe, Scale, Setting, available, is_part
+
+# What a table says of its settings in words, and what is said elsewhere.
+IN_WORDS = {"data", "source", "hyper"}
+SILENT = {"seed", "method", "encoder", "pixels"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked of a table."""
+
+    scale: Scale
+    only: Sequence[str] = ()  # methods
+    settings: Sequence[str] = ()  # parts of their names
+    execution: Mapping[str, Any] = field(default_factory=dict)
+    brought: Brought = NOTHING
+    shard: tuple[int, int] | None = None  # the first of three is (1, 3)
+
+    @property
+    def root(self) -> str | None:
+        """Where the data lie."""
+        return self.execution.get("data_root")
+
+    def seeds(self, table: Recipe) -> list[int]:
+        """The seeds that are run: the user's, or the table's."""
+        return list(self.brought.seeds) or table.seeds[self.scale]
+
+
+@dataclass
+class Block:
+    """One setting of a table: what is run of it, and what came out."""
+
+    setting: Setting
+    reasons: dict[str, str | None]  # why a row is not run
+    plan: list[tuple[str, Config]]  # each run with its row
+    cells: list[tuple[str, Cell]] = field(default_factory=list)
+
+    def of_row(self, row: str) -> list[Cell]:
+        """The runs of a row."""
+        return [cell for its_row, cell in self.cells if its_row == row]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that did not fail."""
+        return finished_runs(cell for _, cell in self.cells)
+
+    def by_row(self) -> Runs:
+        """The runs that did not fail, for pictures."""
+        rows = {row: finished_runs(self.of_row(row)) for row in self.setting.rows}
+        return Runs(self.setting.name, self.setting.who, rows)
+
+
+def planned(table: Recipe, order: Order) -> list[Block]:
+    """Every setting with the configs of its runs, seed by seed."""
+    table.has(order.only, order.settings)
+    _refuse_changes(table, order)
+    blocks = []
+    for setting in table.settings:
+        found, why_not = locate_data(setting, order.scale, order.root)
+        if order.settings and not is_part(order.settings, setting.name):
+            why_not = LEFT_OUT
+        reasons = {}
+        for row in setting.rows:
+            reasons[row] = why_not or _why_not_row(table, setting, row, order)
+        block = Block(setting, reasons, [])
+        for seed in order.seeds(table):
+            for row in setting.rows:
+                if reasons[row] is None:
+                    config = _config(table, setting, row, seed, order)
+                    block.plan.append((row, config.model_copy(update=found)))
+        blocks.append(block)
+    return blocks
+
+
+def _why_not_row(table: Recipe, setting: Setting, row: str, order: Order) -> str | None:
+    method = table.method(row)
+    if not available(method):
+        return "not run: method not available"
+    if order.only and method not in order.only:
+        return LEFT_OUT
+    return lacking(table, setting, order.scale, row, order.root, order.brought)
+
+
+def _config(table: Recipe, setting: Setting, row: str, seed: int, order: Order) -> Config:
+    """The config of a run with the user's changes, each of which must have a place in it."""
+    methods = _methods(table, order)
+    changes = changes_for(table.method(row), methods, order.brought.changes)
+    brought = Brought(order.brought.encoders, changes)
+    try:
+        return table.config(setting, order.scale, row, seed, order.execution, brought)
+    except FedloomError as error:
+        if not changes:
+            raise
+        raise FedloomError(f"setting {setting.name!r}, row {row!r}: {error}") from None
+
+
+def _methods(table: Recipe, order: Order) -> list[str]:
+    """The methods that are run."""
+    methods = []
+    for row in table.rows:
+        method = table.method(row)
+        if available(method) and (not order.only or method in order.only):
+            methods.append(method)
+    return list(dict.fromkeys(methods))
+
+
+def _refuse_changes(table: Recipe, order: Order) -> None:
+    """Refuse changes that only some methods know, and of what the table's rows differ in."""
+    methods = _methods(table, order)
+    choices = table.settings[0].given(order.scale, order.root)
+    for key, value in order.brought.changes.items():
+        refuse_private(key, value, methods, choices)
+        bare = key.rpartition(".")[2]
+        values = []
+        for row in table.rows.values():
+            values += [given[bare] for given in row.values() if _names(given, bare)]
+        if len(set(map(str, values))) > 1:
+            raise FedloomError(
+                f"the rows of table {table.name} differ in {bare}: --set {key}={value} would make "
+                "them alike."
+            )
+
+
+def _names(given: Any, key: str) -> bool:
+    return isinstance(given, Mapping) and key in given
+
+
+# ------------------------------------------------------------------------------ what differs
+
+
+def differences(table: Recipe, setting: Setting, order: Order) -> list[str]:
+    """What deviates from the paper in a setting: in words, in settings, in the number of seeds."""
+    sentences = told(table, setting, order.scale, order.root, order.brought)
+    return [*sentences, *_changed(table, setting, order), *_fewer_seeds(table, order)]
+
+
+def _fewer_seeds(table: Recipe, order: Order) -> list[str]:
+    """A line if there are fewer seeds than in the paper."""
+    ours = len(order.seeds(table))
+    theirs = len(table.seeds["full"])
+    if ours >= theirs:
+        return []
+    if ours == 1:
+        return [f"1 seed, not {theirs}"]
+    return [f"{ours} seeds, not {theirs}"]
+
+
+def _changed(table: Recipe, setting: Setting, order: Order) -> list[str]:
+    """The settings that are not the paper's.
+
+    Encoders are told in words; so are data and methods, unless it is the user who changes them.
+    """
+    row = next(row for row in setting.rows if available(table.method(row)))
+    here = Order(order.scale, execution={"data_root": order.root}, brought=order.brought)
+    paper = _flat(table.config(setting, "full", row, 0, {}))
+    usual = _flat(table.config(setting, order.scale, row, 0, here.execution))
+    changes = []
+    for key, value in _flat(_config(table, setting, row, 0, here)).items():
+        theirs = paper.get(key)
+        if value == theirs or key in SILENT or "{" in str(theirs):
+            continue
+        if key.split(".")[0] not in IN_WORDS or value != usual.get(key):
+            changes.append(f"{key} = {value} (paper: {theirs})")
+    return changes
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """The config's values by key: `model`, `training.lr`."""
+    flat: dict[str, Any] = {}
+    for name, value in config.what().items():
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flat[f"{name}.{key}"] = inner
+        else:
+            flat[name] = value
+    return flat
