@@ -23,7 +23,14 @@ def clip(path: str) -> Dual:
     return Dual(
         name=name,
         image=Encoder(name, model.dim, model.preprocess, model.image_tower, model.files, settings),
-        text=TextEncoder(name, model.dim, model.embed, files=model.files, settings=settings),
+        text=TextEncoder(
+            name,
+            model.dim,
+            model.embed,
+            files=model.text_files,
+            settings=settings,
+            tower=model.tower,
+        ),
         scale_of=model.scale,
         context=context,
     )

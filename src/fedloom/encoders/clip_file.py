@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,7 +16,7 @@ from ..core.device import on_device
 from ..core.errors import FedloomError
 from .base import Preprocess, fitted
 from .bpe import Tokeniser, merges_file
-from .duals import Normalised
+from .duals import Normalised, Tower
 from .nets.clip import Clip
 from .weights import read_weights
 
@@ -65,6 +66,14 @@ class FileClip:
         self.dim = tensors["text_projection"].shape[1]
         self.context: int | None = tensors["token_embedding.weight"].shape[1]
         self.preprocess = self._preprocess(_weightless(tensors, self.quick, self.path).visual.size)
+
+    @property
+    def text_files(self) -> tuple[Path, ...]:
+        """What texts are read with: the weights, and the list of merges if it is there."""
+        try:
+            return (*self.files, merges_file(self.folder))
+        except FedloomError:  # said again when a text is to be read; images need no list
+            return self.files
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = read_weights(self.path)
@@ -124,6 +133,13 @@ class FileClip:
         """Vectors of texts in the common space."""
         vectors: Tensor = self.model(self.tokeniser(texts, len(self.model.positional_embedding)))
         return vectors
+
+    def tower(self, texts: Sequence[str]) -> nn.Module:
+        """The text side as a network that can be trained, for these texts."""
+        side: Any = copy.deepcopy(self.model)
+        side.visual = nn.Identity()
+        del side.logit_scale
+        return Tower(side, ids=self.tokeniser(texts, len(self.model.positional_embedding)))
 
     def prompted(self, classes: Sequence[str], context: Tensor) -> Tensor:
         """Vectors of class names behind trained context vectors, as in CoOp."""

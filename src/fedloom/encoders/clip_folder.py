@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.device import on_device
 from ..core.errors import FedloomError
-from .duals import Normalised
+from .duals import Normalised, Tower
 from .huggingface import ModelFolder, preprocess, read_config, weight_files
 
 
@@ -23,6 +24,18 @@ class _ImageTower(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.model.get_image_features(pixel_values=pixels).pooler_output
         return features
+
+
+class _TextTower(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.text_model = copy.deepcopy(model.text_model)
+        # SigLIP's texts have the width of the common space already.
+        self.project = copy.deepcopy(getattr(model, "text_projection", nn.Identity()))
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        rows: Tensor = self.project(self.text_model(**inputs).pooler_output)
+        return rows
 
 
 class FolderClip(ModelFolder):
@@ -40,6 +53,7 @@ class FolderClip(ModelFolder):
             )
         self.text_config = self.config.get("text_config", {})
         self.files = weight_files(folder)
+        self.text_files = self.files
         self.preprocess = preprocess(folder)
 
     @property
@@ -68,14 +82,17 @@ class FolderClip(ModelFolder):
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors of texts in the common space."""
-        if self.kind == "clip":
-            inputs = self._tokens(texts, padding=True, length=77)
-            inputs = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
-        else:  # SigLIP was trained on texts padded to full length, without a mask
-            inputs = self._tokens(texts, padding="max_length", length=64)
-            inputs = {"input_ids": inputs["input_ids"]}
-        vectors: Tensor = self.model.get_text_features(**inputs).pooler_output
+        vectors: Tensor = self.model.get_text_features(**self._inputs(texts)).pooler_output
         return vectors
+
+    def _inputs(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """The tokens of texts as the model was trained on them."""
+        if self.kind == "clip":
+            told = self._tokens(texts, padding=True, length=77)
+            return {"input_ids": told["input_ids"], "attention_mask": told["attention_mask"]}
+        # SigLIP was trained on texts padded to full length, without a mask.
+        told = self._tokens(texts, padding="max_length", length=64)
+        return {"input_ids": told["input_ids"]}
 
     def _tokens(self, texts: Sequence[str], padding: bool | str, length: int) -> Any:
         return self.tokenizer(
@@ -85,6 +102,10 @@ class FolderClip(ModelFolder):
             max_length=self.text_config.get("max_position_embeddings", length),
             return_tensors="pt",
         )
+
+    def tower(self, texts: Sequence[str]) -> nn.Module:
+        """The text side as a network that can be trained, for these texts."""
+        return Tower(_TextTower(self.model), **self._inputs(texts))
 
     def prompted(self, classes: Sequence[str], context: Tensor) -> Tensor:
         """Vectors of class names behind trained context vectors, as in CoOp.

@@ -70,6 +70,21 @@ class Normalised(nn.Module):
         return F.normalize(self.inner(x), dim=1)
 
 
+class Tower(nn.Module):
+    """A trainable copy of a network that reads texts, with the tokens of some."""
+
+    def __init__(self, network: nn.Module, **tokens: Tensor) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(True)
+        self.names = tuple(tokens)
+        for name, tensor in tokens.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self) -> Tensor:
+        rows: Tensor = self.network(**{name: getattr(self, name) for name in self.names})
+        return rows
+
+
 DUAL: Registry[Callable[..., Dual]] = Registry(
     "dual encoder", "fedloom.dual_encoders", "fedloom.encoders", decorator="DUAL.register"
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.errors import FedloomError
 from ..core.registry import Registry
@@ -63,7 +63,8 @@ def filled(classes: Sequence[str], templates: Sequence[str]) -> list[list[str]]:
 class TextEncoder:
     """Turns texts into vectors of `dim` numbers.
 
-    `embed` gives the model's own, one row per text.
+    `embed` gives the model's own, one row per text. `tower`, where there is one, gives a module
+    that can be trained: called without inputs, it gives the rows of the texts that it was made for.
     """
 
     name: str
@@ -72,6 +73,7 @@ class TextEncoder:
     template: str = TEMPLATE  # the one used where none is given
     files: tuple[Path, ...] = ()
     settings: str = ""
+    tower: Callable[[Sequence[str]], nn.Module] | None = None
 
     @cached_property
     def hash(self) -> str:

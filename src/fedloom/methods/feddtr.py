@@ -35,7 +35,7 @@ from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
 from ..parts.rules import ShiftedHeads, with_tensors
-from ..parts.texts import Texts, prior, text_loss
+from ..parts.texts import Layers, Texts, prior, text_loss
 from .fedavg import FedAvg
 
 
@@ -58,8 +58,11 @@ class FedDTR(FedAvg):
         " names), none, or the name of a text encoder.",
     )
     text_depth: Count = setting(1, "Number of layers that the text vectors go through.", le=100)
-    text_layers: Literal["mlp", "transformer"] = setting(
-        "mlp", "Kind of the layers that the text vectors go through."
+    text_layers: Layers = setting(
+        "mlp",
+        "Kind of the layers that the text vectors go through: mlp, transformer (one layer over the"
+        " classes), transformer-tiny (three over the words of text=hash, 9.3 million parameters)"
+        " or tower (CLIP's own text side, trained).",
     )
     scale: NotNegative = setting(
         100.0,

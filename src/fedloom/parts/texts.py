@@ -10,15 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.errors import FedloomError
 from ..encoders.hash import Hashed
+from ..encoders.nets.attention import Transformer
+
+Layers = Literal["mlp", "transformer", "transformer-tiny", "tower"]
+TINY_WIDTH, TINY_LAYERS, TINY_HIDDEN = 512, 3, 2000  # 9.3 million parameters, as FedDTR's has
 
 
 class Texts(nn.Module):
     """The trained text side: class names -> one row of `width` numbers per class.
 
     `source` is "embedding" (a free vector per class, no text at all), "hash" (fixed pseudo-random
-    word vectors) or a text encoder's name. Words and texts go through `depth` linear layers, or
-    through one transformer layer over the classes; free vectors are used as they are.
+    word vectors) or a text encoder's name. Words and texts go through `depth` linear layers,
+    through one transformer layer over the classes, or through a small transformer over the words;
+    with "tower" the text encoder itself is trained. Free vectors are used as they are.
     """
 
     rows: Tensor
@@ -29,13 +35,19 @@ class Texts(nn.Module):
         classes: Sequence[str],
         width: int,
         depth: int = 1,
-        shape: Literal["mlp", "transformer"] = "mlp",
+        shape: Layers = "mlp",
     ) -> None:
         super().__init__()
         self.free: nn.Parameter | None = None
+        self.reader: nn.Module | None = None
         self.layers = nn.Sequential()
         if source == "embedding":
             self.free = nn.Parameter(torch.randn(len(classes), width))
+            return
+        if shape in ("transformer-tiny", "tower"):
+            self.reader, inputs = _reader(source, classes, shape)
+            if inputs != width:
+                self.layers = _mlp(inputs, width, 1)
             return
         rows = fixed_rows(source, classes, width)
         # Everybody can make these rows, so they are never sent.
@@ -48,8 +60,62 @@ class Texts(nn.Module):
     def forward(self) -> Tensor:
         if self.free is not None:
             return self.free
-        rows: Tensor = self.layers(self.rows)
+        rows: Tensor = self.layers(self.reader() if self.reader is not None else self.rows)
         return rows
+
+
+def _reader(source: str, classes: Sequence[str], shape: Layers) -> tuple[nn.Module, int]:
+    """A network that reads the class names and is trained, and how wide its rows are."""
+    names = [name.replace("_", " ") for name in classes]
+    if shape == "transformer-tiny":
+        if source != "hash":
+            raise FedloomError("a transformer over words needs text=hash, which gives them.")
+        return WordReader(names), TINY_WIDTH
+    from ..encoders import text
+
+    if source == "hash":
+        raise FedloomError("text=hash has no network to train; text_layers=tower needs clip:PATH.")
+    encoder = text(source)
+    if encoder.tower is None:
+        raise FedloomError(
+            f"the network of text encoder {source} cannot be trained; clip:PATH can."
+        )
+    with torch.device("cpu"):  # weights from a file are there, also where sizes are only measured
+        return encoder.tower([f"This is a {name}" for name in names]), encoder.dim
+
+
+class WordReader(nn.Module):
+    """A transformer over the words of "This is a NAME"; a text's row is the mean of its words'."""
+
+    words: Tensor
+    real: Tensor
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        hashed = Hashed(TINY_WIDTH)
+        split = [hashed.words(f"This is a {name}") for name in names]
+        longest = max(len(words) for words in split)
+        rows = torch.zeros(len(split), longest, TINY_WIDTH)
+        real = torch.zeros(len(split), longest, 1)
+        for i, words in enumerate(split):
+            rows[i, : len(words)] = torch.stack([hashed.word(word) for word in words])
+            real[i, : len(words)] = 1
+        self.register_buffer("words", rows + _places(longest), persistent=False)
+        self.register_buffer("real", real, persistent=False)
+        # A word sees those before it, so padding at the end of a text changes nothing.
+        self.transformer = Transformer(TINY_WIDTH, TINY_LAYERS, TINY_HIDDEN, nn.GELU, causal=True)
+        self.norm = nn.LayerNorm(TINY_WIDTH)
+
+    def forward(self) -> Tensor:
+        seen = self.norm(self.transformer(self.words)) * self.real
+        return seen.sum(1) / self.real.sum(1)
+
+
+def _places(length: int) -> Tensor:
+    """A fixed vector for each place in a text: sines and cosines of ever longer waves."""
+    place = torch.arange(length, dtype=torch.float32)[:, None]
+    wave = torch.exp(torch.arange(0, TINY_WIDTH, 2) * (-math.log(10_000.0) / TINY_WIDTH))
+    return torch.stack([(place * wave).sin(), (place * wave).cos()], dim=2).flatten(1)
 
 
 def _transformer(inputs: int, width: int) -> nn.Sequential:
