@@ -15,6 +15,7 @@ from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
+from fedloom.data.federation import Federation
 from tests.parity.golden import Golden
 from tests.parity.inputs import BATCH, SIZES, network, world
 
@@ -79,12 +80,14 @@ class Ours:
         return predict(self.worker.samples(torch.from_numpy(self.worker.rows(k, "test"))))
 
 
-def start(golden: Golden, model: nn.Module | None = None) -> Ours:
+def start(
+    golden: Golden, model: nn.Module | None = None, federation: Federation | None = None
+) -> Ours:
     """Our method with the settings of a golden file, before the first round."""
     training: dict[str, Any] = {"batch": BATCH, "lr": 0.1, **golden.settings.get("training", {})}
     worker = ClientWorker(
         make(golden.method, golden.settings.get("method", {})),
-        world(golden.seed),
+        federation or world(golden.seed),
         model or network(golden.seed, golden.settings.get("norm", False)),
         Training(**training),
         seed=golden.seed,

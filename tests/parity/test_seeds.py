@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from fedloom.core.tree import Tree
+from fedloom.parts.pooling import prototypes
+from tests.parity.duals import start_on_features
 from tests.parity.golden import golden
 from tests.parity.inputs import CLASSES, FEATURES, tensor
 from tests.parity.ours import EVERYBODY, clients, flat, predictions, start
@@ -32,3 +34,13 @@ def test_fedpcl() -> None:
         seen[f"loss {k}"] = torch.tensor(ours.losses[k]["official"])
         seen[f"predicted {k}"] = ours.scores(k).argmax(1)
     theirs.agrees(seen)
+
+
+def test_fedpact() -> None:
+    theirs = golden("fedpact")
+    ours = start_on_features(theirs)
+    ours.play(2)
+    seen = {"prototypes": prototypes(ours.server), "head": ours.download(0).tensor("head")}
+    for k in EVERYBODY:
+        seen[f"cache {k}"] = ours.uploads[k].tensor("cache")
+    theirs.agrees(seen | predictions(ours, "after"))

@@ -14,13 +14,13 @@ paper's w/o-H.
 Deviations: the paper gives no tau, lambda_H, logit scale or weight decay; ours are those of DPE,
 whose settings it says it follows. As in DPE, rows are a start plus a trained residual, scaled to
 length one when they are used. `preset=printed` takes the equations as printed: no such scaling,
-scale 1, no decay. A class that nobody has stands at its text row. The server trains on the last
+scale 1, no decay; `preset=official` is the public code of a successor (see the page). A class that nobody has stands at its text row. The server trains on the last
 cache of every client that has answered. Ten rounds are ten; Algorithm 1 counts nine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -34,7 +34,7 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.settings import Count, NotNegative, Positive, setting
-from ..parts.alignment import batch_gradient, gains, samples
+from ..parts.alignment import batch_gradient, gains, in_batch_gradient, samples
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.pooling import prototypes
 from ..parts.serverside import adamw
@@ -58,7 +58,24 @@ class FedPACT(Pooling):
             "epochs": 20,
         },
         presets={
-            "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0}
+            "printed": {"unit": False, "scale": 1.0, "weight_decay": 0.0, "server_decay": 0.0},
+            "official": {
+                "unit": False,
+                "rows": "free",
+                "contrast": "batch",
+                "lam": 0.2,
+                "scale": 100.0,
+                "server_batch": 8,
+                "server_lr": 6e-4,
+                "server_decay": 0.01,
+                "server_eps": 1e-4,
+                "server_cosine": True,
+                "lr": 6e-4,
+                "eps": 1e-4,
+                "weight_decay": 0.01,
+                "batch": 8,
+                "cosine": True,
+            },
         },
     )
     claims = Claims({"cache": VECTORS})
@@ -86,6 +103,22 @@ class FedPACT(Pooling):
     server_decay: NotNegative = setting(
         0.1, "Weight decay of the text head's residual in the server's training."
     )
+    server_eps: Positive = setting(
+        1e-3, "What AdamW adds to the root that it divides by, in the server's training."
+    )
+    server_cosine: bool = setting(
+        False, "Whether the server's step size falls to 0 along a cosine within each round."
+    )
+    rows: Literal["residual", "free"] = setting(
+        "residual",
+        "What is trained and decays: what is added to the first rows of cache and head, or the "
+        "rows themselves (the head's are then scaled to length one after training).",
+    )
+    contrast: Literal["classes", "batch"] = setting(
+        "classes",
+        "What the server contrasts a prototype with: the rows of all classes, or those of its "
+        "batch, where all clients count alike.",
+    )
     unit: bool = setting(True, "Scale the rows of cache and text head to length one.")
     orphans: Literal["text", "skip"] = setting(
         "text", "A class that no client has is trained from its text row, or left out."
@@ -112,12 +145,20 @@ class FedPACT(Pooling):
 
     def cache(self, down: Payload, state: Payload) -> CacheHead:
         """S(f; V_k, H) of Eq. 2."""
-        start = state.tensor("start") if state else down.tensor("prototypes")
-        keys = state.tensor("residual") if state else torch.zeros_like(start)
+        start, keys = self.begun(down, state)
         head, scale = down.tensor("head"), down.number("scale")
         return CacheHead(
             keys, head, start=start, alpha=self.alpha, beta=self.beta, scale=scale, unit=self.unit
         )
+
+    def begun(self, down: Payload, state: Payload) -> tuple[Tensor, Tensor]:
+        """Where the cache started, and what was added since."""
+        if state:
+            return state.tensor("start"), state.tensor("residual")
+        first = down.tensor("prototypes")
+        if self.rows == "free":
+            return torch.zeros_like(first), first
+        return first, torch.zeros_like(first)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         caches, told = server.tensor("caches").clone(), server.tensor("told").clone()
@@ -137,18 +178,36 @@ class FedPACT(Pooling):
         if self.orphans == "skip":
             classes = server.tensor("counts").nonzero()[:, 0]
         data = samples(server.tensor("caches")[told], server.tensor("sizes")[told], classes)
-        residual = adamw(
-            server.tensor("residual"),
-            batch_gradient(text, self.tau, self.lam, self.unit),
+        first = server.tensor("residual")
+        if self.rows == "free":
+            first = text + first
+        trained = adamw(
+            first,
+            self.gradient(text),
             data,
             epochs=self.server_epochs,
             batch=self.server_batch,
             lr=self.server_lr,
             decay=self.server_decay,
-            eps=1e-3,
+            eps=self.server_eps,
             rng=torch_rng(int(server.number("seed")), int(server.number("round")), "head"),
+            cosine=self.server_cosine,
         )
-        return server.replace(residual=residual)
+        if self.rows == "free":
+            trained = scaled(trained, True) - text
+        return server.replace(residual=trained)
+
+    def gradient(self, text: Tensor) -> Callable[..., Tensor]:
+        """Of the server's loss, at what is trained: the head or its residual."""
+        if self.contrast == "classes":
+            of_residual = batch_gradient(text, self.tau, self.lam, self.unit)
+            if self.rows == "residual":
+                return of_residual
+            return lambda head, *batch: of_residual(head - text, *batch)
+        of_head = in_batch_gradient(text, self.tau, self.lam)
+        if self.rows == "free":
+            return of_head
+        return lambda residual, *batch: of_head(text + residual, *batch)
 
     def head(self, server: Payload) -> Tensor:
         """H as it is now."""

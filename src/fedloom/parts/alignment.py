@@ -56,6 +56,28 @@ def alignment_gradient(
     return gradient.addmm_(off.mul_(per).T, prototypes)
 
 
+def in_batch_gradient(text: Tensor, tau: float, lam: float) -> Callable[..., Tensor]:
+    """As `batch_gradient`, for a contrast within the batch: a function of the head itself.
+
+    Each prototype is drawn to the row of its class and pushed from those of the batch's other
+    prototypes, which may be the same row. Both are scaled to length one for that, but not in the
+    stability loss. All prototypes count alike.
+    """
+
+    def gradient(head: Tensor, points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        q = F.normalize(points, dim=1)
+        rows = targets @ head
+        per = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-12).reciprocal()
+        unit = rows * per
+        own = torch.eye(len(q), device=q.device)
+        off = (torch.softmax(q @ unit.T / tau, dim=1) - own) / (tau * len(q))
+        pushed = off.T @ q
+        across = (pushed - unit * (unit * pushed).sum(1, keepdim=True)) * per
+        return targets.T @ across - lam / len(text) * text
+
+    return gradient
+
+
 def batch_gradient(text: Tensor, tau: float, lam: float, unit: bool) -> Callable[..., Tensor]:
     """`alignment_gradient` as a function of the residual and a batch of what `samples` gives."""
 

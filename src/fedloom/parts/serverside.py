@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,12 +45,16 @@ def adamw(
     decay: float,
     eps: float,
     rng: torch.Generator,
+    cosine: bool = False,
 ) -> Tensor:
     """The weight after epochs of AdamW over samples (tensors of equal length), in batches.
 
     `gradient(weight, *batch)` is worked out by the caller. A server may take thousands of small
-    steps in a round; without autograd they take a third of the time.
+    steps in a round; without autograd they take a third of the time. With `cosine` the step size
+    falls to 0 along a cosine.
     """
+    planned = epochs * math.ceil(len(samples[0]) / batch)
+    taken, rate = 0, lr
     with torch.inference_mode():  # saves a tenth over some twenty small operations in each step
         w = weight.clone()
         mean, square, step = torch.zeros_like(w), torch.zeros_like(w), torch.zeros(())
@@ -57,6 +62,9 @@ def adamw(
             order = torch.randperm(len(samples[0]), generator=rng)
             for part in zip(*(t[order].split(batch) for t in samples), strict=True):
                 step += 1
+                if cosine:
+                    rate = lr * 0.5 * (1 + math.cos(math.pi * taken / planned))
+                taken += 1
                 torch._fused_adamw_(
                     [w],
                     [gradient(w, *part)],
@@ -64,7 +72,7 @@ def adamw(
                     [square],
                     [],
                     [step],
-                    lr=lr,
+                    lr=rate,
                     beta1=0.9,
                     beta2=0.999,
                     weight_decay=decay,
