@@ -13,7 +13,7 @@ lacks a class.
 The network has one hidden layer of five features, with biases: Linear(6, 5), ReLU, Linear(5, 4);
 with `norm` there is a BatchNorm1d(5) in front of the ReLU, with weights 1 and biases 0. The other
 weights are of tensor(S + 1), between -0.5 and 0.5: body weight, body bias, head weight, head bias,
-one after the other.
+one after the other, without the biases if there are none.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def world(seed: int) -> Federation:
     return Federation(data, tuple(clients))
 
 
-def network(seed: int, norm: bool = False) -> Split:
+def network(seed: int, norm: bool = False, bias: bool = True) -> Split:
     """The network of a seed."""
-    first, head = nn.Linear(INPUTS, FEATURES), nn.Linear(FEATURES, CLASSES)
+    first = nn.Linear(INPUTS, FEATURES, bias=bias)
+    head = nn.Linear(FEATURES, CLASSES, bias=bias)
     layers: list[nn.Module] = [first, nn.ReLU()]
     if norm:
         layers.insert(1, nn.BatchNorm1d(FEATURES))

@@ -102,9 +102,11 @@ def flat(tree: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in named])
 
 
-def clients(payloads: Sequence[Payload], name: str = "model") -> dict[str, Tensor]:
-    """What each of the payloads, one per client, has under a name."""
-    return {f"client {k}": flat(payload.tree(name)) for k, payload in enumerate(payloads)}
+def clients(
+    payloads: Sequence[Payload], part: str = "model", name: str = "client"
+) -> dict[str, Tensor]:
+    """A part of each of the payloads, one per client, under a name and the client's number."""
+    return {f"{name} {k}": flat(payload.tree(part)) for k, payload in enumerate(payloads)}
 
 
 def predictions(ours: Ours, stage: str = "before") -> dict[str, Tensor]:

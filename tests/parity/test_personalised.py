@@ -50,3 +50,25 @@ def test_what_fedamp_sends() -> None:
         uploads.append((k, Payload(model=Tree(network(100 + k).state_dict()))))
     ours.server = ours.method.aggregate(ours.server.replace(round=1), uploads)
     theirs.agrees(clients([ours.download(k) for k in EVERYBODY]))
+
+
+def test_fedrep() -> None:
+    theirs = golden("fedrep")
+    ours = start(theirs, network(theirs.seed, bias=False)).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.states) | server | predictions(ours))
+
+
+def test_pfedme() -> None:
+    theirs = golden("pfedme")
+    ours = start(theirs).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.uploads) | server | clients(ours.states, "theta", "theta"))
+
+
+def test_fedala() -> None:
+    theirs = golden("fedala")
+    ours = start(theirs).play(3)
+    server = {"server": flat(ours.server.tree("model"))}
+    mixing = clients(ours.states, "W", "mixing")
+    theirs.agrees(clients(ours.uploads) | server | mixing | predictions(ours))

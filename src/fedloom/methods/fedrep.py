@@ -27,7 +27,18 @@ from .fedper import FedPer
 class FedRep(FedPer):
     """FedPer with head and body trained in turn."""
 
-    traits = FedPer.traits.but(alone=None)
+    traits = FedPer.traits.but(
+        alone=None,
+        presets={
+            "official": {
+                "momentum": 0.5,
+                "weight_decay": 1e-4,
+                "lr": 0.01,
+                "batch": 10,
+                "finetune": 10,
+            },
+        },
+    )
     head_epochs: Count = setting(
         10, "Number of epochs in which the head is trained before the body.", symbol="tau"
     )

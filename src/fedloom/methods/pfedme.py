@@ -10,17 +10,20 @@ theta = w_k; then w_k moves by -eta lambda (w_k - theta).
 Prediction: the last theta, with the BatchNorm statistics of w_k.
 Deviations: eta is the run's step size (the released code's is 0.005). eta_p is 0.01 (there 0.09),
 because inner steps converge only if eta_p (lambda + curvature) < 2, which a network with BatchNorm
-breaks at 0.09. Only sampled clients train (there all do). There is no hidden weight decay on theta.
-A client that never took part predicts with the common model.
+breaks at 0.09. Only sampled clients train (there all do). The preset `official` does what the
+released code does beyond the paper: later batches of a round begin where theta is, theta decays, and
+clients count by size. A client that never took part predicts with the common model.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from ..core.local import Local, Predictor, Step
 from ..core.lookup import method
 from ..core.method import Update, Uploads
 from ..core.payload import Payload
-from ..core.settings import Count, Positive, setting
+from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Tree
 from .fedavg import FedAvg
 
@@ -29,7 +32,21 @@ from .fedavg import FedAvg
 class PFedMe(FedAvg):
     """Personal models near a common one, by proximal inner problems."""
 
-    traits = FedAvg.traits.but(helps=("labels",), personalised=True, weighting="alike", alone=None)
+    traits = FedAvg.traits.but(
+        helps=("labels",),
+        personalised=True,
+        weighting="alike",
+        alone=None,
+        presets={
+            "official": {
+                "begin": "last",
+                "shrink": 0.001,
+                "average": "size",
+                "inner_lr": 0.09,
+                "lr": 0.005,
+            },
+        },
+    )
     lam: Positive = setting(
         15.0, "Strength of the pull of the personal model towards the local one.", symbol="lambda"
     )
@@ -40,6 +57,15 @@ class PFedMe(FedAvg):
     server_lr: Positive = setting(
         1.0, "Share of the way that the server moves towards the clients' mean.", symbol="beta"
     )
+    begin: Literal["local", "last"] = setting(
+        "local",
+        "Where the steps on the personal model begin: at the local model, or where those of the "
+        "batch before ended.",
+    )
+    shrink: NotNegative = setting(0.0, "Weight decay of the steps on the personal model.")
+    average: Literal["alike", "size"] = setting(
+        "alike", "How much clients count in the mean: all alike, or by their samples."
+    )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(down.tree("model"))
@@ -47,15 +73,31 @@ class PFedMe(FedAvg):
 
         def envelope(step: Step) -> Tree:
             nonlocal theta
-            theta = step.w - self.inner_lr * step.g  # at theta = w_k the distance has no gradient
-            for _ in range(self.inner - 1):
-                theta = theta - self.inner_lr * (step.at(theta) + self.lam * (theta - step.w))
+            left = self.inner
+            if not theta or self.begin == "local":
+                # At theta = w_k the distance has no gradient, and that of the loss is known.
+                theta = step.w - self.inner_lr * self.shrunk(step.g, step.w)
+                left -= 1
+            for _ in range(left):
+                pulled = step.at(theta) + self.lam * (theta - step.w)
+                theta = theta - self.inner_lr * self.shrunk(pulled, theta)
             return self.lam * (step.w - theta)
 
         local.fit(gradient=envelope)
         shared = Payload(model=local.tree("shared"))
         kept = Payload(theta=local.tree("shared") | theta)  # of its own memory, buffers included
         return Update(upload=shared, state=kept, trained=shared)
+
+    def shrunk(self, gradient: Tree, theta: Tree) -> Tree:
+        """The gradient with that of the weight decay."""
+        if not self.shrink:
+            return gradient
+        return gradient + self.shrink * theta
+
+    def weight(self, server: Payload, k: int) -> float:
+        if self.average == "size":
+            return float(server.tensor("sizes")[k])
+        return super().weight(server, k)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = super().aggregate(server, uploads).tree("model")
