@@ -72,3 +72,10 @@ def test_fedala() -> None:
     server = {"server": flat(ours.server.tree("model"))}
     mixing = clients(ours.states, "W", "mixing")
     theirs.agrees(clients(ours.uploads) | server | mixing | predictions(ours))
+
+
+def test_ditto() -> None:
+    theirs = golden("ditto")
+    ours = start(theirs).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.states, "personal") | server | predictions(ours))

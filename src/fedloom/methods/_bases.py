@@ -41,6 +41,21 @@ class Silent(Method):
         return server
 
 
+@base
+class Counting:
+    """A setting for how much a client counts in the mean; papers and their code often differ."""
+
+    average: Literal["size", "alike"] = setting(
+        "size", "How much clients count in the mean: by their samples, or all alike."
+    )
+
+    def weight(self, server: Payload, k: int) -> float:
+        """How much client k's upload counts."""
+        if self.average == "alike":
+            return 1.0
+        return float(server.tensor("sizes")[k])
+
+
 class Reporting(FedAvg):
     """FedAvg whose clients also upload `loss`, the mean loss of the model they received.
 

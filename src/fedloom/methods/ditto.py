@@ -7,7 +7,8 @@ Symbols: lambda -> `lam`, v_k -> `personal` in the state, w^t -> the downloaded 
 The personal model minimises CE + lambda/2 |v_k - w|^2 with w as received; the common one minimises
 CE. Both see the same batches, and each has its own optimiser.
 Deviations: the paper tunes lambda in {0.1, 1, 2}; our default is 1. Personal models start from the
-common initial model. A client that never took part predicts with the common model.
+common initial model. Clients count by size; in the released code, and with the preset `official`,
+all count alike. A client that never took part predicts with the common model.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from ..core.lookup import method
 from ..core.method import Update
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
+from ._bases import Counting
 from .fedavg import FedAvg
 
 
 @method("ditto")
-class Ditto(FedAvg):
+class Ditto(Counting, FedAvg):
     """FedAvg and, beside it, a personal model near it."""
 
     traits = FedAvg.traits.but(
-        helps=("labels", "worst"), personalised=True, neutral=({"lam": 0.0}, "local")
+        helps=("labels", "worst"),
+        personalised=True,
+        neutral=({"lam": 0.0}, "local"),
+        presets={"official": {"average": "alike"}},
     )
     lam: NotNegative = setting(
         1.0, "Strength of the pull of the personal model towards the received one.", symbol="lambda"

@@ -5,7 +5,8 @@ Li et al., "FedBN: Federated learning on non-IID features via local batch normal
 Travels: everything but BatchNorm. Kept by the client: its BatchNorm layers.
 Symbols: the layers' gamma, beta, mu, sigma^2 -> tensors of role `private`.
 Deviations: layers are found by their type, so those in shortcuts and unnamed containers count too.
-Weights are by size, because our clients differ in size (the released script weighs all alike).
+Weights are by size, because our clients differ in size (in the released script, and with the preset
+`official`, all count alike).
 LayerNorm and GroupNorm are shared, since the paper does not mention them. On a model without
 BatchNorm the method is FedAvg, and says so.
 """
@@ -19,14 +20,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.lookup import method
 from ..core.roles import Roles
+from ._bases import Counting
 from .fedavg import FedAvg
 
 
 @method("fedbn")
-class FedBN(FedAvg):
+class FedBN(Counting, FedAvg):
     """FedAvg in which BatchNorm is private."""
 
-    traits = FedAvg.traits.but(helps=("domains",), needs=("batchnorm",), personalised=True)
+    traits = FedAvg.traits.but(
+        helps=("domains",),
+        needs=("batchnorm",),
+        personalised=True,
+        presets={"official": {"average": "alike"}},
+    )
 
     def roles(self, model: nn.Module) -> Roles:
         if not any(isinstance(m, _BatchNorm) for m in model.modules()):

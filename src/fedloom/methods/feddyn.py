@@ -10,9 +10,9 @@ The local objective is CE - <grad L_k, theta> + alpha/2 |theta - theta_t|^2. Aft
 falls by alpha (theta_k - theta_t). The server takes the mean of those who answered, all alike, less
 h / alpha; h moves by all clients, N. Written with sums of updates, alpha cancels on the server.
 Deviations: the paper tunes alpha in {0.001, 0.01, 0.1}; our default is 0.01. The public code
-divides alpha by a client's relative size, and cuts gradients to length 10 before it adds alpha
-theta. Here alpha is the same for all, as in the paper, and `clip=10` cuts the whole gradient.
-Buffers have no gradient and are averaged.
+divides alpha by a client's relative size (`scaled`, and the preset `official`), and cuts gradients
+to length 10 before it adds alpha theta. Here alpha is the same for all, as in the paper, and
+`clip=10` cuts the whole gradient. Buffers have no gradient and are averaged.
 """
 
 from __future__ import annotations
@@ -31,11 +31,19 @@ class FedDyn(FedAvg):
     """FedAvg with dynamic regularisation."""
 
     # `alone`: a single client has a drift too.
-    traits = FedAvg.traits.but(helps=("labels",), weighting="alike", alone=None)
+    traits = FedAvg.traits.but(
+        helps=("labels",),
+        weighting="alike",
+        alone=None,
+        presets={"official": {"scaled": True, "clip": 10.0}},
+    )
     alpha: Positive = setting(
         0.01,
         "Strength of the pull towards the received model and of its correction.",
         symbol="alpha",
+    )
+    scaled: bool = setting(
+        False, "Whether alpha is divided by a client's size over the mean size of all clients."
     )
 
     def init(self, worker: Worker) -> Payload:
@@ -44,13 +52,22 @@ class FedDyn(FedAvg):
         moving = shared.only(name for name in worker.parameters() if name in shared)
         return server.replace(drift=moving.zeros_like())
 
+    def download(self, server: Payload, k: int) -> Payload:
+        down = super().download(server, k)
+        if not self.scaled:
+            return down
+        sizes = server.tensor("sizes").double()
+        return down.replace(relative=float(sizes[k] / sizes[sizes > 0].mean()))
+
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        w, history = down.tree("model"), state.tree("history")
+        w, history, alpha = down.tree("model"), state.tree("history"), self.alpha
+        if self.scaled:
+            alpha = alpha / down.number("relative")
 
         def linear(step: Step) -> Tree:
-            return step.g | (step.g.only(history) + self.alpha * history)
+            return step.g | (step.g.only(history) + alpha * history)
 
-        return local.fit(pull=(w, self.alpha), gradient=linear)
+        return local.fit(pull=(w, alpha), gradient=linear)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         done = super().client(down, state, local)

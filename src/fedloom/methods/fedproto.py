@@ -11,9 +11,10 @@ features and the prototype of their class. Samples of a class without a prototyp
 Prediction: the nearest global prototype, or the head with `predict=head` and before there are
 prototypes.
 Deviations: prototypes are taken in evaluation mode after training (the released code takes them
-while training, in the last epoch). They are averaged by class counts, as in the paper;
-`average=uniform` is the released code's way. A class that nobody sends in a round keeps its
-prototype.
+while training, in the last epoch). They are averaged by class counts, as in the paper, and all of
+them may be nearest; in the released code clients count alike and predict classes of their own only
+(`average=uniform`, `among=own`, both in the preset `official`). A class that nobody sends in a
+round keeps its prototype.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ class FedProto(Perturbed, Alone):
         helps=("labels",),
         needs=("body",),
         neutral=({"lam": 0.0, "predict": "head"}, "local"),
+        presets={
+            "official": {
+                "average": "uniform",
+                "among": "own",
+                "lr": 0.01,
+                "momentum": 0.5,
+                "drop_last": True,
+            },
+        },
     )
     claims = Claims({"protos/*": VECTORS, "counts/*": COUNTS})
     lam: NotNegative = setting(
@@ -55,6 +65,9 @@ class FedProto(Perturbed, Alone):
     )
     predict: Literal["prototype", "head"] = setting(
         "prototype", "What predicts: the nearest prototype or the head."
+    )
+    among: Literal["all", "own"] = setting(
+        "all", "Which prototypes may be nearest: all, or those of classes that the client has."
     )
 
     def download(self, server: Payload, k: int) -> Payload:
@@ -102,4 +115,6 @@ class FedProto(Perturbed, Alone):
         protos, known = table(down.tree("protos"), local.classes)
         if self.predict == "head" or not known.any():
             return local.predictor()
+        if self.among == "own" and (known & (local.counts > 0)).any():
+            known = known & (local.counts > 0)
         return local.predictor(rule=ByDistance(protos, known))

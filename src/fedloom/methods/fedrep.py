@@ -6,8 +6,9 @@ Travels: the body. Kept by the client: the head.
 Symbols: phi -> tensors of role `shared`, h_i -> role `private`, tau (head updates) ->
 `head_epochs`. The body trains for the run's `epochs` (the paper's code has 10 epochs of the head,
 then 1 of the body).
-Deviations: none in training. The released code fine-tunes heads once more before the last test;
-`finetune` does that for so many epochs, by default 0.
+Deviations: clients count by size; in the paper, and in the released code for CIFAR and MNIST, all
+count alike (`average=alike`). That code fine-tunes heads once more before the last test; `finetune`
+does so for so many epochs, by default 0. The preset `official` has both, and that optimiser.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from ..core.local import Fit, Local, Predictor
 from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import Count, setting
+from ._bases import Counting
 from .fedper import FedPer
 
 
 @method("fedrep")
-class FedRep(FedPer):
+class FedRep(Counting, FedPer):
     """FedPer with head and body trained in turn."""
 
     traits = FedPer.traits.but(
         alone=None,
         presets={
             "official": {
+                "average": "alike",
                 "momentum": 0.5,
                 "weight_decay": 1e-4,
                 "lr": 0.01,

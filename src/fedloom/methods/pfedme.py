@@ -10,9 +10,9 @@ theta = w_k; then w_k moves by -eta lambda (w_k - theta).
 Prediction: the last theta, with the BatchNorm statistics of w_k.
 Deviations: eta is the run's step size (the released code's is 0.005). eta_p is 0.01 (there 0.09),
 because inner steps converge only if eta_p (lambda + curvature) < 2, which a network with BatchNorm
-breaks at 0.09. Only sampled clients train (there all do). The preset `official` does what the
-released code does beyond the paper: later batches of a round begin where theta is, theta decays, and
-clients count by size. A client that never took part predicts with the common model.
+breaks at 0.09. Only sampled clients train (there all do). The preset `official` has what only the
+released code does: later batches of a round begin where theta is, theta decays, and clients count
+by size. A client that never took part predicts with the common model.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Tree
+from ._bases import Counting
 from .fedavg import FedAvg
 
 
 @method("pfedme")
-class PFedMe(FedAvg):
+class PFedMe(Counting, FedAvg):
     """Personal models near a common one, by proximal inner problems."""
 
     traits = FedAvg.traits.but(
         helps=("labels",),
         personalised=True,
-        weighting="alike",
         alone=None,
         presets={
             "official": {
@@ -63,8 +63,8 @@ class PFedMe(FedAvg):
         "batch before ended.",
     )
     shrink: NotNegative = setting(0.0, "Weight decay of the steps on the personal model.")
-    average: Literal["alike", "size"] = setting(
-        "alike", "How much clients count in the mean: all alike, or by their samples."
+    average: Literal["size", "alike"] = setting(
+        "alike", "How much clients count in the mean: by their samples, or all alike."
     )
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
@@ -93,11 +93,6 @@ class PFedMe(FedAvg):
         if not self.shrink:
             return gradient
         return gradient + self.shrink * theta
-
-    def weight(self, server: Payload, k: int) -> float:
-        if self.average == "size":
-            return float(server.tensor("sizes")[k])
-        return super().weight(server, k)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         mean = super().aggregate(server, uploads).tree("model")
