@@ -15,8 +15,9 @@ body, phi -> `head`, h~ -> `type_point`, H_i -> row `type` of `type_centres`, z,
 `features` of batch, received, previous.
 Deviations: losses compare vectors by cosines, as the authors' code does; `similarity=dot` is as
 printed. A client that is in no cluster yet trains on CE alone. Models that take no prompts get h
-added to their features. The preset `official` is the authors' code but for its optimiser (three
-step sizes; moments kept between rounds, for which there is `keep_optimizer`) and its z_0, which is a round old.
+added to their features. The preset `official` is the authors' code but for its optimiser, which has
+three step sizes and keeps its moments between rounds (`keep_optimizer` does that), and its z_0,
+which is a round old.
 """
 
 from __future__ import annotations
