@@ -11,15 +11,16 @@ from rich.console import Console
 from fedloom.cli.progress import Watch
 from fedloom.experiments import recipe as recipes
 from fedloom.experiments.board import markdown, side_by_side
-from fedloom.experiments.needs import titled
+from fedloom.experiments.needs import lacking, titled, told
 from fedloom.experiments.recipe import recipe, tables
 from fedloom.experiments.reproduce import reproduce
+from fedloom.experiments.table import NOTHING, Brought, parse_encoders
 
 OURS = [name for name in tables() if name.startswith("fedpact-")]
 
 
 def test_all_are_there() -> None:
-    wanted = [f"fedpact-{n}" for n in ("1", "2", "3", "figure2", "figure3", "figure4")]
+    wanted = [f"fedpact-{n}" for n in ("1", "2", "3", "4", "5", "figure2", "figure3", "figure4")]
     assert wanted == OURS
 
 
@@ -42,7 +43,7 @@ def test_a_recipe_is_whole_and_names_its_encoder(name: str) -> None:
                 )
 
 
-@pytest.mark.parametrize("name", ["fedpact-1", "fedpact-2"])
+@pytest.mark.parametrize("name", ["fedpact-1", "fedpact-2", "fedpact-4", "fedpact-5"])
 def test_printed_means_are_those_of_the_printed_columns(name: str) -> None:
     """A slip of the pen would show.
 
@@ -61,7 +62,22 @@ def test_printed_means_are_those_of_the_printed_columns(name: str) -> None:
             if gap > 0.011:
                 wrong.append((row, block))
     assert seen == 13
-    assert wrong == ([] if name == "fedpact-1" else [("FedPGA", 0)])
+    assert wrong == ([("FedPGA", 0)] if name == "fedpact-2" else [])
+
+
+@pytest.mark.parametrize("name", ["fedpact-4", "fedpact-5"])
+def test_descriptions_of_classes_are_brought_or_said_to_be_lacking(name: str) -> None:
+    table = recipe(name)
+    setting = table.settings[0]
+    mini = table.config(setting, "mini", "CLIP", 0, {})
+    assert mini.hyper["prompts"] == "ensemble"
+    assert any("eight templates" in line for line in told(table, setting, "mini", None, NOTHING))
+    wanted = lacking(table, setting, "full", "CLIP", None, NOTHING)
+    assert "GPT-3's sentences" in str(wanted) and "prompts=FOLDER" in str(wanted)
+    brought = Brought(parse_encoders(table, "clip=lite-clip,prompts=sentences"))
+    full = table.config(setting, "full", "FedPACT-P", 0, {}, brought)
+    assert full.hyper["prompts"] == "sentences" and full.encoder == "lite-clip"
+    assert lacking(table, setting, "full", "CLIP", None, brought) is None
 
 
 TINY = """

@@ -107,3 +107,24 @@ def test_an_encoder_without_a_text_side_is_named() -> None:
     worker.federation = replace(worker.federation, data=data)
     with pytest.raises(FedloomError, match="dual encoder 'vit-mini'"):
         text_head(worker, "encoder", "auto")
+
+
+def test_a_folder_has_a_file_for_every_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"rose": ["It has thorns."], "hard-leaved pocket orchid": ["Small."]}
+    folder = tmp_path / "gpt3"
+    folder.mkdir()
+    (folder / "CuPL_prompts_Flowers-102.json").write_text(json.dumps(told))
+    (folder / "dtd.json").write_text("{}")
+    by_class = sentences(NAMES, str(folder), "flowers102", "{}")
+    assert [lines[1:] for lines in by_class] == [["Small."], ["It has thorns."]]
+    assert [len(lines) for lines in by_class] == [2, 2]  # the template comes first
+    monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
+    assert sentences(NAMES, "gpt3", "flowers102", "{}") == by_class
+    with pytest.raises(
+        FedloomError, match=r"no class descriptions of pets \(pets.json\); its files"
+    ):
+        sentences(NAMES, "gpt3", "pets", "{}")
+    with pytest.raises(FedloomError, match="or a folder of such files .*, not 'gpt4'"):
+        sentences(NAMES, "gpt4", "flowers102", "{}")

@@ -37,8 +37,8 @@ class Textual(Method):
     )
     prompts: str | tuple[str, ...] = setting(
         "auto",
-        "What the class names are read in: auto, ensemble, templates with {}, or a .json file of "
-        "class descriptions.",
+        "What the class names are read in: auto, ensemble, templates with {}, a .json file of "
+        "class descriptions, or a folder with such a file for every data set.",
     )
     scale: Positive | None = setting(
         None, "Factor of the text logits; by default the encoder's own.", symbol="s"

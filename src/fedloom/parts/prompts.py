@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
@@ -56,11 +58,16 @@ def sentences(
 
     `prompts` is "auto" (the data set's template, or the encoder's), "ensemble" (that and seven
     general ones), one or several templates with `{}` for the class name, or a JSON file that maps
-    class names to lists of sentences, which are then used beside the data set's template.
+    class names to lists of sentences, which are then used beside the data set's template. A folder
+    has such a file for every data set.
     """
-    template = TEMPLATES.get(Path(data).name, default)
+    name = Path(data).name
+    template = TEMPLATES.get(name, default)
     if not isinstance(prompts, str):
         return filled(classes, list(prompts))
+    folder = prompt_folder(prompts)
+    if folder is not None:
+        prompts = str(_file_about(name, folder))
     if prompts.endswith(".json"):
         described = _descriptions(Path(prompts), classes)
         by_class = filled(classes, [template])
@@ -74,8 +81,37 @@ def sentences(
     if "{}" in prompts:
         return filled(classes, [prompts])
     raise FedloomError(
-        f"prompts must be auto, ensemble, a template with {{}} or a .json file, not {prompts!r}."
+        f"prompts must be auto, ensemble, a template with {{}}, a .json file or a folder of such "
+        f"files (here or under FEDLOOM_DATA), not {prompts!r}."
     )
+
+
+def prompt_folder(prompts: str) -> Path | None:
+    """The folder of that name, here or under FEDLOOM_DATA, if there is one."""
+    if prompts in ("", "auto", "ensemble") or prompts.endswith(".json") or "{}" in prompts:
+        return None
+    root = os.environ.get("FEDLOOM_DATA")
+    for folder in (Path(prompts), Path(root or ".") / prompts):
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def _file_about(data: str, folder: Path) -> Path:
+    """The file of a folder that is about a data set: `dtd.json`, `CuPL_prompts_dtd.json` ..."""
+    files = {_bare(path.stem): path for path in sorted(folder.glob("*.json"))}
+    if _bare(data) in files:
+        return files[_bare(data)]
+    there = ", ".join(path.name for path in files.values()) or "none"
+    raise FedloomError(
+        f"{folder} has no class descriptions of {data} ({data}.json); its files are: {there}."
+    )
+
+
+def _bare(name: str) -> str:
+    """A file's or a data set's name, without what such files are called."""
+    words = re.findall(r"[a-z]+|[0-9]+", name.lower())
+    return "".join(word for word in words if word not in ("cupl", "gpt", "prompt", "prompts"))
 
 
 def embedded(reader: TextEncoder, by_class: Sequence[Sequence[str]]) -> Tensor:
