@@ -126,5 +126,5 @@ def test_a_folder_has_a_file_for_every_data_set(
         FedloomError, match=r"no class descriptions of pets \(pets.json\); its files"
     ):
         sentences(NAMES, "gpt3", "pets", "{}")
-    with pytest.raises(FedloomError, match="or a folder of such files .*, not 'gpt4'"):
+    with pytest.raises(FedloomError, match=r"or a folder of such files .*, not 'gpt4'"):
         sentences(NAMES, "gpt4", "flowers102", "{}")

@@ -82,11 +82,15 @@ class Prototypical(FedAvg):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         update = super().client(down, state, local)
-        outputs, y = local.outputs()
-        means, counts = class_means(outputs.features, y, local.classes)
+        means, counts = self.means(local)
         upload = update.upload.replace(means=means, counts=counts)
         trained = down.replace(model=update.trained.tree("model"))
         return replace(update, upload=upload, trained=trained)
+
+    def means(self, local: Local) -> tuple[Tensor, Tensor]:
+        """The mean feature of each class, and its count."""
+        outputs, y = local.outputs()
+        return class_means(outputs.features, y, local.classes)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         means: list[Tensor] = []

@@ -8,6 +8,7 @@ Symbols: lambda -> `lam`, C_i^(j) -> `protos/j` in an upload, the global ones ->
 server.
 The local objective is CE + lambda times the mean squared difference, over batch and width, between
 features and the prototype of their class. Samples of a class without a prototype add nothing.
+Where labels are masks, pixels take the place of samples.
 Prediction: the nearest global prototype, or the head with `predict=head` and before there are
 prototypes.
 Deviations: prototypes are taken in evaluation mode after training (the released code takes them
@@ -31,7 +32,7 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
-from ..parts.prototypes import class_means, distance_to_own, table
+from ..parts.prototypes import distance_to_own, own_means, table
 from ..parts.rules import ByDistance
 from ._bases import Perturbed
 from .local import Alone
@@ -76,8 +77,7 @@ class FedProto(Perturbed, Alone):
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         local.load(state.tree("model"))
         self.train(down, state, local)
-        seen, y = local.outputs()
-        means, counts = class_means(seen.features, y, local.classes)
+        means, counts = own_means(local)
         owned = counts.nonzero().flatten()
         protos, sizes = {}, {}
         for c, proto in zip(owned.tolist(), self.perturbed(means[owned], local), strict=True):

@@ -9,7 +9,7 @@ goes through two layers), Q^c -> the mean upload of a class, delta(t) -> the mar
 between a class and the nearest other, at most tau.
 The client's loss is CE + lam MSE(features, the prototype of their class); in the first round it is
 CE alone. The server minimises the cross-entropy of minus distances, with the margin added to the
-true class's.
+true class's. Where labels are masks, pixels take the place of samples.
 Prediction: the nearest prototype, of all classes, or the classifier with `predict=head` and before
 there are prototypes.
 Deviations: means are taken in evaluation mode after training, from the model just trained (the
@@ -33,7 +33,14 @@ from ..core.rng import torch_rng
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, Positive, setting
 from ..core.tree import Tree
-from ..parts.prototypes import class_means, margin_loss, nearest_other, squared_gap
+from ..parts.prototypes import (
+    class_means,
+    label_width,
+    margin_loss,
+    nearest_other,
+    own_means,
+    squared_gap,
+)
 from ..parts.rules import ByDistance
 from ..parts.serverside import descend
 from ._bases import Prototypical
@@ -69,7 +76,7 @@ class FedTGP(Prototypical):
         return Roles(model, private=[] if self.share else [model])
 
     def init(self, worker: Worker) -> Payload:
-        tgp = first_prototypes(worker.classes, worker.width, worker.seed)
+        tgp = first_prototypes(worker.classes, label_width(worker), worker.seed)
         return super().init(worker).replace(tgp=tgp)
 
     def download(self, server: Payload, k: int) -> Payload:
@@ -89,6 +96,9 @@ class FedTGP(Prototypical):
             return cross_entropy(batch) | {"prototypes": self.lam * gap}
 
         return local.fit(loss)
+
+    def means(self, local: Local) -> tuple[Tensor, Tensor]:
+        return own_means(local)
 
     def learn(self, server: Payload, means: Tensor, y: Tensor) -> Payload:
         margin = margin_of(means, y, self.tau)

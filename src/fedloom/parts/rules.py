@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..models.stages import Piece
-from .prototypes import distances, nearest
+from .prototypes import nearest
 
 
 class ByDistance(Piece):
     """The nearer a class's prototype, the higher its score; classes without one get -infinity.
+
+    Maps of features get a map of scores.
 
     With `unit` features are scaled to length one.
     """
@@ -33,9 +35,6 @@ class ByDistance(Piece):
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         if self.unit:
             features = F.normalize(features, dim=1)
-        if torch.compiler.is_exporting():  # ONNX does not know `cdist`
-            apart = distances(features, self.prototypes)
-            return (-apart).masked_fill(~self.known, -torch.inf)
         return nearest(features, self.prototypes, self.known)
 
 
