@@ -16,6 +16,7 @@ from .groups import Machine, Printing, grouped
 from .options import Rounds, Set, console, given, print_json, print_line, separated, watching
 
 if TYPE_CHECKING:
+    from ..experiments.blocks import Block, Order
     from ..experiments.table import Scale
 
 SCALES: tuple[Scale, ...] = ("mini", "full")
@@ -36,10 +37,10 @@ Settings = Annotated[
     ),
 ]
 OtherEncoder = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         help="The paper's frozen encoders, comma-separated, such as `clip:PATH`; `slot=NAME` for "
-        "one of several (see `--list`)."
+        "one of several (see `--list`); repeat it for more."
     ),
 ]
 Seeds = Annotated[
@@ -93,7 +94,7 @@ def reproduce(
     continues interrupted ones.
     """
     from ..engine.config import parse_set
-    from ..experiments.blocks import Order
+    from ..experiments.blocks import Order, planned
     from ..experiments.needs import overview, titled
     from ..experiments.recipe import recipe
     from ..experiments.reproduce import carry_out_table
@@ -125,20 +126,49 @@ def reproduce(
         separated(only),
         split_names(settings or [], names),
         given(executor=recipe_.executor, data_root=machine.data_root) | machine.execution(),
-        Brought(parse_encoders(recipe_, encoder), changes, _parse_seeds(seeds)),
+        Brought(parse_encoders(recipe_, ",".join(encoder or [])), changes, _parse_seeds(seeds)),
         parse_shard(shard),
     )
-    if not printing.silent:
-        print_line(f"{titled(recipe_, chosen_scale, order.brought)}: scale {scale}")
     folder = out or Path("runs/reproduce") / f"{recipe_.name}-{scale}"
+    blocks = planned(recipe_, order)
+    if plan or not printing.silent:
+        title = f"{titled(recipe_, chosen_scale, order.brought)}: scale {scale}"
+        _print_cost(title, blocks, order, folder, printing.as_json)
+    if plan:
+        return
     with watching(1, printing.silent) as watch:
-        board = carry_out_table(recipe_, order, folder, watch)
+        board = carry_out_table(recipe_, order, blocks, folder, watch)
     if printing.as_json:
         print_json(board)
     elif not printing.quiet:
         _print_board(board, folder)
     if not _anything_run(board):
         raise typer.Exit(1)
+
+
+def _print_cost(
+    title: str, blocks: Sequence[Block], order: Order, folder: Path, as_json: bool
+) -> None:
+    """Print what a table would cost, and what of it cannot be run."""
+    from ..experiments.blocks import all_configs
+    from ..experiments.board import LEFT_OUT
+    from ..experiments.cost import cost_of, this_machine
+    from ..experiments.shards import of_shard
+
+    here = this_machine(str(order.execution.get("device", "cpu")))
+    cost = cost_of(of_shard(all_configs(blocks), order.shard, folder), folder)
+    reasons: dict[str, int] = {}
+    for block in blocks:
+        for reason in block.reasons.values():
+            if reason and reason != LEFT_OUT:
+                reasons[reason] = reasons.get(reason, 0) + 1
+    if as_json:
+        print_json({"title": title, **cost.plain(here), "not_run": reasons})
+        return
+    print_line(title)
+    print_line(cost.line(here))
+    for reason, rows in reasons.items():
+        print_line(f"{rows} rows {reason}")
 
 
 def refuse_without_table(**options: Any) -> None:
@@ -186,9 +216,12 @@ def _print_overview(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     console.print(
         "rows and settings: those whose methods and data are available (data lie under "
         "--data-root or FEDLOOM_DATA). minutes: an estimate for all of them at the scale mini, "
-        "on two idle cores.",
+        "on two idle cores.\n\nWhat --scale full, the papers' own setting, still needs here:",
         highlight=False,
     )
+    for row in rows:
+        needed = [*row["get"], *row["bring"]] or ["nothing"]
+        print_line(f"  {row['table']}: {'; '.join(needed)}")
 
 
 def _print_board(board: Mapping[str, Any], folder: Path) -> None:

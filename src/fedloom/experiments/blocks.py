@@ -65,6 +65,14 @@ class Block:
         return Runs(self.setting.name, self.setting.who, rows)
 
 
+def all_configs(blocks: Sequence[Block]) -> list[Config]:
+    """The configs of all runs."""
+    configs = []
+    for block in blocks:
+        configs += [config for _, config in block.plan]
+    return configs
+
+
 def planned(table: Recipe, order: Order) -> list[Block]:
     """Every setting with the configs of its runs, seed by seed."""
     table.has(order.only, order.settings)

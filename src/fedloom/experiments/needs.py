@@ -116,7 +116,7 @@ def to_get(table: Recipe, root: str | None) -> list[str]:
 def to_bring(table: Recipe) -> list[str]:
     """The encoders that the paper has, each with the option that gives it."""
     return [
-        f"--encoder {option_of(table, slot.name)}  ({slot.paper})"
+        f"--encoder {option_of(table, slot.name)} ({slot.paper})"
         for slot in table.encoders.values()
     ]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.files import write_atomic
 from ..engine.folder import Run
-from .blocks import Block, Order, differences, planned
+from .blocks import Block, Order, all_configs, differences, planned
 from .board import markdown
 from .derived import compare_prototypes, count_costs
 from .needs import titled
@@ -51,12 +51,13 @@ def reproduce(
         changes["training.precision"] = precision
     brought = Brought(parse_encoders(table, encoder), changes, seeds)
     order = Order(scale, only, settings, dict(execution or {}), brought, shard)
-    return carry_out_table(table, order, out, watch)
+    return carry_out_table(table, order, planned(table, order), out, watch)
 
 
-def carry_out_table(table: Recipe, order: Order, out: Path, watch: Display) -> dict[str, Any]:
-    """Run what an order asks of a table, and write the table."""
-    blocks = planned(table, order)
+def carry_out_table(
+    table: Recipe, order: Order, blocks: Sequence[Block], out: Path, watch: Display
+) -> dict[str, Any]:
+    """Run what is planned of a table, and write the table."""
     dealer = Dealer()
     _run(blocks, order, out, watch, dealer)
     for block in blocks:
@@ -75,8 +76,7 @@ def carry_out_table(table: Recipe, order: Order, out: Path, watch: Display) -> d
 
 def _run(blocks: Sequence[Block], order: Order, out: Path, watch: Display, dealer: Dealer) -> None:
     """Carry out the runs of all blocks, or those of one shard and what is there of the others."""
-    every = [config for block in blocks for _, config in block.plan]
-    ours = {id(config) for config in of_shard(every, order.shard, out)}
+    ours = {id(config) for config in of_shard(all_configs(blocks), order.shard, out)}
     chosen = []
     for block in blocks:
         for row, config in block.plan:

@@ -45,7 +45,9 @@ def dirichlet(
 ) -> list[Share]:
     """Each class in Dirichlet(beta) proportions, redrawn until all clients have `least` samples.
 
-    Clients that already hold an equal share of all samples are passed over.
+    Clients that already hold an equal share of all samples are passed over. Where there is only one
+    class (masks have none), the draw skews sizes, and if no draw will do, `least` samples go to
+    everybody and the rest in Dirichlet(beta) proportions.
     """
     if least is None:
         least = default_least(pool, clients)
@@ -64,6 +66,9 @@ def dirichlet(
             # shuffle for every try.
             return shares_with_tests(pool, deal(groups, counts, rng), rng)
         best = max(best, smallest)
+    if len(groups) == 1:
+        counts = least + draw([sizes[0] - clients * least], clients, beta, rng)
+        return shares_with_tests(pool, deal(groups, counts, rng), rng)
     cut_short = ""
     if allowed < tries:
         cut_short = f" (not {tries}, which would take too long)"
