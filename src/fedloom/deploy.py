@@ -25,6 +25,7 @@ from .core.local import Predictor
 from .core.lookup import make, refuse_untrusted
 from .core.method import Method
 from .core.payload import Payload
+from .core.user_files import allow, refuse_code
 from .data.catalogue import Progress
 from .data.catalogue import load as load_data
 from .data.dataset import Dataset, with_classes
@@ -322,8 +323,12 @@ def load(
     """
     folder = Path(folder)
     description, tensors = exported.read(folder)
-    if not trust:
+    code = description["input"]["encoder"], description["network"]
+    if trust:
+        allow(*code)
+    else:
         refuse_untrusted(description["method"], folder)
+        refuse_code(folder, *code)
     method = make(description["method"], description["hyper"])
     own = trust or network is not None
 

@@ -21,6 +21,7 @@ NAMES = (
 )  # one feature vector per sample
 MAPS = ("unet",)  # one per pixel; see test_unet
 FROZEN = ("vpt",)  # with a frozen ViT; see test_vpt
+LOADED = ("pretrained",)  # see test_pretrained
 IMAGE = Task((3, 32, 32), 10)
 VECTOR = Task((5000,), 2)
 TEXT = Task((20,), 4, vocabulary=50)
@@ -38,7 +39,7 @@ def batch(task: Task, size: int = 4) -> Tensor:
 
 
 def test_registry() -> None:
-    assert MODELS.names() == (*NAMES, *MAPS, *FROZEN)
+    assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED)))
     assert len(NAMES) == len(TASKS) == 7
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
     assert options("resnet10") == {"width": 64}
@@ -372,7 +373,7 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
         ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"
     ):
         register("bare")(bare)
-    assert MODELS.names() == (*NAMES, *MAPS, *FROZEN)
+    assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED)))
     monkeypatch.setitem(MODELS._entries, "own", own)
     assert build("own", VECTOR, scale=3).head.out_features == 3
     assert options("own") == {"scale": 2}

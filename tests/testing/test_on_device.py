@@ -99,6 +99,7 @@ CASES: dict[str, tuple[Callable[[], Federation], dict[str, Any]]] = {
     "fasttext": (texts, {"features": 8}),
     "unet": (segments, {"width": 4, "depth": 2}),
     "vpt": (lambda: images(8), {"dropout": 0.0}),
+    "pretrained": (lambda: images(8), {}),
 }
 
 
@@ -114,6 +115,8 @@ def test_models_give_the_cpus_bits(
     make_world, options = CASES[name]
     if name == "vpt":
         options = {**options, "vit": f"hf:{tiny_vit()}"}
+    if name == "pretrained":
+        options = {**options, "weights": f"hf:{tiny_vit()}"}
     world = make_world()
     data = world.data
 
@@ -138,7 +141,7 @@ def test_models_give_the_cpus_bits(
     with accelerator() as device:
         server, seen = run(device)
     near = 0.0
-    if name == "vpt":
+    if name in ("vpt", "pretrained"):
         near = ATTENTION
     assert trees_agree(expected.tree("model"), server.tree("model"), near)
     if not near and not named_device():

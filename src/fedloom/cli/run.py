@@ -108,15 +108,14 @@ def configured(
 ) -> Config:
     """The config of a method or a run file, with the options on top.
 
-    A method file that a run file names is executed only with `trust`.
+    Files of code that a run file names are executed only with `trust`.
     """
-    from ..core.lookup import refuse_untrusted
-    from ..engine.config import build, read
+    from ..engine.config import build, read, refuse_untrusted
 
     if what.endswith(".toml"):
         body = read(Path(what)) | start
         if not trust:
-            refuse_untrusted(str(body.get("method", "")), what)
+            refuse_untrusted(body, what)
         return build(body, changes)
     return build({"method": what} | start, changes)
 

@@ -17,6 +17,7 @@ from ..core.errors import FedloomError
 from ..core.memory import keep_freed_memory
 from ..core.registry import Registry
 from ..core.rng import torch_rng
+from ..core.user_files import code_in
 from ..data.cache import content
 from ..data.dataset import Dataset
 from ..data.readers.base import Progress
@@ -119,7 +120,11 @@ IMAGE: Registry[Maker] = Registry(
 
 
 def image(name: str) -> Encoder:
-    """The image encoder of that name, such as `vit-mini`, `hf:PATH` or `clip:PATH`."""
+    """The image encoder of that name, such as `vit-mini`, `hf:PATH` or `mine.py:make`."""
+    if any(code_in(name)):
+        from .own import own_encoder
+
+        return own_encoder(name)
     if ":" not in name and name not in IMAGE and name in TEXT:
         raise FedloomError(f"{name} encodes texts, not images; see `fedloom encoders`.")
     return make(IMAGE, name)

@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
 from ..core.lookup import find, make, trusted
+from ..core.lookup import refuse_untrusted as refuse_method
 from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
+from ..core.user_files import allow, allowed, refuse_code
 from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
 from ..models import MODELS
@@ -262,6 +264,7 @@ def build(
     _complete(body, "partitioning", "partition", partitions.options)
     _complete(body, "network", "model", model_options)
     method = make(body["method"], body.get("hyper", {}))
+    allow(*_with_code(body))
     body["hyper"] = method.params()
     features = encoded or bool(body.get("encoder") and not body.get("pixels"))
     body["standardise"] = decide(body.get("standardise", "auto"), method, features)
@@ -278,12 +281,24 @@ def _validated(body: Mapping[str, Any]) -> Config:
 def stored(given: Mapping[str, Any], trust: bool = False) -> Config:
     """The config that a file of a run holds, whoever wrote it.
 
-    A method file that it names is not executed without `trust`, unless that has happened already.
+    A file of code that it names is not executed without `trust`, unless somebody has allowed it.
     """
-    if trust or trusted(str(given.get("method", ""))):
+    known = trusted(str(given.get("method", ""))) and allowed(*_with_code(given))
+    if trust or known:
         return build(given)
     # The config of a run is complete, so it can be read without the method.
     return _validated(_tables(given))
+
+
+def _with_code(given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The settings beside the method that may name files of code."""
+    return given.get("encoder"), given.get("network")
+
+
+def refuse_untrusted(given: Mapping[str, Any], where: str | Path) -> None:
+    """Refuse files of code that only another file names: a method, an encoder, a backbone."""
+    refuse_method(str(given.get("method", "")), where)
+    refuse_code(where, *_with_code(given))
 
 
 def _tables(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ..core.lookup import make, refuse_untrusted
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key
+from ..core.user_files import refuse_code
 from ..data.catalogue import Progress, Source
 from ..data.catalogue import load as load_data
 from ..data.federation import Federation, federate
@@ -69,6 +70,7 @@ class Setup:
         if device is not None:
             config = config.on(device)
         devices = find_devices(config.execution.device)  # refuse one that is not there at once
+        refuse_code("the config", config.encoder, config.network)
         if config.partition == "given" and images is None and federation is None:
             raise _made_in_python("federation")
         if config.model == "given" and model is None:

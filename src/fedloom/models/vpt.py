@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.device import on_device
 from ..core.errors import FedloomError
+from ..core.user_files import allow
 from ..data.views import split_pixels
 from ..encoders import image, vit
 from .base import Split, Task, positive, register
@@ -37,7 +38,13 @@ class Held:
         return self
 
     def __reduce__(self) -> Any:
-        return held, (self.name,)
+        return _held_again, (self.name,)
+
+
+def _held_again(name: str) -> Held:
+    """The ViT of that name in another process of this run, which may do what the first may."""
+    allow(name)
+    return held(name)
 
 
 @lru_cache(maxsize=2)

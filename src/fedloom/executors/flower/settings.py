@@ -12,6 +12,7 @@ from ...core.claims import JUMP
 from ...core.errors import FedloomError, explain
 from ...core.lookup import is_file
 from ...core.settings import Count, NotNegative, Positive, setting
+from ...core.user_files import code_in
 from ...engine.config import SECTIONS, Config, affecting, build, parse_set
 
 PREFIX = "federation."
@@ -100,6 +101,10 @@ def parse(run_config: Mapping[str, Any], files: bool = True) -> tuple[Config, Se
     if not files and is_file(str(for_config.get("method", ""))):
         raise FedloomError(
             "this site runs no method from a file; method-files=true in its node config allows it."
+        )
+    if not files and any(code_in([for_config.get("encoder"), for_config.get("network")])):
+        raise FedloomError(
+            "this site runs no encoder from a file; method-files=true in its node config allows it."
         )
     config = build(for_config)
     if config.schedule.checkpoint_every != 1:

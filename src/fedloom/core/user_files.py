@@ -1,0 +1,76 @@
+"""Python files of a user's own that settings may name beside the method: `mine.py:network`.
+
+Such a file is executed only if it has been allowed. A config that a user writes allows the files
+that it names; one that lies in a folder, or that a server sends, does not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .errors import FedloomError, shortened, unknown
+
+NAMED = re.compile(r"(?:pth:)?(?P<file>[^:\0]+\.py):(?P<function>[^:]+)(?::(?P<rest>.+))?", re.S)
+_allowed: set[str] = set()
+_modules: dict[str, Any] = {}  # executed files by path
+
+
+def code_in(value: Any) -> Iterator[str]:
+    """The Python files that encoders named in a setting, or in a table of them, would execute."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from code_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from code_in(inner)
+    elif isinstance(value, str) and ".py" in value:
+        for name in value.split(","):
+            named = NAMED.fullmatch(name.strip())
+            if named is not None:
+                yield str(Path(named["file"]).resolve())
+
+
+def allow(*settings: Any) -> None:
+    """Allow the files that these settings name: a user has written them, or trusts who has."""
+    for value in settings:
+        _allowed.update(code_in(value))
+
+
+def allowed(*settings: Any) -> bool:
+    """Whether every file that these settings name may be executed."""
+    return all(_allowed.issuperset(code_in(value)) for value in settings)
+
+
+def refuse_code(where: str | Path, *settings: Any) -> None:
+    """Refuse files that only another file names, such as the config of a run folder."""
+    for value in settings:
+        for path in code_in(value):
+            if path not in _allowed:
+                raise FedloomError(
+                    f"{where} names the file {shortened(path)}, whose code would be executed; read "
+                    "it first, and say --trust (in Python, trust=True) if you trust it."
+                )
+
+
+def function_of(file: str, name: str) -> Callable[[], Any]:
+    """The function of that name in a user's file, which is executed once."""
+    path = str(Path(file).resolve())
+    refuse_code("an encoder", f"{file}:{name}")
+    if path not in _modules:
+        if not Path(path).is_file():
+            raise FedloomError(f"there is no file {shortened(path)}.")
+        spec = importlib.util.spec_from_file_location(f"fedloom_user_{Path(path).stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _modules[path] = module
+    found = getattr(_modules[path], name, None)
+    if not callable(found):
+        names = [n for n, value in vars(_modules[path]).items() if callable(value)]
+        raise unknown(f"function in {file}", name, names)
+    function: Callable[[], Any] = found
+    return function
