@@ -63,7 +63,7 @@ def encoders(as_json: AsJson = False) -> None:
     """The frozen encoders known by name: of images, of texts, and of both in one space."""
     from ..encoders import DUAL, IMAGE, TEXT
 
-    rows = [*_rows("image", IMAGE), *_rows("text", TEXT), *_rows("dual", DUAL)]
+    rows = [*_rows("image", IMAGE), _OWN, *_rows("text", TEXT), *_rows("dual", DUAL)]
     if as_json:
         print_json(rows)
         return
@@ -79,6 +79,14 @@ def encoders(as_json: AsJson = False) -> None:
     console.print(table)
 
 
+_OWN = {
+    "kind": "image",
+    "name": "FILE.py:FUNCTION",
+    "about": "What a function in a file of your own makes: a torch module from pixels to features",
+    "missing": None,
+}
+
+
 def _rows(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
     """What is known about the encoders of a kind, and what each lacks on this machine."""
     rows = []
@@ -88,7 +96,7 @@ def _rows(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
         shown = name
         missing = None
         if name.endswith(":"):
-            shown += {"hash:": "DIM"}.get(name, "PATH")
+            shown += {"hash:": "DIM", "pth:": "NETWORK:FILE"}.get(name, "PATH")
         else:
             missing = _what_is_missing(make)
         about = (make.__doc__ or "").split("\n")[0].rstrip(".")

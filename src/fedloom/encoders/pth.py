@@ -163,7 +163,7 @@ class WeightFile:
 
 @IMAGE.register("pth:")
 def pth(rest: str) -> Encoder:
-    """A named network with weights from a file: `pth:resnet18:FILE`, `pth:vgg11@64:FILE`."""
+    """AlexNet, VGG-11, ResNet-18/34/50, ViT or MLP with a weight file: `pth:resnet18:FILE`."""
     parts = NAME.fullmatch(rest)
     if parts is None:
         raise FedloomError(
