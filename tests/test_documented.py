@@ -24,6 +24,7 @@ from fedloom.experiments.recipe import recipe
 from fedloom.experiments.table import Recipe
 from fedloom.report.callback import Report
 from fedloom.report.dash import Dash
+from fedloom.testing import weights
 from fedloom.testing.pretend import pretend
 from tests import stand_ins
 from tests.documented import PAGES, Command, commands, demo, name_of
@@ -265,6 +266,14 @@ def federated(folder: Path, call: Call) -> None:
     server.serve(InProcessGrid(client.app, nodes, flat(config, settings)), config, settings)
 
 
+def clip_weights(file: Path, call: Call) -> None:
+    weights.WRITERS["clip-rn50"](file.parent)
+
+
+def resnet_weights(file: Path, call: Call) -> None:
+    weights.WRITERS["resnet18"](file.parent)
+
+
 TAKEN_FOR_GRANTED: dict[str, Callable[[Path, Call], None]] = {
     "runs/pets": pets_run,
     "runs/demo": compared,
@@ -283,6 +292,8 @@ TAKEN_FOR_GRANTED: dict[str, Callable[[Path, Call], None]] = {
     "skin/list.csv": manifest,
     "dataset/MNIST": from_pfllib,
     "srv/runs/first": federated,
+    "RN50.pt": clip_weights,
+    "resnet18-f37072fd.pth": resnet_weights,
 }
 
 
