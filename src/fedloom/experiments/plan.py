@@ -32,6 +32,7 @@ from ..metrics.cost import forget_peak
 from ..models import MODELS
 from ..models import options as model_options
 from ..report.callback import Report
+from .apart import compute_apart
 
 COMMON_SETTINGS = (
     Config,
@@ -285,6 +286,7 @@ def carry_out(
     report: bool = True,
     place: Place | None = None,
     go_on: bool = False,
+    apart: bool = False,
 ) -> list[Cell]:
     """Run what is missing.
 
@@ -292,7 +294,7 @@ def carry_out(
     Trouble with the data or with an existing folder is raised: it is not a method's fault. With
     `go_on`, runs whose data cannot be had are noted too. `labels` name the runs on the display; by
     default they are called by their methods. With `report`, each run gets a page of its own.
-    `place` is for runs that are a part of more.
+    `place` is for runs that are a part of more. With `apart`, each run has a process of its own.
     """
     dealer = dealer or Dealer()
     place = place or Place()
@@ -313,7 +315,7 @@ def carry_out(
         watch.begin(label, before=rounds_before)
         rounds_before += cell.config.schedule.rounds
         try:
-            _carry_out(cell, callbacks, dealer, logs)
+            _carry_out(cell, callbacks, dealer, logs, apart)
         except FedloomError as error:  # about the data: a method's own errors are noted
             if not go_on:
                 raise
@@ -338,16 +340,23 @@ def _check(cells: Sequence[Cell], dealer: Dealer) -> int:
 
 
 def _carry_out(
-    cell: Cell, callbacks: Sequence[Callback], dealer: Dealer, logs: Logs | None
+    cell: Cell,
+    callbacks: Sequence[Callback],
+    dealer: Dealer,
+    logs: Logs | None,
+    apart: bool,
 ) -> None:
     federation: Federation | None = None
     logging: AbstractContextManager[Sequence[Callback]] = nullcontext(())
-    if not (cell.folder / "summary.json").exists():
+    apart = apart and not (cell.folder / "summary.json").exists()
+    if not apart and not (cell.folder / "summary.json").exists():
         federation = dealer(cell.config)
         if logs:
             logging = logs(cell.config, cell.folder)
     forget_peak()
     try:
+        if apart:
+            compute_apart(cell.config, cell.folder)
         with logging as loggers:
             cell.run = execute(
                 cell.config,

@@ -6,6 +6,7 @@
 - `[methods]` maps the printed rows to our methods, or to a method with settings for that row
   (`{ method = "fedpcl", hyper = { loss = "ce" } }`); a row's `who` says whose figures it shows.
 - `[paper_figures]` holds the printed lines.
+- `apart` gives each run a process of its own, in tables of time and memory.
 - `[[drawings]]` are the pictures: a `kind` of report/table_figures and its options.
 - `[[settings]]` are the blocks of columns, each with one federation. Settings with the same name
   stand side by side. `[settings.of.METHOD]` holds what a setting gives to one method only.
@@ -86,6 +87,7 @@ def recipe(name: str) -> Recipe:
         plain=body.get("plain", []),
         similar=body.get("similar"),
         costs=body.get("costs"),
+        apart=body.get("apart", False),
         executor=body.get("executor", "pool"),
         means=_split(body.get("paper_means", {})),
         drawings=body.get("drawings", []),

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.files import write_atomic
 from ..engine.folder import Run
+from .asked import add_asked
 from .blocks import Block, Order, all_configs, differences, planned
 from .board import markdown
 from .derived import compare_prototypes, count_costs
@@ -59,10 +60,11 @@ def carry_out_table(
 ) -> dict[str, Any]:
     """Run what is planned of a table, and write the table."""
     dealer = Dealer()
-    _run(blocks, order, out, watch, dealer)
+    _run(table, blocks, order, out, watch, dealer)
     for block in blocks:
         if table.similar:
             compare_prototypes(block.cells, table.similar)
+        add_asked(block.setting, block.runs)
         if table.costs:
             count_costs(block.cells, table.costs, dealer)
     board = _board(table, order, blocks)
@@ -74,7 +76,14 @@ def carry_out_table(
     return board
 
 
-def _run(blocks: Sequence[Block], order: Order, out: Path, watch: Display, dealer: Dealer) -> None:
+def _run(
+    table: Recipe,
+    blocks: Sequence[Block],
+    order: Order,
+    out: Path,
+    watch: Display,
+    dealer: Dealer,
+) -> None:
     """Carry out the runs of all blocks, or those of one shard and what is there of the others."""
     ours = {id(config) for config in of_shard(all_configs(blocks), order.shard, out)}
     chosen = []
@@ -85,7 +94,7 @@ def _run(blocks: Sequence[Block], order: Order, out: Path, watch: Display, deale
     configs = [config for _, _, config in chosen]
     watch.total(sum(config.schedule.rounds for config in configs))
     labels = [f"{block.setting.name}: {row}" for block, row, _ in chosen]
-    cells = carry_out(configs, out, watch, dealer, labels=labels, go_on=True)
+    cells = carry_out(configs, out, watch, dealer, labels=labels, go_on=True, apart=table.apart)
     for (block, row, _), cell in zip(chosen, cells, strict=True):
         block.cells.append((row, cell))
 

@@ -98,6 +98,7 @@ class Recipe:
     plain: list[str]  # columns that are not shares
     similar: str | None  # the row to whose prototypes a heat map compares those of the others
     costs: str | None  # the row whose time per round is 1, in tables of what a round costs
+    apart: bool  # each run has a process of its own, so that no row uses another's memory
     executor: str  # the executor that suits its runs, unless the user names another
     means: dict[str, list[str]]  # row -> the paper's mean over all columns of each name
     drawings: list[dict[str, Any]]  # pictures: the `kind` of each and the options of that kind
