@@ -252,7 +252,7 @@ def sweep(
 
     `grid` has the values of each setting: `{"mu": [0.01, 0.1], "lr": [0.01, 0.1]}`. The `Sweep` has
     the `chosen` values and a `table` of all points (also `to_pandas`). With `report`, each run gets
-    a page of its own.
+    a picture of who has what.
     """
     from .experiments.outcome import Sweep
     from .experiments.sweep import plan, sweep

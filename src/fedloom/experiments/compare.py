@@ -53,8 +53,8 @@ def compare(
     """Carry out what is missing of a plan, then write `leaderboard.json`, `.md` and `report.html`.
 
     Each run lives in a folder named after its method, seed and config hash, so a finished one is
-    found again and an interrupted one goes on. Without `report`, only the comparison gets a page,
-    not each run. `target` is an accuracy; None takes what clients reach alone. `against` is the
+    found again and an interrupted one goes on. Without `report`, runs get no picture of who
+    has what. `target` is an accuracy; None takes what clients reach alone. `against` is the
     method that the others are measured against. A `dealer` is for a federation that no config can
     describe. A `tuner` first finds settings for every method, in runs in the folder `tuning`.
     """

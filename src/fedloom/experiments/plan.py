@@ -31,7 +31,7 @@ from ..executors import EXECUTORS
 from ..metrics.cost import forget_peak
 from ..models import MODELS
 from ..models import options as model_options
-from ..report.callback import Report
+from ..report.callback import Picture
 from .apart import compute_apart
 
 COMMON_SETTINGS = (
@@ -293,14 +293,15 @@ def carry_out(
     A run that fails is noted with its error (and `error.txt` in its folder), and the others go on.
     Trouble with the data or with an existing folder is raised: it is not a method's fault. With
     `go_on`, runs whose data cannot be had are noted too. `labels` name the runs on the display; by
-    default they are called by their methods. With `report`, each run gets a page of its own.
-    `place` is for runs that are a part of more. With `apart`, each run has a process of its own.
+    default they are called by their methods. With `report`, each run gets a picture of who has
+    what; a page of its own costs seconds, and `fedloom report` makes it. `place` is for runs that
+    are a part of more. With `apart`, each run has a process of its own.
     """
     dealer = dealer or Dealer()
     place = place or Place()
     callbacks: list[Callback] = [watch]
     if report:
-        callbacks.append(Report())
+        callbacks.append(Picture())
     cells = [Cell(config, folder_of(out, config)) for config in configs]
     finished = _check(cells, dealer)
     if finished and not place.runs_before:

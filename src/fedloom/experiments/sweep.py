@@ -54,7 +54,7 @@ def sweep(
 ) -> dict[str, Any]:
     """Run what is missing; write `sweep.json`, `sweep.md` and a heat map for every two keys.
 
-    With `report`, each run gets a page of its own.
+    With `report`, each run gets a picture of who has what.
     """
     cells = carry_out(configs, out, watch, dealer, logs, report=report)
     board = tabulate(grid, cells, title)
