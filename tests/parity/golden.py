@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,15 @@ class Golden:
 
     def __getitem__(self, name: str) -> Tensor:
         return torch.tensor(self.numbers[name], dtype=torch.float64)
+
+    def part(self, prefix: str, **method: Any) -> Golden:
+        """The numbers whose names begin so, with further settings of the method."""
+        numbers = {}
+        for name, value in self.numbers.items():
+            if name.startswith(f"{prefix} "):
+                numbers[name.removeprefix(f"{prefix} ")] = value
+        settings = {**self.settings, "method": {**self.settings.get("method", {}), **method}}
+        return replace(self, numbers=numbers, settings=settings)
 
     def agrees(self, ours: Mapping[str, Tensor]) -> None:
         """Fail unless every number of the file is among ours, and no other, and all are close.

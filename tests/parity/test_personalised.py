@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
+from fedloom.methods.fedtgp import margin_of
+from fedloom.models import Split
 from tests.parity.golden import golden
-from tests.parity.inputs import network
+from tests.parity.inputs import network, tensor
 from tests.parity.ours import EVERYBODY, clients, flat, losses, predictions, start
 
 
@@ -79,3 +88,115 @@ def test_ditto() -> None:
     ours = start(theirs).play(2)
     server = {"server": flat(ours.server.tree("model"))}
     theirs.agrees(clients(ours.states, "personal") | server | predictions(ours))
+
+
+@pytest.mark.parametrize("teach", ["mmd", "kd"])
+def test_fedphp(teach: str) -> None:
+    theirs = golden("fedphp").part(teach, teach=teach)
+    ours = start(theirs).play(3)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.states, "past") | server | predictions(ours))
+
+
+def test_fedrod() -> None:
+    theirs = golden("fedrod")
+    ours = start(theirs).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.states) | server | predictions(ours))
+
+
+def test_fedfomo() -> None:
+    theirs = golden("fedfomo")
+    ours = start(theirs)
+    raw = make("fedfomo", {**theirs.settings["method"], "scaled": False})
+    last, models = Tree(network(theirs.seed).state_dict()), []
+    for k in EVERYBODY:
+        models.append(Tree(network(100 + k).state_dict()))
+    compared = {}
+    for k in EVERYBODY:
+        others = Payload({str(j): models[j] for j in EVERYBODY if j != k})
+        down, state = Payload(models=others), Payload(model=models[k], ref=last)
+        begin, scaled = ours.method.mix(down, state, ours.client(k))
+        compared[f"client {k}"] = flat(begin)
+        compared[f"affinity {k}"] = by_number(scaled)
+        compared[f"usefulness {k}"] = by_number(raw.mix(down, state, ours.client(k))[1])
+    theirs.agrees(compared)
+
+
+def by_number(values: Mapping[str, float]) -> Tensor:
+    """One value per client, 0 for a client that has none."""
+    return torch.tensor([values.get(str(k), 0.0) for k in EVERYBODY])
+
+
+def test_apfl() -> None:
+    theirs = golden("apfl")
+    ours = start(theirs, Split(nn.Identity(), nn.Linear(6, 4), 6))
+    w = linear(800)
+    ours.server = ours.server.replace(model=w)
+    losses = {}
+    for k in EVERYBODY:
+        v = linear(810 + 10 * k)
+        ours.states[k] = Payload(v=v, alpha=0.3)
+        local = ours.client(k)
+        local.load(w.towards(v, 0.3))
+        losses[f"loss {k}"] = torch.tensor(local.evaluate()["ce"])
+    ours.play(1)
+    theirs.agrees(clients(ours.states, "v") | losses)
+
+
+def linear(seed: int) -> Tree:
+    """The weights of a linear model."""
+    return Tree({"head.weight": tensor(seed, 4, 6), "head.bias": tensor(seed + 1, 4)})
+
+
+OWNED = {0: (0, 1, 2), 1: (1, 2, 3), 2: (0, 2, 3)}
+
+
+def test_fedproto() -> None:
+    theirs = golden("fedproto")
+    ours = start(theirs)
+    some = {str(c): tensor(500 + c, 5) for c in (0, 1, 3)}
+    ours.server = ours.server.replace(protos=Tree(some))
+    ours.play(1)
+    compared = clients(ours.states) | losses(ours) | losses(ours, "proto", "proto")
+    uploads = []
+    for k, owned in OWNED.items():
+        sent = Tree({str(c): tensor(600 + 10 * k + c, 5) for c in owned})
+        counts = Tree({str(c): torch.tensor(k + 1) for c in owned})
+        uploads.append((k, Payload(protos=sent, counts=counts)))
+    new = ours.method.aggregate(ours.server, uploads).tree("protos")
+    compared["prototypes"] = torch.stack([new[str(c)] for c in range(4)])
+    every = Tree({str(c): tensor(500 + c, 5) for c in range(4)})
+    ours.server = ours.server.replace(protos=every)
+    for k, scores in enumerate(predictions(ours).values()):
+        compared[f"answers {k}"] = scores.argmax(1)
+        # The code has mean squares, and 100 where a client has no samples of the class.
+        compared[f"distances {k}"] = torch.where(scores.isinf(), 100.0, scores.square() / 5)
+    theirs.agrees(compared)
+
+
+def test_fedtgp() -> None:
+    theirs = golden("fedtgp")
+    ours = start(theirs)
+    anchors = torch.stack([tensor(500 + c, 5) for c in range(4)])
+    ours.server = ours.server.replace(prototypes=anchors)
+    ours.play(1)
+    means, y = [], []
+    for k, owned in OWNED.items():
+        for c in owned:
+            means.append(tensor(600 + 10 * k + c, 5))
+            y.append(c)
+    uploaded, classes = torch.stack(means), torch.tensor(y)
+    tgp = {
+        "vectors": tensor(700, 4, 5),
+        "first": tensor(701, 5, 5),
+        "first_bias": tensor(702, 5),
+        "second": tensor(703, 5, 5),
+        "second_bias": tensor(704, 5),
+    }
+    trained = ours.method.learn(ours.server.replace(tgp=Tree(tgp)), uploaded, classes)
+    server = {
+        "margin": margin_of(uploaded, classes, ours.method.tau),
+        "prototypes": trained.tensor("prototypes"),
+    }
+    theirs.agrees(clients(ours.states) | server)

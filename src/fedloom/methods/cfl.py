@@ -12,7 +12,9 @@ between updates, as in the authors' code. They start from the group's mean of th
 Memory: all uploads of a round at once.
 Deviations: thresholds and `split_after` are those of the authors' notebook; they depend on model
 and step size. Its new groups hold positions within the old one in place of clients' numbers, which
-we do not copy. A member that is absent when its group is split stays with the larger part.
+we do not copy. It averages the parts of a group apart already in the round of their split, all
+clients count alike, and the step size falls by 0.99 a round (the preset `official` has the last
+two). A member that is absent when its group is split stays with the larger part.
 """
 
 from __future__ import annotations
@@ -31,13 +33,18 @@ from ..core.settings import NotNegative, setting
 from ..core.tree import Mean, Tree
 from ..parts.groups import cosines, model, stacked
 from ..parts.updates import weights
+from ._bases import Counting
 
 
 @method("cfl")
-class CFL(Method):
+class CFL(Counting, Method):
     """FedAvg in groups that split."""
 
-    traits = Traits(helps=("labels", "domains"), by_client=("sizes", "groups"))
+    traits = Traits(
+        helps=("labels", "domains"),
+        by_client=("sizes", "groups"),
+        presets={"official": {"average": "alike", "lr_decay": 0.99}},
+    )
     split_below: NotNegative = setting(
         0.4, "A group may be split if its mean update is shorter than this.", symbol="epsilon_1"
     )

@@ -12,15 +12,16 @@ client's own model has one too. The positive ones, scaled to sum to 1, give the 
 ref + sum omega_n (w_n - ref). If none is positive, the client goes on from its own. The server adds
 omega as it is to P_k, and next time sends the M models of largest P_k or, with probability epsilon,
 M random ones.
-Deviations: distances are Euclidean (the released code takes L1 by default) and of parameters, not
-of BatchNorm's statistics. Models are weighed on the run's validation share, 0.1 (the authors use
+Deviations: distances are Euclidean and of parameters, not of BatchNorm's statistics. The released
+code takes L1, adds omega to P_k divided by its sum, and goes on from theta^(t-1) if no model helps
+(the preset `official`). Models are weighed on the run's validation share, 0.1 (the authors use
 0.2); a client without validation data keeps its own model. `after`, the trained w_k, is reported;
 `before` is the mixture. Ties in P are broken at random.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -53,6 +54,7 @@ class FedFomo(Silent):
         by_client=None,
         stage="after",
         neutral=({"models": 0}, "local"),
+        presets={"official": {"distance": "l1", "scaled": True, "fallback": "last"}},
     )
     claims = Claims({"omega/*": Claim("how much a client's model helps")})
     models: Annotated[int, Field(ge=0)] = setting(
@@ -63,6 +65,17 @@ class FedFomo(Silent):
     )
     epsilon_step: NotNegative = setting(
         0.05, "How much the probability of random models falls every round."
+    )
+    distance: Literal["l2", "l1"] = setting(
+        "l2", "How the distance between two models is measured: Euclidean, or by absolute values."
+    )
+    scaled: bool = setting(
+        False, "Whether usefulness is divided by its sum's absolute value before it is added to P."
+    )
+    fallback: Literal["own", "last"] = setting(
+        "own",
+        "What a client goes on from if no model helps: its own, or the one that it was trained "
+        "from.",
     )
 
     def init(self, worker: Worker) -> Payload:
@@ -98,12 +111,22 @@ class FedFomo(Silent):
         for model in came:
             local.load(model)
             losses.append(local.evaluate(part="validation")["ce"])
-            distances.append((local.parameters() - params).norm().item())
+            distances.append(self.apart(local.parameters(), params))
         omega = usefulness(before["ce"], torch.tensor(losses), torch.tensor(distances))
         mean = Mean()
         for model, weight in zip(came, omega.clamp(min=0).tolist(), strict=True):
             mean.add(model, weight)
+        if self.fallback == "last":
+            kept = ref
+        if self.scaled:
+            omega = omega / omega.sum().abs().clamp(min=1e-9)
         return mean.value(default=kept), dict(zip(names, omega.tolist(), strict=False))
+
+    def apart(self, a: Tree, b: Tree) -> float:
+        """The distance between two models."""
+        if self.distance == "l1":
+            return sum(float(tensor.abs().sum()) for tensor in (a - b).values())
+        return float((a - b).norm())
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         start, omega = self.mix(down, state, local)

@@ -9,7 +9,8 @@ A client takes the model with the lowest loss on its training samples and trains
 averages each model over those who chose it, by size. This is the variant that averages models.
 Prediction uses the model that the client would choose.
 Deviations: models start from different draws of the first weights (`parts/groups.py`); the paper
-restarts several times from random ones. A model that nobody chose stays as it is.
+restarts several times from random ones. Clients count by size; in the released code, whose clients
+have equal sizes, all count alike (the preset `official`). A model that nobody chose stays as it is.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ from ..core.payload import Payload
 from ..core.settings import Count, setting
 from ..core.tree import Mean, Tree
 from ..parts.groups import model, shuffled, stacked
+from ._bases import Counting
 
 
 @method("ifca")
-class IFCA(Method):
+class IFCA(Counting, Method):
     """A few common models, chosen by loss."""
 
     traits = Traits(
-        helps=("labels", "domains"), by_client=("sizes", "groups"), alone={"clusters": 1}
+        helps=("labels", "domains"),
+        by_client=("sizes", "groups"),
+        alone={"clusters": 1},
+        presets={"official": {"average": "alike"}},
     )
     claims = Claims({"group": Claim("the number of a model", 0, 1e6, whole=True)})
     clusters: Count = setting(2, "Number of common models that clients choose from.", symbol="k")
