@@ -7,6 +7,7 @@ here, so they all see the same federation and the same first weights.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,12 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
         seed=config.seed,
         progress=progress,
     )
+    if data.kind != "segmentation" and len(data.classes) == 1:
+        warnings.warn(
+            f"all samples of {data.name} are of one class, {data.classes[0]!r}: there is nothing "
+            "to learn.",
+            stacklevel=2,
+        )
     return federate(
         data,
         config.partition,

@@ -11,6 +11,8 @@ from PIL import Image
 from fedloom.core.errors import FedloomError
 from fedloom.data.catalogue import Source, load
 from fedloom.data.published import find
+from fedloom.engine.config import build
+from fedloom.engine.setup import deal
 from fedloom.testing import replicas
 
 # Layouts whose folders are domains and classes, or parts and classes, as any folder of images.
@@ -46,6 +48,33 @@ def test_images_and_masks_are_not_two_classes(images, masks, ending, tmp_path) -
         FedloomError, match=r"images and their masks, not like classes|as published"
     ):
         load(str(tmp_path))
+
+
+def test_masks_in_the_folder_of_their_images(tmp_path) -> None:
+    """As in a well-known set of ultrasound images, some of which have two masks."""
+    for name in ("b (1).png", "b (1)_mask.png", "b (1)_mask_1.png"):
+        draw(tmp_path / "benign", name)
+    for name in ("m (1).png", "m (1)_mask.png"):
+        draw(tmp_path / "malignant", name)
+    with pytest.raises(FedloomError, match=r"b \(1\)_mask looks like the mask of benign/b \(1\)"):
+        load(str(tmp_path))
+
+
+def test_a_few_files_that_are_called_so_are_no_masks(tmp_path) -> None:
+    for i in range(6):
+        draw(tmp_path / "cat", f"{i}.png")
+        draw(tmp_path / "dog", f"{i}.png")
+    draw(tmp_path / "cat", "0_label.png")
+    draw(tmp_path / "dog", "my_mask.png")
+    assert len(load(str(tmp_path)).y) == 14
+
+
+def test_a_run_on_one_class_says_that_there_is_nothing_to_learn(tmp_path) -> None:
+    for i in range(12):
+        draw(tmp_path / "cat", f"{i}.png")
+    config = build({"data": str(tmp_path), "partition": "iid", "clients": 2})
+    with pytest.warns(UserWarning, match="are of one class, 'cat': there is nothing to learn"):
+        deal(config)
 
 
 def test_classes_may_have_the_same_file_names(tmp_path) -> None:

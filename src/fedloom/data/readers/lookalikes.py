@@ -15,9 +15,10 @@ _MASKS = re.compile(
     re.IGNORECASE,
 )
 _ENDING = re.compile(
-    r"[_-](segmentation|mask|lesion|gt|ground_?truth|label|annotation)s?$", re.IGNORECASE
+    r"[_-](segmentation|mask|lesion|gt|ground_?truth|label|annotation)s?(_\d+)?$", re.IGNORECASE
 )
 _PART = re.compile(r"(?<![a-z])(train|training|test|testing|val|valid|validation)(?![a-z])", re.I)
+BESIDE = 0.3  # share of files in a folder that are masks of others in it, from which on it is told
 ALIKE = 0.9  # share of names that images and masks have in common, at least
 
 
@@ -25,7 +26,9 @@ def refuse_masks(path: Path, files: Sequence[ImageFile]) -> None:
     """Stop at a folder of images beside a folder of their masks: these are not two classes.
 
     It takes both a telling name and the same files: classes may well have the same file names.
+    Masks may also lie in the folders of their images, as `001.png` and `001_mask.png`.
     """
+    _refuse_masks_beside(path, files)
     _refuse_pairs(path, files, lambda file: (file.domain, file.cls))
     _refuse_pairs(path, files, lambda file: ("", file.domain))
 
@@ -61,6 +64,22 @@ def _refuse_pairs(
                     "classes; for segmentation give an .npz with x_train, mask_train, x_test and "
                     "mask_test, or import a known set (`fedloom data import isic RAW`, or ph2)."
                 )
+
+
+def _refuse_masks_beside(path: Path, files: Sequence[ImageFile]) -> None:
+    folders: dict[PurePosixPath, set[str]] = defaultdict(set)
+    for file in files:
+        place = PurePosixPath(file.path)
+        folders[place.parent].add(place.stem)
+    for folder, stems in folders.items():
+        masks = [stem for stem in sorted(stems) if _ENDING.sub("", stem) in stems - {stem}]
+        if len(masks) > BESIDE * len(stems):
+            shown = _ENDING.sub("", masks[0])
+            raise FedloomError(
+                f"{path}: {folder / masks[0]} looks like the mask of {folder / shown}, and its "
+                "folder is full of such pairs; move the masks elsewhere if the folders are classes,"
+                " and for segmentation give an .npz with x_train, mask_train, x_test and mask_test."
+            )
 
 
 def _stems(files: Sequence[ImageFile]) -> set[str]:
