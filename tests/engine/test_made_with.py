@@ -45,7 +45,7 @@ def npz(path: Path, change: int = 0) -> Path:
 
 def interrupted(tmp_path: Path, data: str) -> Path:
     """A run that stopped after its first round."""
-    fedloom.run("fedavg", data, out=tmp_path / "run", callbacks=[Stop(1)], **SMALL)
+    fedloom.run("fedavg", data, out=tmp_path / "run", callbacks=[Stop(1)], report=False, **SMALL)
     (tmp_path / "run" / "summary.json").unlink()
     return tmp_path / "run"
 
@@ -68,11 +68,10 @@ def test_one_changed_pixel_is_refused_and_nothing_is_touched(tmp_path: Path) -> 
 
 def test_a_run_with_its_own_federation_is_guarded_too(tmp_path: Path) -> None:
     def attempt(world: Federation) -> fedloom.Run:
-        return fedloom.run("fedavg", world, model=network(), rounds=3, out=tmp_path / "run")
+        return fedloom.run("fedavg", world, model=network(), **quick)
 
-    fedloom.run(
-        "fedavg", federation(), model=network(), rounds=3, out=tmp_path / "run", callbacks=[Stop(1)]
-    )
+    quick: dict[str, Any] = {"rounds": 3, "out": tmp_path / "run", "report": False}
+    fedloom.run("fedavg", federation(), model=network(), callbacks=[Stop(1)], **quick)
     (tmp_path / "run" / "summary.json").unlink()
     world = federation()
     swapped = replace(world, clients=world.clients[::-1])
@@ -93,7 +92,7 @@ def test_other_software_is_said_once_and_noted(
     there = {**here, "torch": "1.0", "CPU capability": "AVX999"}
     monkeypatch.setattr(made_with, "computed_with", lambda devices: there)
     with pytest.warns(UserWarning, match=r"with torch 1\.0 \(before: .*AVX999"):
-        fedloom.resume(folder, callbacks=[Stop(2)])
+        fedloom.resume(folder, callbacks=[Stop(2)], report=False)
     (folder / "summary.json").unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

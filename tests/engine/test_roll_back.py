@@ -16,7 +16,7 @@ SMALL = {"width": 4, "features": 16, "limit_train": 4, "limit_test": 4, "rounds"
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    fedloom.run("scaffold", partition="iid", out=tmp_path / "run", **SMALL)
+    fedloom.run("scaffold", partition="iid", out=tmp_path / "run", report=False, **SMALL)
     return tmp_path / "run"
 
 

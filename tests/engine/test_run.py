@@ -18,7 +18,8 @@ from fedloom.core.errors import FedloomError
 from fedloom.engine.checkpoint import Checkpoint, Store
 from fedloom.models import split
 
-QUICK = {"clients": 4, "width": 4, "features": 16, "steps": 1, "eval_every": 2}
+# Drawing a page takes longer than such a run.
+QUICK = {"clients": 4, "width": 4, "features": 16, "steps": 1, "eval_every": 2, "report": False}
 
 
 def lines(folder: Path) -> int:
@@ -42,7 +43,7 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
     def attempt() -> None:
         for act in (
             lambda: fedloom.run(rounds=2, out=tmp_path / "A", **QUICK),
-            lambda: fedloom.resume(tmp_path / "A"),
+            lambda: fedloom.resume(tmp_path / "A", report=False),
         ):
             with pytest.raises(
                 FedloomError, match=r"another process is working in .*A; wait for it"
@@ -54,7 +55,7 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
     fedloom.run(rounds=2, out=tmp_path / "A", callbacks=[watch], **QUICK)
     assert watch.calls == 2 and len(seen) == 4
     assert lines(tmp_path / "A") == 1
-    assert fedloom.resume(tmp_path / "A").finished  # and nobody holds it any more
+    assert fedloom.resume(tmp_path / "A", report=False).finished  # and nobody holds it any more
 
 
 def test_an_edited_config_is_noticed(tmp_path: Path) -> None:
@@ -71,15 +72,15 @@ def test_an_edited_config_is_noticed(tmp_path: Path) -> None:
         FedloomError,
         match=r"config.toml is not what this run was started with \(mu is 0.5 there, 0.25",
     ):
-        fedloom.resume(tmp_path)
+        fedloom.resume(tmp_path, report=False)
     config.write_text(text)
-    assert fedloom.resume(tmp_path).summary["rounds"] == 3
+    assert fedloom.resume(tmp_path, report=False).summary["rounds"] == 3
 
 
 def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
     fedloom.run("scaffold", rounds=4, out=tmp_path / "long", **QUICK)
     fedloom.run("scaffold", rounds=2, out=tmp_path / "short", **QUICK)
-    made = fedloom.resume(tmp_path / "short", rounds=4)
+    made = fedloom.resume(tmp_path / "short", rounds=4, report=False)
     assert made.summary["rounds"] == made.config.schedule.rounds == 4
     for name in ("metrics.jsonl", "config.toml"):
         assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes()
