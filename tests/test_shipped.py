@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ EXAMPLES = {"own_data.py": "fedper", "own_model.py": "fedbn", "own_method.py": "
 def test_the_version_stands_in_one_place() -> None:
     citation = (ROOT / "CITATION.cff").read_text().splitlines()
     assert f"version: {fedloom.__version__}" in citation
+
+
+def test_the_package_takes_its_data_along() -> None:
+    """A file that is no code is in the wheel only if a pattern of pyproject.toml names it."""
+    package = ROOT / "src" / "fedloom"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named: set[Path] = set()
+    for pattern in project["tool"]["setuptools"]["package-data"]["fedloom"]:
+        named |= set(package.glob(pattern))
+    found = {path for path in package.rglob("*") if path.is_file()}
+    others = {path for path in found if path.suffix not in (".py", ".pyc")}
+    assert len(others) > 100
+    assert not others - named
 
 
 def test_recipes_are_there() -> None:
