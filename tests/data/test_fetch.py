@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -170,6 +171,49 @@ def test_another_file_than_the_published_one_is_removed(served, tmp_path) -> Non
     with pytest.raises(FedloomError, match=r"its md5 is \w+, not 0+; .* was removed"):
         fetch.fetch(find("cifar10"), tmp_path / "got", silent)
     assert not list((tmp_path / "got").iterdir())
+
+
+def test_what_a_user_has_put_there_is_checked_too(served, server, tmp_path) -> None:
+    served()
+    (tmp_path / "got").mkdir()
+    (tmp_path / "got" / "cifar-10-python.tar.gz").write_bytes(b"half a file")
+    with pytest.raises(FedloomError, match=r"its md5 is \w+, not .* was removed"):
+        fetch.fetch(find("cifar10"), tmp_path / "got", silent)
+    assert not server.asked
+
+
+def test_what_needs_a_browser_is_said_before_anything_is_fetched(served, server, tmp_path) -> None:
+    served()
+    by_hand = Download("split.json", page="https://example.org/split")
+    entry = find("cifar10")
+    entry = replace(entry, downloads=(*entry.downloads, by_hand))
+    with pytest.raises(FedloomError, match=r"only a browser can fetch: split\.json from https"):
+        fetch.fetch(entry, tmp_path / "got", silent)
+    assert not server.asked
+    (tmp_path / "got" / "split.json").write_text("{}")
+    assert (fetch.fetch(entry, tmp_path / "got", silent) / "cifar-10-python.tar.gz").is_file()
+
+
+def test_a_full_disk_is_no_broken_net(served, tmp_path, monkeypatch) -> None:
+    served()
+
+    def full(url: str, part: Path, tell: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fetch, "_continue", full)
+    with pytest.raises(FedloomError, match=r"\.part cannot be written: No space left on device"):
+        fetch.fetch(find("cifar10"), tmp_path / "got", silent)
+
+
+def test_a_log_hears_of_large_files_ten_times(capsys) -> None:
+    from fedloom.cli.keep import LARGE, _Tenths
+
+    tell = _Tenths()
+    for share in range(101):
+        tell("large.zip", share * LARGE, 100 * LARGE)
+        tell("small.txt", share, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"large.zip: {tenth}0 %" for tenth in range(1, 11)]
 
 
 def test_offline_and_absent_files_are_refused_in_one_sentence(

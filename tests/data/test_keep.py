@@ -88,6 +88,36 @@ def test_a_replica_imports_and_one_with_a_file_missing_does_not(name, form, tmp_
     assert list((tmp_path / "other").iterdir()) == []  # nothing half made is left
 
 
+def test_what_is_wrong_with_files_is_said(tmp_path) -> None:
+    """A class that one domain lacks, a file without content, one that is no image."""
+    entry, replica = find("pacs"), replicas.make("pacs", tmp_path / "raw")
+
+    def refusal() -> str:
+        with pytest.raises(FedloomError) as refused:
+            import_raw(entry, replica.folder, tmp_path / "data", expected=replica.expected)
+        return str(refused.value)
+
+    dogs = replica.folder / "kfold" / "photo" / "dog"
+    dogs.rename(tmp_path / "dogs")
+    assert "photo has" in refusal() and "(none of class 'dog')" in refusal()
+    (tmp_path / "dogs").rename(dogs)
+    (file, *_) = sorted((replica.folder / "kfold" / "art_painting" / "dog").iterdir())
+    kept = file.read_bytes()
+    file.write_bytes(b"")
+    assert f"{file} is empty" in refusal()
+    file.write_bytes(b"<html>please log in</html>")
+    assert f"{file} cannot be read as an image" in refusal()
+    file.write_bytes(kept)
+    import_raw(entry, replica.folder, tmp_path / "data", expected=replica.expected)
+
+
+def test_what_a_mac_leaves_beside_files_is_no_data(tmp_path) -> None:
+    replica = replicas.make("isic", tmp_path / "raw")
+    for file in [path for path in replica.folder.rglob("*") if path.is_file()]:
+        file.with_name(f"._{file.name}").write_bytes(b"\0\5\26\7")
+    import_raw(find("isic"), replica.folder, tmp_path / "data", expected=replica.expected)
+
+
 def small_settings(name: str) -> dict[str, int]:
     settings = {"limit_train": 20, "batch": 8}
     if find(name).kind in ("image", "segmentation"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .options import Root, console
+from .options import Root, console, errors
 
 if TYPE_CHECKING:
     from ..data.keep import Imported
@@ -23,6 +23,7 @@ Published_ = Annotated[
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Import it anew if it is there already.")]
 DOWNLOADS = ".downloads"
+LARGE = 50_000_000  # bytes from which on a log says how far a file has got
 
 
 def import_(
@@ -112,9 +113,9 @@ def _print_result(entry: Published, imported: Imported) -> None:
 
 @contextmanager
 def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each file that is fetched or unpacked, on a terminal."""
+    """A bar for each file that is fetched or unpacked; in a log, a line at every tenth of it."""
     if not console.is_terminal:
-        yield lambda what, done, total: None
+        yield _Tenths()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
@@ -126,6 +127,19 @@ def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             bars.update(tasks[what], completed=done, total=total or None)
 
         yield tell
+
+
+class _Tenths:
+    """Says how far each file has got, to standard error, ten times at most."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        tenth = done * 10 // total if total else 0
+        if total > LARGE and tenth > self._told.get(what, 0):
+            self._told[what] = tenth
+            errors.print(f"{what}: {10 * tenth} %", highlight=False, markup=False)
 
 
 # ------------------------------------------------------------------------------ for the list

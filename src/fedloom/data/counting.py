@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from PIL import Image
-
 from ..core.errors import FedloomError
 from .layouts.found import Arrays, Found, ImageItem, Images
 from .published import Counts, Layout, Published
+from .readers.pixels import image_size
 
 MOST = 3  # faults that one sentence names
 
@@ -38,7 +37,9 @@ def check(entry: Published, layout: Layout, found: Found, expected: Expected | N
     """Refuse a set of which something is missing, or that has more than it should."""
     expected = expected or expected_of(entry, layout)
     faults = [*_class_faults(found, expected), *_count_faults(found, expected)]
-    faults += _size_faults(found, expected)
+    faults += _file_faults(found)
+    if not faults:  # of files that can be opened
+        faults += _size_faults(found, expected)
     if faults:
         told = "; ".join(faults[:MOST])
         if len(faults) > MOST:
@@ -92,8 +93,25 @@ def _miscount(found: Found, domain: str, part: str, count: int, number: int) -> 
         items = [
             item for item in found.items if item.domain == domain and part in ("all", item.part)
         ]
-        told += _gap(items)
+        told += _gap(items) or _absent(items, found.class_names)
     return told
+
+
+def _absent(items: Sequence[ImageItem], classes: Sequence[str]) -> str:
+    """The first class that has no images at all."""
+    present = {item.cls for item in items}
+    absent = [name for name in classes if name not in present]
+    return f" (none of class {_some(absent)})" if absent else ""
+
+
+def _file_faults(found: Found) -> Iterator[str]:
+    """Image files that a broken transfer or a full disk has left without content."""
+    if not isinstance(found, Images):
+        return
+    for item in found.items:
+        for file in (item.file, item.mask):
+            if file is not None and file.stat().st_size == 0:
+                yield f"{file} is empty"
 
 
 def _gap(items: Sequence[ImageItem]) -> str:
@@ -124,6 +142,8 @@ def _size_faults(found: Found, expected: Expected) -> Iterator[str]:
     elif isinstance(found, Images):
         firsts = {item.domain: item for item in reversed(found.items)}
         for item in firsts.values():
-            with Image.open(item.file) as image:
-                if image.size != wanted:
-                    yield f"{item.file} has {image.width}x{image.height} pixels, not {wanted[0]}"
+            size = image_size(item.file)
+            if size is None:
+                yield f"{item.file} cannot be read as an image"
+            elif size != wanted:
+                yield f"{item.file} has {size[0]}x{size[1]} pixels, not {wanted[0]}"

@@ -5,6 +5,7 @@ Proxies are those of the usual environment variables (`https_proxy`, `no_proxy` 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import importlib
@@ -23,6 +24,7 @@ from .published import Download, Published
 CHUNK = 1 << 20
 TIMEOUT = 60  # seconds without a byte
 TRIES = 3
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HUB = "https://huggingface.co"
 Fetching = Callable[[str, int, int], None]  # the file, bytes so far, bytes in all (0: unknown)
 
@@ -36,17 +38,17 @@ def fetch(entry: Published, folder: Path, tell: Fetching, hub: bool = False) -> 
         raise FedloomError(f"no copy of {entry.name} on the Hugging Face hub is known.")
     if hub or not entry.downloads:
         return _from_hub(entry, folder)
-    by_hand = [download for download in entry.downloads if not download.url]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FedloomError(f"cannot write to {folder}: {error.strerror or error}.") from error
+    by_hand = [download for download in entry.downloads if not download.url]
+    missing = [download for download in by_hand if not (folder / download.file).is_file()]
+    if missing:  # said before hours of fetching, not after them
+        raise _only_by_hand(entry, missing, folder)
     for download in entry.downloads:
         if download.url:
             _fetch_file(entry, download, folder / download.file, tell)
-    missing = [download for download in by_hand if not (folder / download.file).is_file()]
-    if missing:
-        raise _only_by_hand(entry, missing, folder)
     return folder
 
 
@@ -66,6 +68,7 @@ def _only_by_hand(entry: Published, missing: list[Download], folder: Path) -> Fe
 def _fetch_file(entry: Published, download: Download, file: Path, tell: Fetching) -> None:
     """One file, from where an earlier attempt has stopped."""
     if file.is_file():
+        _check(download, file)  # somebody may have put it there
         return
     part = file.with_name(f"{file.name}.part")
     for attempt in range(TRIES):
@@ -75,6 +78,11 @@ def _fetch_file(entry: Published, download: Download, file: Path, tell: Fetching
         except urllib.error.HTTPError as error:
             raise _refused(entry, download, f"{error.code} {error.reason}") from error
         except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "errno", None) in NO_ROOM:
+                raise FedloomError(
+                    f"{part} cannot be written: {error.strerror}; what has come so far is kept, "  # type: ignore[union-attr]
+                    "and the next attempt goes on from there."
+                ) from error
             if attempt == TRIES - 1:
                 raise _unreachable(entry, download, part, error) from error
     _check(download, part)

@@ -57,7 +57,7 @@ def matching(base: Path, pattern: str) -> Iterator[tuple[Path, dict[str, str]]]:
     exact = re.compile(_regex(pattern), re.DOTALL)
     for file in sorted(base.glob(as_glob(pattern))):
         match = exact.fullmatch(file.relative_to(base).as_posix())
-        if match:
+        if match and not file.name.startswith("."):  # a Mac leaves ._NAME beside each NAME
             yield file, match.groupdict()
 
 
