@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+import pytest
 import torch
+from torch import Tensor, nn
 
 from fedloom.core.tree import Tree
+from fedloom.models import Split
 from fedloom.parts.pooling import prototypes
 from tests.parity.duals import start_on_features
 from tests.parity.golden import golden
@@ -44,3 +49,61 @@ def test_fedpact() -> None:
     for k in EVERYBODY:
         seen[f"cache {k}"] = ours.uploads[k].tensor("cache")
     theirs.agrees(seen | predictions(ours, "after"))
+
+
+def f2dc_parts(model: Tree) -> list[Tree]:
+    """Our tensors by part of the authors' network, in the order of the golden file."""
+    parts = []
+    for mark in ("body.1.", ".decoupler.", ".corrector.", ".correction.head.", "head."):
+        part = model.only(n for n in model if mark in n)
+        parts.append(part)
+        model = model.without(part)
+    return parts
+
+
+def f2dc_start(model: Tree, seed: int) -> Tree:
+    """The model with the first weights of the recipe."""
+    for i, part in enumerate(f2dc_parts(model)):
+        names = sorted(part)
+        if i in (1, 2):  # vectors in decoupler and corrector are those of BatchNorm
+            names = [n for n in names if part[n].ndim > 1]
+        sizes = [part[n].numel() for n in names]
+        values = tensor(seed + 30 + i, sum(sizes), low=-0.5, high=0.5).split(sizes)
+        for name, value in zip(names, values, strict=True):
+            model = model | Tree({name: value.reshape(part[name].shape)})
+    return model
+
+
+def gumbel(u: Tensor) -> Tensor:
+    """A Gumbel variable from a uniform one."""
+    return -(-u.log()).log()
+
+
+def test_f2dc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authors draw two Gumbel variables, we draw their difference, which is logistic."""
+    theirs = golden("f2dc")
+    calls = count(theirs.seed + 100, 2)
+
+    def draw(like: Tensor) -> Tensor:
+        call = next(calls)
+        first = gumbel(tensor(call, *like.shape, low=0.05, high=0.95))
+        second = gumbel(tensor(call + 1, *like.shape, low=0.05, high=0.95))
+        return (first - second).sigmoid()
+
+    body = nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.Sequential(nn.ReLU()),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    ours = start(theirs, Split(body, nn.Linear(4, CLASSES), 4))
+    first = f2dc_start(ours.server.tree("model"), theirs.seed)
+    ours.server = ours.server.replace(model=first)
+    monkeypatch.setattr(torch, "rand_like", draw)
+    ours.play()
+    seen = {"server": torch.cat([flat(part) for part in f2dc_parts(ours.server.tree("model"))])}
+    for k in EVERYBODY:
+        parts = f2dc_parts(ours.uploads[k].tree("model"))
+        seen[f"client {k}"] = torch.cat([flat(part) for part in parts])
+    theirs.agrees(seen | predictions(ours))

@@ -14,8 +14,9 @@ paper's w/o-H.
 Deviations: the paper gives no tau, lambda_H, logit scale or weight decay; ours are those of DPE,
 whose settings it says it follows. As in DPE, rows are a start plus a trained residual, scaled to
 length one when they are used. `preset=printed` takes the equations as printed: no such scaling,
-scale 1, no decay; `preset=official` is the public code of a successor (see the page). A class that nobody has stands at its text row. The server trains on the last
-cache of every client that has answered. Ten rounds are ten; Algorithm 1 counts nine.
+scale 1, no decay; `preset=official` is the public code of a successor (see the page). A class that
+nobody has stands at its text row. The server trains on the last cache of every client that has
+answered. Ten rounds are ten; Algorithm 1 counts nine.
 """
 
 from __future__ import annotations

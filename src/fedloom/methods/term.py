@@ -15,7 +15,7 @@ the number of clients twice.
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -31,17 +31,41 @@ from ._bases import Reporting
 class Term(Reporting):
     """FedAvg with tilted weights."""
 
-    traits = Reporting.traits.but(helps=("worst",), neutral=({"t": 0.0}, "fedavg"))
+    traits = Reporting.traits.but(
+        helps=("worst",),
+        neutral=({"t": 0.0}, "fedavg"),
+        presets={"official": {"normaliser": "running"}},
+    )
     t: Annotated[float, Field(allow_inf_nan=False)] = setting(
         0.1, "Tilt towards clients with a high loss; below 0 away from them.", symbol="t"
     )
 
+    normaliser: Literal["round", "running"] = setting(
+        "round",
+        "What tilted weights are divided by: their sum in the round; or, as in the authors' code, "
+        "a running mean of theirs over rounds and twice the number of clients, who count alike.",
+    )
+
+    def weight(self, server: Payload, k: int) -> float:
+        if self.normaliser == "running":
+            return 1.0
+        return super().weight(server, k)
+
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        mean, top = Mean(), -math.inf
+        mean, top, tilts = Mean(), -math.inf, []
         for k, up in uploads:
             tilt = self.t * up.number("loss")
+            tilts.append(tilt)
             # Weights are relative to the largest exponent so far, also of what came before.
             mean.total *= math.exp(min(0.0, top - tilt))
             top = max(top, tilt)
             mean.add(up.tree("model"), weight=self.weight(server, k) * math.exp(tilt - top))
-        return server.replace(model=mean.value(default=server.tree("model")))
+        tilted = mean.value(default=server.tree("model"))
+        if self.normaliser == "round" or not tilts:
+            return server.replace(model=tilted)
+        now = sum(math.exp(tilt - top) for tilt in tilts) / len(tilts)
+        running = 0.5 * now
+        if "running" in server:
+            running += 0.5 * server.number("running")
+        model = server.tree("model").towards(tilted, now / running / len(tilts))
+        return server.replace(model=model, running=running)
