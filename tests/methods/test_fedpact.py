@@ -165,7 +165,19 @@ def test_the_server_lowers_its_loss_and_raises_margins(place: Place) -> None:
     plain = method.figures(server.replace(residual=torch.zeros(4, 64)), worker)
     assert figures["margin"] > plain["margin"] + 0.3 and plain["margin_improved"] == 0.0
     assert figures["margin_improved"] > 0.5
-    assert set(figures) == {"alignment_least", "alignment_mean", "margin", "margin_improved"}
+    assert figures["exp_margin"] < figures["exp_margin_text"] == plain["exp_margin"]
+    assert figures["local_improved"] >= 0.5 and plain["local_improved"] == 0.0
+    assert set(figures) == {
+        "alignment_least",
+        "alignment_mean",
+        "margin",
+        "margin_improved",
+        "local_margin_least",
+        "local_margin_mean",
+        "local_improved",
+        "exp_margin",
+        "exp_margin_text",
+    }
 
 
 def test_without_server_epochs_the_head_stays(place: Place) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -156,8 +158,29 @@ def test_gains_are_finite_without_test_samples_and_with_one_class() -> None:
         torch.zeros(0, 2),
         torch.zeros(0, dtype=torch.int64),
     )
-    assert told == {"alignment_least": 1.0, "alignment_mean": 1.0, "margin": 2.0}
+    assert told == {
+        "alignment_least": 1.0,
+        "alignment_mean": 1.0,
+        "margin": 2.0,
+        "local_margin_least": 1.0,
+        "local_margin_mean": 1.0,
+        "local_improved": 0.0,
+    }
     one = gains(
         eye[None, :1], torch.tensor([3]), eye[:1], eye[:1], eye[:1], eye[:1], torch.tensor([0])
     )
     assert "margin" not in one and one["margin_improved"] == 0.0
+
+
+def test_margins_of_caches_and_of_samples_by_hand() -> None:
+    """Two classes in the plane; the text is e1 and e2, the head has them twice as long."""
+    text, head = torch.eye(2), 2 * torch.eye(2)
+    caches = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.8], [0.0, 1.0]]])
+    samples = torch.tensor([[3.0, 0.0], [3.0, 4.0]])  # of length one: (1, 0) and (0.6, 0.8)
+    told = gains(caches, torch.tensor([1, 1]), text, head, text, samples, torch.tensor([0, 0]))
+    # With the head the margins of the rows are 2, 2, -0.4 and 2, with the text half of that.
+    assert told["local_margin_least"] == pytest.approx(-0.4)
+    assert told["local_margin_mean"] == pytest.approx(5.6 / 4)
+    assert told["local_improved"] == pytest.approx(3 / 4)
+    assert told["exp_margin"] == pytest.approx((math.exp(-2) + math.exp(0.4)) / 2)
+    assert told["exp_margin_text"] == pytest.approx((math.exp(-1) + math.exp(0.2)) / 2)

@@ -125,21 +125,32 @@ def gains(
 
     `alignment_least` and `alignment_mean` say how near the clients' caches (K x N x C) are to the
     global prototypes. `margin` is M(H): the margins of the caches' rows, summed over classes and
-    weighted by the clients' sizes. `margin_improved` is the share of samples whose margin is larger
-    with the head than with the text it started from. A figure that is not finite is left out.
+    weighted by the clients' sizes; `local_margin_least` and `local_margin_mean` are over those rows,
+    and `local_improved` is the share of them whose margin is larger with the head than with the
+    text it started from (Theorem 3). `margin_improved` is that share of samples, and `exp_margin`
+    and `exp_margin_text` are E[exp(-m)] over samples, with the head and with the text: the term of
+    Theorem 1 that a larger margin makes smaller. A figure that is not finite is left out.
     """
     nearness = alignment(caches, prototypes)
     classes = row_numbers(head)
-    by_client = []
+    by_client, before = [], []
     for cache in caches:
-        by_client.append(margins(cache, classes, head).sum())
+        by_client.append(margins(cache, classes, head))
+        before.append(margins(cache, classes, text))
+    local, at_first = torch.stack(by_client), torch.stack(before)
     figures = {
         "alignment_least": nearness.min(),
         "alignment_mean": nearness.mean(),
-        "margin": exact(torch.stack(by_client)) @ exact(sizes / sizes.sum()),
+        "margin": exact(torch.stack([each.sum() for each in by_client]))
+        @ exact(sizes / sizes.sum()),
+        "local_margin_least": local.min(),
+        "local_margin_mean": local.mean(),
+        "local_improved": exact(local > at_first).mean(),
     }
     if len(y):
         unit = F.normalize(features, dim=1)
-        better = margins(unit, y, head) > margins(unit, y, text)
-        figures["margin_improved"] = exact(better).mean()
+        with_head, with_text = margins(unit, y, head), margins(unit, y, text)
+        figures["margin_improved"] = exact(with_head > with_text).mean()
+        figures["exp_margin"] = torch.exp(-exact(with_head)).mean()
+        figures["exp_margin_text"] = torch.exp(-exact(with_text)).mean()
     return {name: float(value) for name, value in figures.items() if torch.isfinite(value)}
