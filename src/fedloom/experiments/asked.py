@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from ..engine.folder import Run
 from ..engine.setup import last_checkpoint
 from .table import Setting
+from .theory import theory
 
 
 def add_asked(setting: Setting, runs: Sequence[Run]) -> None:
     """Add to the summaries what the columns of a setting ask for."""
+    wanted = set()
     for paths in setting.columns.values():
-        for path in paths:
-            name = path.partition(".")[0]
-            if name in FIGURES:
-                for run in runs:
-                    run.summary[name] = FIGURES[name](run)
+        wanted.update(path.partition(".")[0] for path in paths)
+    for name in sorted(wanted & FIGURES.keys()):
+        for run in runs:
+            run.summary[name] = FIGURES[name](run)
 
 
 def until_best(run: Run) -> float | None:
@@ -46,4 +47,5 @@ def parameters(run: Run) -> dict[str, float]:
 FIGURES: dict[str, Callable[[Run], object]] = {
     "until_best": until_best,
     "parameters": parameters,
+    "theory": theory,
 }
