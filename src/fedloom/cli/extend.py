@@ -1,8 +1,10 @@
-"""The commands for people who write a method: `new` and `check`."""
+"""The commands for people who write methods or doubt them: `new`, `check` and `verify`."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -74,3 +76,37 @@ def check(
         )
     if "fail" in outcomes:
         raise typer.Exit(1)
+
+
+def verify(
+    method: Annotated[str, typer.Argument(help="A method that PFLlib has too, such as `fedper`.")],
+    against: Annotated[
+        Path, typer.Option(help="A checkout of PFLlib, with data that it has dealt out.")
+    ],
+    data: Annotated[str, typer.Option(help="The name of the data in the checkout.")] = "MNIST",
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    lr: Annotated[float, typer.Option(help="Step size of local training.")] = 0.005,
+    batch: Annotated[int, typer.Option(min=1, help="Number of samples in a step.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of our side.")] = 0,
+    python: Annotated[
+        str | None, typer.Option(help="An interpreter with PFLlib's packages; default: this one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a method beside PFLlib's version of it, and print both accuracies after each round.
+
+    The checkout's code is executed as it is, on the data in its folder `dataset`.
+    """
+    from ..experiments.verify import Work, verify
+
+    work = Work(method, against.resolve(), data, rounds, lr, batch, seed)
+    rows = verify(work, python or sys.executable)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    print_line("round  PFLlib  fedloom  difference")
+    for row in rows:
+        apart = 100 * (row.ours - row.theirs)
+        print_line(
+            f"{row.round:>5}  {100 * row.theirs:6.1f}  {100 * row.ours:7.1f}  {apart:+10.1f}"
+        )

@@ -38,7 +38,7 @@ from .options import SECTIONS, errors
 PANELS = {
     "Work": ("advise", "run", "compare", "report", "resume", "sweep", "reproduce", "encode"),
     "Look": ("methods", "data", "models", "encoders", "settings", "cache"),
-    "Extend": ("new", "check", "pretrain", "bench"),
+    "Extend": ("new", "check", "verify", "pretrain", "bench"),
     "Serve": ("export", "predict", "personalise", "flower", "dash"),
 }
 
@@ -108,6 +108,7 @@ for command in (
     features.encode,
     extend.new,
     extend.check,
+    extend.verify,
 ):
     app.command()(command)
 app.command(epilog=f"The page has these sections: {SECTIONS}.")(report.report)

@@ -34,7 +34,7 @@ def read_pfllib(path: Path, *, name: str) -> Dataset:
     int64.
     """
     path = Path(path)
-    clients, classes = _config(path / "config.json")
+    clients, classes = described(path / "config.json")
     xs: list[np.ndarray] = []
     ys: list[np.ndarray] = []
     owners = []
@@ -83,7 +83,7 @@ def is_pfllib(path: Path) -> bool:
 
 def pfllib_kind(path: Path) -> Kind:
     """What the samples of the first client that has any are."""
-    clients, classes = _config(path / "config.json")
+    clients, classes = described(path / "config.json")
     for k in range(clients):
         x, _ = _samples(path / "train" / f"{k}.npz", classes)
         if len(x) and x.dtype == np.int64:
@@ -95,7 +95,8 @@ def pfllib_kind(path: Path) -> Kind:
     return "vector"
 
 
-def _config(file: Path) -> tuple[int, int]:
+def described(file: Path) -> tuple[int, int]:
+    """How many clients and classes PFLlib's `config.json` says there are."""
     try:
         config = json.loads(read_regular(file).decode())
     except FileNotFoundError:
