@@ -17,10 +17,11 @@ from tests.parity.inputs import CLASSES, INPUTS, tensor, world
 from tests.parity.ours import Ours, start
 
 
-def start_on_features(golden: Golden) -> Ours:
-    """Our method before the first round."""
+def start_on_features(golden: Golden, stretch: float = 1.0) -> Ours:
+    """Our method before the first round; features are `stretch` times the inputs."""
     given = world(golden.seed)
-    federation = replace(given, data=replace(given.data, encoder="stand-in"))
+    data = replace(given.data, x=stretch * given.data.x, encoder="stand-in")
+    federation = replace(given, data=data)
     model = Split(nn.Identity(), nn.Linear(INPUTS, CLASSES), INPUTS)
     ours = start(golden, model, federation)
     text = F.normalize(tensor(golden.seed + 2, CLASSES, INPUTS), dim=1)

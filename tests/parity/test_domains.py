@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+
 import torch
 
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fpl import FPL
-from fedloom.parts.contrast import prototype_contrast
+from fedloom.parts.contrast import prototype_contrast, relaxed_contrast
 from fedloom.parts.prototypes import class_means, squared_gap
 from tests.parity.golden import Golden, golden
 from tests.parity.inputs import CLASSES, FEATURES, SIZES, labels, tensor
@@ -71,9 +72,8 @@ def fair_rounds(theirs: Golden, differences: bool = False) -> Ours:
     return ours
 
 
-@pytest.mark.parametrize("file", ["qffl", "qffl-half"])
-def test_qffl(file: str) -> None:
-    theirs = golden("qffl", file)
+def test_qffl() -> None:
+    theirs = golden("qffl")
     theirs.agrees({"server": flat(fair_rounds(theirs, differences=True).server.tree("model"))})
 
 
@@ -87,3 +87,32 @@ def test_afl() -> None:
 def test_term() -> None:
     theirs = golden("term")
     theirs.agrees({"server": flat(fair_rounds(theirs).server.tree("model"))})
+
+
+def test_fedrcl() -> None:
+    theirs = golden("fedrcl")
+    z = tensor(theirs.seed + 3, SIZES[2], FEATURES, low=0.0).requires_grad_()
+    y = labels(theirs.seed, 2, SIZES[2])
+    contrast = relaxed_contrast(z, y, tau=0.05, threshold=0.7, beta=0.0)
+    both = relaxed_contrast(z, y, tau=0.05, threshold=0.7, beta=1.0)
+    (gradient,) = torch.autograd.grad(both, z)
+    seen = {"contrast": contrast, "penalty": both - contrast, "gradient": gradient}
+    theirs.agrees({name: tensor.detach() for name, tensor in seen.items()})
+
+
+def test_fedsa() -> None:
+    theirs = golden("fedsa")
+    ours = start(theirs)
+    anchors = tensor(theirs.seed + 5, CLASSES, FEATURES, low=0.0)
+    ours.server = ours.server.replace(anchors=anchors)
+    theirs.agrees(clients(ours.play().states))
+
+
+def test_fedsam() -> None:
+    theirs = golden("fedsam")
+    seen = {}
+    for kind, settings in (("SAM", {}), ("ASAM", {"adaptive": True})):
+        given = replace(theirs, settings={"method": settings})
+        for name, weights in clients(start(given).play().uploads).items():
+            seen[name.replace("client", kind)] = weights
+    theirs.agrees(seen)

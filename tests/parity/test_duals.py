@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch.nn.functional as F
 
+from fedloom.core.tree import Tree
 from fedloom.parts.propagation import similarity, spread
 from tests.parity.duals import start_on_features
 from tests.parity.golden import golden
 from tests.parity.inputs import CLASSES, INPUTS, tensor
-from tests.parity.ours import EVERYBODY, predictions
+from tests.parity.ours import EVERYBODY, clients, flat, predictions
 
 
 @pytest.mark.parametrize("method", ["zeroshot", "tip-adapter"])
@@ -39,3 +40,17 @@ def test_ecalp() -> None:
         for name, links in ((f"to shots {k}", to_shots), (f"between {k}", between)):
             off = (links.double() - theirs[name].clamp(min=0)).abs().max()
             assert off < 1e-6, name
+
+
+def test_fedclip() -> None:
+    theirs = golden("fedclip")
+    ours = start_on_features(theirs, stretch=3.0)
+    head, first = ours.server.tree("head"), {}
+    names = sorted(head)
+    sizes = [head[name].numel() for name in names]
+    values = tensor(theirs.seed + 4, sum(sizes), low=-0.5, high=0.5).split(sizes)
+    for name, value in zip(names, values, strict=True):
+        first[name] = value.reshape(head[name].shape)
+    ours.server = ours.server.replace(head=Tree(first))
+    ours.play(2)
+    theirs.agrees(clients(ours.uploads, "head") | {"server": flat(ours.server.tree("head"))})

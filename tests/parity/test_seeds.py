@@ -6,14 +6,19 @@ from itertools import count
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.core.lookup import make
 from fedloom.core.tree import Tree
+from fedloom.methods.fedgcr import FedGCR
 from fedloom.models import Split
+from fedloom.parts.client_types import fair_weights, group_losses, schedule
+from fedloom.parts.customising import alignment, group_contrast
 from fedloom.parts.pooling import prototypes
 from tests.parity.duals import start_on_features
 from tests.parity.golden import golden
-from tests.parity.inputs import CLASSES, FEATURES, tensor
+from tests.parity.inputs import CLASSES, FEATURES, SIZES, labels, tensor
 from tests.parity.ours import EVERYBODY, clients, flat, predictions, start
 
 
@@ -107,3 +112,26 @@ def test_f2dc(monkeypatch: pytest.MonkeyPatch) -> None:
         parts = f2dc_parts(ours.uploads[k].tree("model"))
         seen[f"client {k}"] = torch.cat([flat(part) for part in parts])
     theirs.agrees(seen | predictions(ours))
+
+
+def test_fedgcr() -> None:
+    """Losses of a step, and weights of clients in round 5; losses are 100 / Eas."""
+    theirs, width, samples = golden("fedgcr"), 8, 12
+    seed, method = theirs.seed, make("fedgcr", FedGCR.traits.presets["official"])
+    assert isinstance(method, FedGCR)
+    logits = tensor(seed + 400, samples, CLASSES).requires_grad_()
+    h = tensor(seed + 401, samples, width).requires_grad_()
+    z, received, previous = (tensor(seed + 402 + i, samples, width) for i in range(3))
+    z.requires_grad_()
+    centres, last = tensor(seed + 405, 3, width), tensor(seed + 406, width)
+    loss = F.cross_entropy(logits, labels(seed, 0, samples))
+    weight = method.group_weight(round=15)  # of 50
+    loss = loss + weight * group_contrast(h, centres, 1, last, method.tau)
+    loss = loss + method.lam_ra * alignment(z, received, previous, method.tau_ra or method.tau)
+    of_logits, of_h, of_z = torch.autograd.grad(loss, (logits, h, z))
+    sizes, losses = torch.tensor(SIZES), 100 / torch.tensor([100.0, 40.0, 7.0])
+    group = group_losses(losses.double(), torch.tensor([0, 0, 1]), sizes)
+    beta = schedule(5, method.group_delta, method.group_gamma, method.group_lag)
+    shares = fair_weights(sizes, losses, group, beta, method.group_q)
+    seen = {"loss": loss.detach(), "gradient of logits": of_logits, "gradient of h": of_h}
+    theirs.agrees(seen | {"gradient of z": of_z, "weights": shares / shares.sum()})

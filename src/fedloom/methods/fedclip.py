@@ -41,6 +41,7 @@ class FedCLIP(AveragedHead):
             "weight_decay": 0.2,
             "batch": 32,
         },
+        presets={"official": {"raw_inputs": True}},
     )
     loss: Literal["contrast", "ce"] = setting(
         "contrast",
@@ -48,8 +49,12 @@ class FedCLIP(AveragedHead):
         "texts.",
     )
 
+    raw_inputs: bool = setting(
+        False, "Show the adapter features as long as they are, not scaled to length one."
+    )
+
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
-        return AdapterHead(texts.tensor("text"), texts.number("scale"))
+        return AdapterHead(texts.tensor("text"), texts.number("scale"), self.raw_inputs)
 
     def train_head(self, head: nn.Module, down: Payload, local: Local) -> None:
         local.fit(contrast if self.loss == "contrast" else cross_entropy, head=head)

@@ -90,18 +90,22 @@ class CacheHead(TextHead):
 class AdapterHead(TextHead):
     """Text logits of f * A(f), scaled to length one, with attention A over dimensions (FedCLIP).
 
-    A is two layers with a tanh between them and a softmax over dimensions behind.
+    A is two layers with a tanh between them and a softmax over dimensions behind. It sees f, or
+    with `raw` the feature as long as it is.
     """
 
-    def __init__(self, text: Tensor, scale: float) -> None:
+    settings: ClassVar[tuple[str, ...]] = ("scale", "raw")
+
+    def __init__(self, text: Tensor, scale: float, raw: bool = False) -> None:
         super().__init__(text, scale)
+        self.raw = raw
         width = text.shape[1]
         self.layers = nn.Sequential(
             nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=1)
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        f = F.normalize(features, dim=1)
+        f = features if self.raw else F.normalize(features, dim=1)
         return super().forward(f * self.layers(f))
 
     @classmethod
