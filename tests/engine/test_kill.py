@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-KILLS = 50 if os.environ.get("FEDLOOM_ALL") == "1" else 6
+KILLS = 50 if os.environ.get("FEDLOOM_ALL") == "1" else 3
 RUN = [
     "run",
     "scaffold",

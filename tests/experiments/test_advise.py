@@ -122,6 +122,7 @@ def test_alike_and_tiny_clients_should_federate(tmp_path: Path) -> None:
     assert found.values["complete"]
 
 
+@pytest.mark.slow
 def test_clients_that_contradict_each_other_should_not(tmp_path: Path) -> None:
     found = asked(world(permuted, train=40), tmp_path, rounds=16)
     assert found.kind == "alone"
