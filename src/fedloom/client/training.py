@@ -79,6 +79,11 @@ class Training(BaseModel):
     clip: Positive | None = setting(
         None, "The largest norm of the whole gradient; longer ones are scaled down to it."
     )
+    eval_stats: Literal["model", "own"] = setting(
+        "model",
+        "The statistics of BatchNorm in evaluation: the model's, or those of each client's own "
+        "training samples, which are then part of what is evaluated.",
+    )
     class_weights: Literal["none", "balanced"] = setting(
         "none",
         "The weights of classes in the cross-entropy of local training: `balanced` lets every "

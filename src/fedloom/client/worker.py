@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.device import CPU, Device
 from ..core.errors import FedloomError
@@ -117,6 +118,8 @@ class ClientWorker:
             raise FedloomError(
                 "a model needs a body and a head; fedloom.models.split(network) makes them."
             )
+        if training.eval_stats == "own":
+            refuse_without_statistics(self.model)
         self.roles = method.roles(self.model)
         self.frozen = set(self.roles.names("frozen"))
         self.standardise = standardise
@@ -404,6 +407,14 @@ class ClientWorker:
 
 
 @cache
+def refuse_without_statistics(model: nn.Module) -> None:
+    """Refuse own statistics in evaluation where a network keeps none."""
+    if not any(isinstance(m, _BatchNorm) for m in model.modules()):
+        raise FedloomError(
+            "eval_stats=own needs a network with BatchNorm (--set norm=batch); this one has none."
+        )
+
+
 def refuse_uncompiled(device: Device) -> None:
     """Raise an error if `torch.compile` does not work here; it may lack a C++ compiler."""
     try:

@@ -202,6 +202,12 @@ class Evaluation:
         clients = self.worker.federation.clients
         tasks: list[Task] = []
         same: dict[str, list[int]] = {}
+        if self.worker.training.eval_stats == "own":  # then it differs by client
+            everybody = list(range(len(clients)))
+            for k in everybody:
+                task = Task("common", self.round, (k,), self.server, splits=SCORED)
+                tasks.append(replace(task, metric=self.metric))
+            return tasks, {split: everybody for split in SCORED}
         for split in SCORED:
             first: dict[bytes, int] = {}
             same[split] = [

@@ -240,7 +240,7 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
         fresh = ClientContext(worker, local.id, task.round)
         trained = Payload.sealed(update.trained)
         predict = method.personal(trained, update.state, fresh) if task.splits else None
-        scores = _scores(worker, predict, task)
+        scores = _scores(worker, predict, task, fresh)
         # What a method trains before it predicts draws other random numbers in the task `before`.
         settled = bool(scores) and not trained.opened and not fresh.trained
         upload, kept = worker.leaving(update.upload), worker.leaving(update.state)
@@ -253,9 +253,14 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
         return Result(task.clients, upload, kept, scores, local.losses(), settled)
     if task.kind == "before":
         predict = method.personal(down, state, local)
-        return Result(task.clients, scores=_scores(worker, predict, task))
-    return Result(task.clients, scores=_scores(worker, method.common(down, worker), task))
+        return Result(task.clients, scores=_scores(worker, predict, task, local))
+    predict = method.common(down, worker)
+    return Result(task.clients, scores=_scores(worker, predict, task, local))
 
 
-def _scores(worker: ClientWorker, predict: Predictor | None, task: Task) -> dict[str, Tensor]:
+def _scores(
+    worker: ClientWorker, predict: Predictor | None, task: Task, local: ClientContext
+) -> dict[str, Tensor]:
+    if predict is not None and worker.training.eval_stats == "own":
+        local.renormalise()  # of the resident model, which predicts
     return score(worker, predict, task.clients, task.splits, task.metric)

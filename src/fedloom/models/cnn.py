@@ -5,12 +5,13 @@ from typing import Annotated
 from torch import nn
 
 from .base import Split, Task, image, positive, register
+from .norms import Norm, chosen, normalised
 
 
-def _stage(inputs: int, outputs: int, norm: bool) -> list[nn.Module]:
+def _stage(inputs: int, outputs: int, norm: Norm) -> list[nn.Module]:
     layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 5)]
-    if norm:
-        layers.append(nn.BatchNorm2d(outputs))
+    if norm != "none":
+        layers.append(normalised(norm, outputs))
     return [*layers, nn.ReLU(), nn.MaxPool2d(2)]
 
 
@@ -25,15 +26,18 @@ def cnn(
     *,
     width: Annotated[int, "Channels of the first convolution; the second has twice as many."] = 32,
     features: Annotated[int, "Width of the feature vector in front of the head."] = 512,
-    norm: Annotated[bool, "Put a BatchNorm behind each convolution."] = False,
+    norm: Annotated[
+        bool | Norm, "What stands behind each convolution: none (false), batch (true), group, layer."
+    ] = False,
 ) -> Split:
     """Two 5x5 convolutions (`width`, then twice as many channels), pooled, and one dense layer."""
     positive("cnn", width=width, features=features)
     # Below 16 pixels two unpadded convolutions and poolings leave nothing.
     channels, height, breadth = image("cnn", task, least=16)
+    kind = chosen("cnn", norm)
     body = nn.Sequential(
-        *_stage(channels, width, norm),
-        *_stage(width, 2 * width, norm),
+        *_stage(channels, width, kind),
+        *_stage(width, 2 * width, kind),
         nn.Flatten(),
         nn.Linear(2 * width * _side_after(height) * _side_after(breadth), features),
         nn.ReLU(),

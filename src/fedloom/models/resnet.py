@@ -7,12 +7,14 @@ from torch import Tensor, nn
 
 from ..core.errors import unknown
 from .base import Split, Task, image, positive, register
+from .norms import Norm, chosen, normalised
 
 Stem = Literal["imagenet", "small"]
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
-    # No bias: the batch norm that follows every convolution would cancel it.
+    # No bias: the batch norm that follows every convolution would cancel it, and without one a
+    # residual network does well without biases too.
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
@@ -38,17 +40,17 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm = "batch") -> None:
         super().__init__()
         self.conv1 = _conv(inputs, outputs, 3, stride)
-        self.bn1 = nn.BatchNorm2d(outputs)
+        self.bn1 = normalised(norm, outputs)
         self.conv2 = _conv(outputs, outputs, 3, 1)
-        self.bn2 = nn.BatchNorm2d(outputs)
+        self.bn2 = normalised(norm, outputs)
         self.relu = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                _shortcut(inputs, outputs, stride), nn.BatchNorm2d(outputs)
+                _shortcut(inputs, outputs, stride), normalised(norm, outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,7 +82,12 @@ class ResNet(nn.Module):
     """
 
     def __init__(
-        self, channels: int, blocks: tuple[int, ...], width: int = 64, stem: Stem = "imagenet"
+        self,
+        channels: int,
+        blocks: tuple[int, ...],
+        width: int = 64,
+        stem: Stem = "imagenet",
+        norm: Norm = "batch",
     ) -> None:
         super().__init__()
         self.features = nn.Sequential()
@@ -88,7 +95,7 @@ class ResNet(nn.Module):
             self.features.add_module("conv", _conv(channels, width, kernel=7, stride=2))
         else:
             self.features.add_module("conv", _conv(channels, width, kernel=3, stride=1))
-        self.features.add_module("bn", nn.BatchNorm2d(width))
+        self.features.add_module("bn", normalised(norm, width))
         self.features.add_module("relu", nn.ReLU())
         if stem == "imagenet":
             self.features.add_module("maxpool", nn.MaxPool2d(3, stride=2, padding=1))
@@ -100,12 +107,12 @@ class ResNet(nn.Module):
                 stride = 1
                 if stage > 0 and block == 0:
                     stride = 2
-                layers.append(BasicBlock(inputs, outputs, stride))
+                layers.append(BasicBlock(inputs, outputs, stride, norm))
                 inputs = outputs
             self.features.add_module(f"stage{stage + 1}", layers)
         self.pool = MeanOfMap()
         self.width = inputs
-        for layer in self.modules():  # batch norms already start at weight 1, bias 0
+        for layer in self.modules():  # norms already start at weight 1, bias 0
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
@@ -116,11 +123,16 @@ class ResNet(nn.Module):
 
 @register("resnet10")
 def resnet10(
-    task: Task, *, width: Annotated[int, "Channels of the first of the four stages."] = 64
+    task: Task,
+    *,
+    width: Annotated[int, "Channels of the first of the four stages."] = 64,
+    norm: Annotated[
+        bool | Norm, "What stands behind each convolution: batch (true), group, layer, none (false)."
+    ] = "batch",
 ) -> Split:
     """A residual network with one block in each of four stages, behind the small stem."""
     positive("resnet10", width=width)
-    body = ResNet(image("resnet10", task)[0], (1, 1, 1, 1), width, "small")
+    body = ResNet(image("resnet10", task)[0], (1, 1, 1, 1), width, "small", chosen("resnet10", norm))
     return Split(body, nn.Linear(body.width, task.classes), body.width)
 
 
@@ -130,10 +142,13 @@ def resnet18(
     *,
     width: Annotated[int, "Channels of the first of the four stages."] = 64,
     stem: Annotated[Stem, "First layers: imagenet, or small for 32-pixel images."] = "imagenet",
+    norm: Annotated[
+        bool | Norm, "What stands behind each convolution: batch (true), group, layer, none (false)."
+    ] = "batch",
 ) -> Split:
     """A residual network with two blocks in each of four stages."""
     positive("resnet18", width=width)
     if stem not in get_args(Stem):
         raise unknown("stem of model 'resnet18'", str(stem), get_args(Stem))
-    body = ResNet(image("resnet18", task)[0], (2, 2, 2, 2), width, stem)
+    body = ResNet(image("resnet18", task)[0], (2, 2, 2, 2), width, stem, chosen("resnet18", norm))
     return Split(body, nn.Linear(body.width, task.classes), body.width)

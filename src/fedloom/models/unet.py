@@ -7,13 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Split, Task, image, positive, register
+from .norms import Norm, chosen, normalised
 
 
-def _conv(inputs: int, outputs: int, norm: bool) -> list[nn.Module]:
-    # A norm would cancel the bias of the convolution in front of it.
-    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=not norm)]
-    if norm:
-        layers.append(nn.BatchNorm2d(outputs))
+def _conv(inputs: int, outputs: int, norm: Norm) -> list[nn.Module]:
+    # BatchNorm would cancel the bias of the convolution in front of it; the others bring their own.
+    bias = norm == "none"
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias)]
+    if norm != "none":
+        layers.append(normalised(norm, outputs))
     return [*layers, nn.ReLU()]
 
 
@@ -24,7 +26,7 @@ class UNet(nn.Module):
     `width` channels, every other one twice as many.
     """
 
-    def __init__(self, channels: int, width: int, depth: int, norm: bool) -> None:
+    def __init__(self, channels: int, width: int, depth: int, norm: Norm) -> None:
         super().__init__()
         sizes = [width] + [2 * width] * depth
         self.down = nn.ModuleList()
@@ -63,9 +65,12 @@ def unet(
     *,
     width: Annotated[int, "Features per pixel at full resolution."] = 16,
     depth: Annotated[int, "How many times the image is halved."] = 3,
-    norm: Annotated[bool, "Put a BatchNorm behind each convolution."] = True,
+    norm: Annotated[
+        bool | Norm, "What stands behind each convolution: none (false), batch (true), group, layer."
+    ] = True,
 ) -> Split:
     """A small U-Net for segmentation; the head is a 1x1 convolution to class scores."""
     positive("unet", width=width, depth=depth)
     channels, *_ = image("unet", task, least=2**depth)
-    return Split(UNet(channels, width, depth, norm), nn.Conv2d(width, task.classes, 1), width)
+    body = UNet(channels, width, depth, chosen("unet", norm))
+    return Split(body, nn.Conv2d(width, task.classes, 1), width)
