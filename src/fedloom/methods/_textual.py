@@ -142,6 +142,9 @@ def _parameters(head: nn.Module) -> Tree:
 
 
 def read(down: Payload, state: Payload) -> Payload:
-    """`text` and `scale`, as they came or as they were kept."""
+    """`text`, `scale` and perhaps `owners`, as they came or as they were kept."""
     given = down if "text" in down else state
-    return Payload(text=given.tensor("text"), scale=given.number("scale"))
+    kept = Payload(text=given.tensor("text"), scale=given.number("scale"))
+    if "owners" in given:
+        kept = kept.replace(owners=given.tensor("owners"))
+    return kept

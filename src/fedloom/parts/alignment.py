@@ -125,9 +125,9 @@ def gains(
 
     `alignment_least` and `alignment_mean` say how near the clients' caches (K x N x C) are to the
     global prototypes. `margin` is M(H): the margins of the caches' rows, summed over classes and
-    weighted by the clients' sizes; `local_margin_least` and `local_margin_mean` are over those rows,
-    and `local_improved` is the share of them whose margin is larger with the head than with the
-    text it started from (Theorem 3). `margin_improved` is that share of samples, and `exp_margin`
+    weighted by the clients' sizes; `local_margin_least` and `local_margin_mean` are over those
+    rows, and `local_improved` is the share of them whose margin is larger with the head than with
+    the text it started from (Theorem 3). `margin_improved` is that share of samples, `exp_margin`
     and `exp_margin_text` are E[exp(-m)] over samples, with the head and with the text: the term of
     Theorem 1 that a larger margin makes smaller. A figure that is not finite is left out.
     """

@@ -148,10 +148,10 @@ def _descriptions(path: Path, classes: Sequence[str]) -> Mapping[str, list[str]]
         raise FedloomError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise FedloomError(f"{path} should map class names to lists of sentences.")
-    described = {_simplified(str(name)): lines for name, lines in content.items()}
+    described = {simplified(str(name)): lines for name, lines in content.items()}
     by_name = {}
     for name in classes:
-        simple = _simplified(name)
+        simple = simplified(name)
         if simple not in described:
             hint = "."
             near = get_close_matches(simple, described, n=1)
@@ -164,7 +164,7 @@ def _descriptions(path: Path, classes: Sequence[str]) -> Mapping[str, list[str]]
     return by_name
 
 
-def _simplified(name: str) -> str:
+def simplified(name: str) -> str:
     """A class name with spaces for underscores, in lower case."""
     return name.replace("_", " ").strip().lower()
 

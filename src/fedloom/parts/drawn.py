@@ -1,0 +1,37 @@
+"""Images that somebody has drawn of every class: their features, before any client has sent one."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core.errors import FedloomError
+from ..core.local import Worker
+from ..data.catalogue import Source, load
+from ..encoders import dual
+from .prompts import simplified
+
+
+def drawn_keys(worker: Worker, folder: str) -> tuple[Tensor, Tensor]:
+    """Unit features of the images in a folder with a subfolder for each class, class by class.
+
+    The federation's own encoder reads them. Returns them with the number of each one's class.
+    """
+    data = worker.data
+    if data.encoder is None:
+        raise FedloomError(f"{worker.method_name} needs features of a dual encoder: say --encoder.")
+    reader = dual(data.encoder).image
+    pictures = load(folder, Source().cut_by(lambda: reader.preprocess.square))
+    numbers = {simplified(name): c for c, name in enumerate(data.classes)}
+    strange = [name for name in pictures.classes if simplified(name) not in numbers]
+    if strange:
+        raise FedloomError(f"{folder} has images of {strange[0]!r}, which is no class of the data.")
+    of_class = torch.tensor([numbers[simplified(name)] for name in pictures.classes])
+    owners = of_class[pictures.y]
+    for c, name in enumerate(data.classes):
+        if not (owners == c).any():
+            raise FedloomError(f"{folder} has no image of class {name!r}.")
+    features = reader.encode_dataset(pictures).x
+    order = owners.argsort(stable=True)
+    return F.normalize(features[order].float(), dim=1), owners[order]
