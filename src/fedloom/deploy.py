@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from .client.context import ClientContext
-from .client.worker import ClientWorker, Network, eval_batch
+from .client.worker import Network, eval_batch
 from .core.device import find as find_devices
 from .core.device import on_device
 from .core.errors import FedloomError
 from .core.files import write_atomic
-from .core.local import Predictor
-from .core.lookup import make, refuse_untrusted
-from .core.method import Method
-from .core.payload import Payload
-from .core.user_files import allow, refuse_code
-from .data.catalogue import Progress
-from .data.catalogue import load as load_data
-from .data.dataset import Dataset, with_classes
-from .data.federation import Client, Federation
+from .core.lookup import make
+from .core.user_files import allow, refuse_untrusted
 from .data.readers.unlabelled import read_samples
-from .engine.folder import Run
-from .engine.setup import Setup, Trained, cut_of, last_checkpoint, source_of, widened
+from .engine.newcomer import Personal as Personal
+from .engine.newcomer import Served
+from .engine.newcomer import personalise as personalise
+from .engine.setup import Trained, cut_of
 from .executors.flower.opened import is_federation, opened
 from .models import Task, build, exported
 from .models.prepare import prepared
@@ -40,140 +32,6 @@ from .models.stages import Piece, Stages, Whole, piece
 from .parts.heads import PromptHead
 
 SHOWN = 200  # samples for which ONNX is compared with torch
-
-
-@dataclass(frozen=True)
-class Served:
-    """A trained model, and what it was trained with."""
-
-    predict: Predictor
-    worker: ClientWorker
-    run: Run
-    raw: Dataset  # samples as they were read: images, where the network takes features of them
-
-
-@dataclass(frozen=True)
-class Personal(Served):
-    """The model of a client that joined after training, and how good it is."""
-
-    train: int
-    test: int
-    # Accuracy on its test samples with what the server sent, and after its own training; None if it
-    # has no test samples.
-    before: float | None
-    after: float | None
-    seconds: float
-
-    def described(self) -> dict[str, Any]:
-        """The figures as plain values."""
-        names = ("train", "test", "before", "after", "seconds")
-        return {name: getattr(self, name) for name in names}
-
-
-def personalise(
-    folder: str | Path,
-    data: str,
-    *,
-    progress: Progress | None = None,
-    trust: bool = False,
-    device: str = "cpu",
-) -> Personal:
-    """A personal model for a new client, from a finished run and a data set of its own.
-
-    The newcomer says hello, gets what the server would send it and does one round of its own work;
-    the server stays as it is. Classes are matched by name; a few of them are enough. `trust` allows
-    a method file that the run names to be executed. The `device` may be another than the run's.
-    """
-    run = Run.load(folder, trust)
-    config = run.config
-    refuse_untrusted(config.method, folder)
-    method = make(config.method, config.hyper)
-    _refuse(run, method)
-    clock = time.monotonic()
-    k = len(run.federation["clients"])  # the newcomer's number
-    images = _newcomer(run, data)
-    setup = Setup.from_config(
-        config, images=images, method=method, progress=progress, device=device
-    )
-    federation = setup.federation
-    worker = setup.worker
-    shape = run.federation.get("shape", [])
-    if shape and list(federation.data.x.shape[1:]) != shape:
-        raise FedloomError(
-            f"{data} has samples of shape {tuple(federation.data.x.shape[1:])}, "
-            f"this run was trained on {tuple(shape)}."
-        )
-    checkpoint, _ = last_checkpoint(run)
-    assert checkpoint.server is not None
-    number = checkpoint.round + 1
-    server = widened(checkpoint.server, method, k).replace(round=number)
-    x, y = federation.samples(k, "test")
-    with worker.device.seeded(config.seed):
-        hello = worker.leaving(method.hello(ClientContext(worker, k, number)))
-        server = method.join(server, {k: hello})
-        worker.adopt(k, worker.arrived(server))
-        down = worker.arrived(method.download(server, k))
-        predict = method.personal(down, Payload(), ClientContext(worker, k, number))
-        before = _accuracy(predict, x, y)
-    with worker.device.seeded(config.seed):
-        update = method.client(down, Payload(), ClientContext(worker, k, number))
-        predict = method.personal(update.trained, update.state, ClientContext(worker, k, number))
-        after = _accuracy(predict, x, y)
-    seconds = round(time.monotonic() - clock, 3)
-    train = len(images.clients[k].train)
-    return Personal(predict, worker, run, images.data, train, len(y), before, after, seconds)
-
-
-def _newcomer(run: Run, data: str) -> Federation:
-    """The newcomer's samples as one client more, behind the run's own, who have none here."""
-    config = run.config
-    changes = dict(_PLAIN)
-    shape = run.federation.get("shape", [])
-    if len(shape) == 3 and not config.encoder:
-        changes["size"] = shape[-1]  # as large as the run's own images
-    source = source_of(config).model_copy(update=changes)
-    new = load_data(data, source, root=config.execution.data_root)
-    classes = tuple(run.federation["classes"])
-    new = with_classes(new, classes, f"class of {new.name}, for a run with {len(classes)} classes,")
-    is_test = new.test.numpy()
-    train = np.flatnonzero(~is_test)
-    if not len(train):
-        raise FedloomError(f"{data} has no training samples: a personal model needs a few.")
-    none = np.arange(0)
-    others = [Client(none, none, none)] * len(run.federation["clients"])
-    return Federation(new, (*others, Client(train, none, np.flatnonzero(is_test))))
-
-
-# What was done to the run's samples on purpose is not done to the newcomer's.
-_PLAIN: dict[str, Any] = {
-    "only_classes": None,
-    "only_domains": None,
-    "label_noise": 0.0,
-    "image_noise": None,
-    "nonsense": None,
-}
-
-
-def _refuse(run: Run, method: Method) -> None:
-    """Raise an error if the run or its method has nothing for a newcomer."""
-    if run.config.partition == "given" or run.config.model == "given":
-        raise FedloomError(
-            f"{run.folder} was made from Python with its own data or model; personalise it there."
-        )
-    if not method.traits.personalised:
-        raise FedloomError(
-            f"{method.name} gives everybody the common model, there is nothing to personalise; "
-            f"`fedloom export {run.folder}` writes it."
-        )
-    if method.traits.by_client is None:
-        raise FedloomError(
-            f"{method.name} makes a client's model of what it sent before; "
-            "a newcomer has sent nothing."
-        )
-
-
-def _accuracy(predict: Predictor, x: Tensor, y: Tensor) -> float | None:
-    return float((predict(x).argmax(1).cpu() == y).double().mean()) if len(y) else None
 
 
 # -- files -------------------------------------------------------------------------------------
@@ -323,12 +181,10 @@ def load(
     """
     folder = Path(folder)
     description, tensors = exported.read(folder)
-    code = description["input"]["encoder"], description["network"]
     if trust:
-        allow(*code)
+        allow(description)
     else:
-        refuse_untrusted(description["method"], folder)
-        refuse_code(folder, *code)
+        refuse_untrusted(description, folder)
     method = make(description["method"], description["hyper"])
     own = trust or network is not None
 

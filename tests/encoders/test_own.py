@@ -64,7 +64,7 @@ def pictures() -> torch.Tensor:
 
 def test_a_function_gives_a_module_or_an_encoder(mine) -> None:
     names = [f"{mine}:{function}" for function in ("net", "whole", "wrong", "maps", "nets")]
-    user_files.allow(names)
+    user_files.allow({"encoder": names})
     encoder = image(names[0])
     assert encoder.dim == 5 and encoder.preprocess.size == 4 and encoder.files == (mine,)
     assert torch.equal(encoder.encode(pictures() * 0), image(names[1]).encode(pictures() * 0))
@@ -80,7 +80,7 @@ def test_weights_from_a_file(mine, tmp_path) -> None:
     weights = {"1.weight": torch.ones(5, 48), "1.bias": torch.zeros(5)}
     torch.save({"state_dict": weights}, tmp_path / "net.pth")
     name = f"pth:{mine}:net:{tmp_path / 'net.pth'}"
-    user_files.allow(name)
+    user_files.allow({"encoder": name})
     encoder = image(name)
     assert torch.equal(encoder.module.state_dict()["1.weight"], torch.ones(5, 48))
     assert encoder.hash != image(f"{mine}:net").hash
@@ -93,7 +93,7 @@ def test_only_what_a_user_names_is_executed(mine, tmp_path) -> None:
     with pytest.raises(FedloomError, match=r"mine\.py, whose code would be executed"):
         image(f"{mine}:net")
     with pytest.raises(FedloomError, match=r"run\.toml names the file .*mine\.py"):
-        configs.refuse_untrusted(given, "run.toml")
+        user_files.refuse_untrusted(given, "run.toml")
     complete = tmp_path / "config.toml"
     text = configs.build({"clients": 2}).toml()
     complete.write_text(text.replace("[source]", f'encoder = "{mine}:net"\n\n[source]', 1))

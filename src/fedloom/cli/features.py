@@ -63,7 +63,7 @@ def encoders(as_json: AsJson = False) -> None:
     """The frozen encoders known by name: of images, of texts, and of both in one space."""
     from ..encoders import DUAL, IMAGE, TEXT
 
-    rows = [*_rows("image", IMAGE), _OWN, *_rows("text", TEXT), *_rows("dual", DUAL)]
+    rows = [*_rows("image", IMAGE), *_rows("text", TEXT), *_rows("dual", DUAL)]
     if as_json:
         print_json(rows)
         return
@@ -79,12 +79,7 @@ def encoders(as_json: AsJson = False) -> None:
     console.print(table)
 
 
-_OWN = {
-    "kind": "image",
-    "name": "FILE.py:FUNCTION",
-    "about": "What a function in a file of your own makes: a torch module from pixels to features",
-    "missing": None,
-}
+SHOWN = {"hash:": "hash:DIM", "pth:": "pth:NETWORK:FILE", "py:": "FILE.py:FUNCTION"}
 
 
 def _rows(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
@@ -96,7 +91,7 @@ def _rows(kind: str, registry: Registry[Any]) -> list[dict[str, Any]]:
         shown = name
         missing = None
         if name.endswith(":"):
-            shown += {"hash:": "DIM", "pth:": "NETWORK:FILE"}.get(name, "PATH")
+            shown = SHOWN.get(name, f"{name}PATH")
         else:
             missing = _what_is_missing(make)
         about = (make.__doc__ or "").split("\n")[0].rstrip(".")

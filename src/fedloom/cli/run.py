@@ -110,7 +110,8 @@ def configured(
 
     Files of code that a run file names are executed only with `trust`.
     """
-    from ..engine.config import build, read, refuse_untrusted
+    from ..core.user_files import refuse_untrusted
+    from ..engine.config import build, read
 
     if what.endswith(".toml"):
         body = read(Path(what)) | start

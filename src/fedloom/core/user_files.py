@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import lookup
 from .errors import FedloomError, shortened, unknown
 
-NAMED = re.compile(r"(?:pth:)?(?P<file>[^:\0]+\.py):(?P<function>[^:]+)(?::(?P<rest>.+))?", re.S)
+NAMED = re.compile(
+    r"(?:pth:|py:)?(?P<file>[^:\0]+\.py):(?P<function>[^:]+)(?::(?P<rest>.+))?", re.S
+)
 _allowed: set[str] = set()
 _modules: dict[str, Any] = {}  # executed files by path
 
@@ -34,32 +37,42 @@ def code_in(value: Any) -> Iterator[str]:
                 yield str(Path(named["file"]).resolve())
 
 
-def allow(*settings: Any) -> None:
+def _named(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The files that a config, or an exported model's description, names beside the method."""
+    for section in ("encoder", "network", "input"):
+        yield from code_in(settings.get(section))
+
+
+def allow(settings: Mapping[str, Any]) -> None:
     """Allow the files that these settings name: a user has written them, or trusts who has."""
-    for value in settings:
-        _allowed.update(code_in(value))
+    _allowed.update(_named(settings))
 
 
-def allowed(*settings: Any) -> bool:
-    """Whether every file that these settings name may be executed."""
-    return all(_allowed.issuperset(code_in(value)) for value in settings)
+def trusted(settings: Mapping[str, Any]) -> bool:
+    """Whether these settings execute only what somebody has named: method, encoder, backbone."""
+    known = lookup.trusted(str(settings.get("method", "")))
+    return known and _allowed.issuperset(_named(settings))
 
 
-def refuse_code(where: str | Path, *settings: Any) -> None:
+def refuse_untrusted(settings: Mapping[str, Any], where: str | Path) -> None:
     """Refuse files that only another file names, such as the config of a run folder."""
-    for value in settings:
-        for path in code_in(value):
-            if path not in _allowed:
-                raise FedloomError(
-                    f"{where} names the file {shortened(path)}, whose code would be executed; read "
-                    "it first, and say --trust (in Python, trust=True) if you trust it."
-                )
+    lookup.refuse_untrusted(str(settings.get("method", "")), where)
+    for path in _named(settings):
+        _refuse(path, where)
+
+
+def _refuse(path: str, where: str | Path) -> None:
+    if path not in _allowed:
+        raise FedloomError(
+            f"{where} names the file {shortened(path)}, whose code would be executed; read it "
+            "first, and say --trust (in Python, trust=True) if you trust it."
+        )
 
 
 def function_of(file: str, name: str) -> Callable[[], Any]:
     """The function of that name in a user's file, which is executed once."""
     path = str(Path(file).resolve())
-    refuse_code("an encoder", f"{file}:{name}")
+    _refuse(path, "an encoder")
     if path not in _modules:
         if not Path(path).is_file():
             raise FedloomError(f"there is no file {shortened(path)}.")

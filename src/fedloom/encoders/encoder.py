@@ -122,9 +122,7 @@ IMAGE: Registry[Maker] = Registry(
 def image(name: str) -> Encoder:
     """The image encoder of that name, such as `vit-mini`, `hf:PATH` or `mine.py:make`."""
     if any(code_in(name)):
-        from .own import own_encoder
-
-        return own_encoder(name)
+        return IMAGE.find("py:")(name)
     if ":" not in name and name not in IMAGE and name in TEXT:
         raise FedloomError(f"{name} encodes texts, not images; see `fedloom encoders`.")
     return make(IMAGE, name)

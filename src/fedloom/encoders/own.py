@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from ..core.errors import FedloomError
 from ..core.user_files import NAMED, function_of
 from .base import Preprocess, load_weights
-from .encoder import Encoder
+from .encoder import IMAGE, Encoder
 from .weights import read_weights
 
 # What most networks were trained on; a module with a `preprocess` of its own says otherwise.
 USUAL = Preprocess(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear", 256)
 
 
+@IMAGE.register("py:")
 def own_encoder(name: str) -> Encoder:
-    """The encoder that `FILE.py:FUNCTION` makes, or `pth:FILE.py:FUNCTION:WEIGHTS`.
+    """What a function in a file of your own makes, perhaps with `pth:FILE.py:FUNCTION:WEIGHTS`.
 
     The function takes nothing and gives a module from pixels to features, or an `Encoder`.
     """

@@ -16,11 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
-from ..core.lookup import find, make, trusted
-from ..core.lookup import refuse_untrusted as refuse_method
+from ..core.lookup import find, make
 from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
-from ..core.user_files import allow, allowed, refuse_code
+from ..core.user_files import allow, trusted
 from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
 from ..models import MODELS
@@ -264,7 +263,7 @@ def build(
     _complete(body, "partitioning", "partition", partitions.options)
     _complete(body, "network", "model", model_options)
     method = make(body["method"], body.get("hyper", {}))
-    allow(*_with_code(body))
+    allow(body)
     body["hyper"] = method.params()
     features = encoded or bool(body.get("encoder") and not body.get("pixels"))
     body["standardise"] = decide(body.get("standardise", "auto"), method, features)
@@ -283,22 +282,10 @@ def stored(given: Mapping[str, Any], trust: bool = False) -> Config:
 
     A file of code that it names is not executed without `trust`, unless somebody has allowed it.
     """
-    known = trusted(str(given.get("method", ""))) and allowed(*_with_code(given))
-    if trust or known:
+    if trust or trusted(given):
         return build(given)
     # The config of a run is complete, so it can be read without the method.
     return _validated(_tables(given))
-
-
-def _with_code(given: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The settings beside the method that may name files of code."""
-    return given.get("encoder"), given.get("network")
-
-
-def refuse_untrusted(given: Mapping[str, Any], where: str | Path) -> None:
-    """Refuse files of code that only another file names: a method, an encoder, a backbone."""
-    refuse_method(str(given.get("method", "")), where)
-    refuse_code(where, *_with_code(given))
 
 
 def _tables(given: Mapping[str, Any]) -> dict[str, Any]:

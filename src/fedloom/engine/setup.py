@@ -23,11 +23,11 @@ from ..core.device import CPU
 from ..core.device import find as find_devices
 from ..core.errors import FedloomError
 from ..core.local import Predictor
-from ..core.lookup import make, refuse_untrusted
+from ..core.lookup import make
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key
-from ..core.user_files import refuse_code
+from ..core.user_files import refuse_untrusted
 from ..data.catalogue import Progress, Source
 from ..data.catalogue import load as load_data
 from ..data.federation import Federation, federate
@@ -71,7 +71,7 @@ class Setup:
         if device is not None:
             config = config.on(device)
         devices = find_devices(config.execution.device)  # refuse one that is not there at once
-        refuse_code("the config", config.encoder, config.network)
+        refuse_untrusted(config.model_dump(include={"encoder", "network"}), "the config")
         if config.partition == "given" and images is None and federation is None:
             raise _made_in_python("federation")
         if config.model == "given" and model is None:
@@ -80,7 +80,7 @@ class Setup:
             images = images or deal(config)
             federation = encoded(config, images, progress)
         if method is None:
-            refuse_untrusted(config.method, "the config")
+            refuse_untrusted({"method": config.method}, "the config")
             method = make(config.method, config.hyper)
         if model is None:
             model = network(config, federation)

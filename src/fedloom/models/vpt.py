@@ -43,7 +43,7 @@ class Held:
 
 def _held_again(name: str) -> Held:
     """The ViT of that name in another process of this run, which may do what the first may."""
-    allow(name)
+    allow({"encoder": name})
     return held(name)
 
 
