@@ -42,8 +42,8 @@ def test_registry() -> None:
     assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED)))
     assert len(NAMES) == len(TASKS) == 7
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
-    assert options("resnet10") == {"width": 64}
-    assert options("resnet18") == {"width": 64, "stem": "imagenet"}
+    assert options("resnet10") == {"width": 64, "norm": "batch"}
+    assert options("resnet18") == {"width": 64, "stem": "imagenet", "norm": "batch"}
     assert options("mlp") == {"hidden": (1000, 500, 100)}
     assert options("linear") == {}
     assert options("fasttext") == {"features": 32, "ignore_padding": False}

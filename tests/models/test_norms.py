@@ -42,7 +42,7 @@ def test_a_sample_is_normalised_alone(norm: str) -> None:
 
 
 def test_an_unknown_norm() -> None:
-    with pytest.raises(FedloomError, match="unknown norm of model 'cnn' 'gruop'.*'group'"):
+    with pytest.raises(FedloomError, match=r"unknown norm of model 'cnn' 'gruop'.*'group'"):
         build("cnn", TASK, norm="gruop")
 
 

@@ -9,7 +9,7 @@ The objective is (1/t) ln sum_k p_k exp(t F_k(w)), so client k counts with p_k e
 normalised over those who answered. The largest exponent is subtracted first, so that nothing
 overflows.
 Deviations: this is the closed form; the released trainer keeps a running normaliser and divides by
-the number of clients twice.
+the number of clients twice (`normaliser=running`, the preset `official`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ def cnn(
     width: Annotated[int, "Channels of the first convolution; the second has twice as many."] = 32,
     features: Annotated[int, "Width of the feature vector in front of the head."] = 512,
     norm: Annotated[
-        bool | Norm, "What stands behind each convolution: none (false), batch (true), group, layer."
+        bool | Norm,
+        "What stands behind each convolution: none (false), batch (true), group, layer.",
     ] = False,
 ) -> Split:
     """Two 5x5 convolutions (`width`, then twice as many channels), pooled, and one dense layer."""

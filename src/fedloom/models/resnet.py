@@ -127,12 +127,15 @@ def resnet10(
     *,
     width: Annotated[int, "Channels of the first of the four stages."] = 64,
     norm: Annotated[
-        bool | Norm, "What stands behind each convolution: batch (true), group, layer, none (false)."
+        bool | Norm,
+        "What stands behind each convolution: batch (true), group, layer, none (false).",
     ] = "batch",
 ) -> Split:
     """A residual network with one block in each of four stages, behind the small stem."""
     positive("resnet10", width=width)
-    body = ResNet(image("resnet10", task)[0], (1, 1, 1, 1), width, "small", chosen("resnet10", norm))
+    body = ResNet(
+        image("resnet10", task)[0], (1, 1, 1, 1), width, "small", chosen("resnet10", norm)
+    )
     return Split(body, nn.Linear(body.width, task.classes), body.width)
 
 
@@ -143,7 +146,8 @@ def resnet18(
     width: Annotated[int, "Channels of the first of the four stages."] = 64,
     stem: Annotated[Stem, "First layers: imagenet, or small for 32-pixel images."] = "imagenet",
     norm: Annotated[
-        bool | Norm, "What stands behind each convolution: batch (true), group, layer, none (false)."
+        bool | Norm,
+        "What stands behind each convolution: batch (true), group, layer, none (false).",
     ] = "batch",
 ) -> Split:
     """A residual network with two blocks in each of four stages."""

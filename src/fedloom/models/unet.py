@@ -66,7 +66,8 @@ def unet(
     width: Annotated[int, "Features per pixel at full resolution."] = 16,
     depth: Annotated[int, "How many times the image is halved."] = 3,
     norm: Annotated[
-        bool | Norm, "What stands behind each convolution: none (false), batch (true), group, layer."
+        bool | Norm,
+        "What stands behind each convolution: none (false), batch (true), group, layer.",
     ] = True,
 ) -> Split:
     """A small U-Net for segmentation; the head is a 1x1 convolution to class scores."""
