@@ -22,7 +22,7 @@ from fedloom.cli.main import app
 from fedloom.experiments.needs import at_hand
 from fedloom.experiments.recipe import recipe
 from fedloom.experiments.table import Recipe
-from fedloom.report.callback import Report
+from fedloom.report.callback import Picture
 from fedloom.report.dash import Dash
 from fedloom.testing import weights
 from fedloom.testing.pretend import pretend
@@ -93,7 +93,7 @@ def found(words: list[str]) -> tuple[click.Command, list[str]]:
 def smaller(words: list[str]) -> list[str]:
     """The same command with as little work as possible."""
     command, _ = found(words)
-    if "--help" in words or not command.params:
+    if "--help" in words or "--list" in words or not command.params:
         return words
     known = {name for parameter in command.params for name in parameter.opts}
     if "--workers" in words and "--executor" not in words:  # one process is enough
@@ -110,7 +110,10 @@ def smaller(words: list[str]) -> list[str]:
             changed.append(flag)
     if "--set" in known and words[1] in ("advise", "run", "compare", "sweep"):
         given = {word.partition("=")[0] for word in words}
-        for key, value in SETTINGS.items():
+        settings = dict(SETTINGS)
+        if "dif" in words:  # so few samples cannot be dealt out more unevenly
+            settings["dif"] = "3"
+        for key, value in settings.items():
             if key not in given:
                 changed += ["--set", f"{key}={value}"]
     return changed
@@ -148,9 +151,8 @@ def typed(
     monkeypatch.setenv("FEDLOOM_DATA", str(data_root))
     monkeypatch.setattr(Dash, "serve_forever", interrupted)
     monkeypatch.setattr(Recipe, "config", _small_config(Recipe.config))
-    # A sweep has no `--no-report`, and the pages of its runs are most of its work.
-    monkeypatch.setattr(Report, "before_run", lambda *given: None)
-    monkeypatch.setattr(Report, "after_run", lambda *given: None)
+    # A sweep has no `--no-report`, and the pictures of its runs are most of its work.
+    monkeypatch.setattr(Picture, "before_run", lambda *given: None)
 
     def call(words: list[str]) -> None:
         code, out, err = fedloom(*words[1:])
