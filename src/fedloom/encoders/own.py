@@ -30,7 +30,7 @@ def own_encoder(name: str) -> Encoder:
             "weights."
         )
     made = function_of(parts["file"], parts["function"])()
-    files = (Path(parts["file"]),)
+    files: tuple[Path, ...] = (Path(parts["file"]),)
     if isinstance(made, Encoder):
         if parts["rest"]:
             raise FedloomError(f"{name}: the function gives an Encoder, which has its weights.")

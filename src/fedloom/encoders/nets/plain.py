@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from ...core.errors import FedloomError
 
 USUAL = 224  # pixels of the images that AlexNet and VGG were trained on
-# What stands at which number among AlexNet's layers: a convolution (kernel, stride, padding) or a
-# pooling (kernel, stride); at the other numbers there is a ReLU.
-ALEXNET = {
-    0: (11, 4, 2), 2: (3, 2), 3: (5, 1, 2), 5: (3, 2),
-    6: (3, 1, 1), 8: (3, 1, 1), 10: (3, 1, 1), 12: (3, 2),
-}  # fmt: skip
+# By their numbers among AlexNet's layers: convolutions (kernel, stride, padding), and poolings; at
+# the other numbers there is a ReLU.
+ALEXNET = {0: (11, 4, 2), 3: (5, 1, 2), 6: (3, 1, 1), 8: (3, 1, 1), 10: (3, 1, 1)}
+POOLINGS = (2, 5, 12)
 VGG11 = "CMCMCCMCCMCCM"  # convolutions and poolings
 
 
@@ -58,7 +56,8 @@ def _side_after(features: nn.Sequential, side: int) -> int:
         if isinstance(layer, nn.Conv2d):
             side = (side + 2 * int(layer.padding[0]) - layer.kernel_size[0]) // layer.stride[0] + 1
         elif isinstance(layer, nn.MaxPool2d):
-            side = (side - int(layer.kernel_size)) // int(layer.stride) + 1
+            assert isinstance(layer.kernel_size, int) and isinstance(layer.stride, int)
+            side = (side - layer.kernel_size) // layer.stride + 1
     if side < 1:
         raise FedloomError("its images are too small for its convolutions")
     return side
@@ -69,14 +68,14 @@ def alexnet(tensors: Mapping[str, Tensor], size: int | None) -> Convolutions:
     features = nn.Sequential()
     channels = 0
     for number in range(13):
-        shape = ALEXNET.get(number)
-        if shape is None:
-            features.append(nn.ReLU())
-        elif len(shape) == 2:
-            features.append(nn.MaxPool2d(*shape))
-        else:
+        if number in ALEXNET:
+            kernel, stride, padding = ALEXNET[number]
             channels, inputs = tensors[f"features.{number}.weight"].shape[:2]
-            features.append(nn.Conv2d(inputs, channels, *shape))
+            features.append(nn.Conv2d(inputs, channels, kernel, stride, padding))
+        elif number in POOLINGS:
+            features.append(nn.MaxPool2d(3, 2))
+        else:
+            features.append(nn.ReLU())
     if size is not None:
         return Convolutions(features, 6, None, channels, size)
     dense = nn.Sequential(
