@@ -125,3 +125,12 @@ def test_folders_of_older_runs_keep_their_names() -> None:
     given = {"method": "fedavg", "data": "digits4"}
     assert build(given).hash() == build(given, {"keep_optimizer": False}).hash()
     assert build(given).hash() != build(given, {"keep_optimizer": True}).hash()
+
+
+def test_so_do_those_of_a_partition_with_a_new_option() -> None:
+    config = build({"method": "fedavg", "data": "digits4", "partition": "dif"})
+    options = dict(config.partitioning)
+    assert options.pop("volume") == "geometric"
+    assert config.model_copy(update={"partitioning": options}).hash() == config.hash()
+    equal = build({"method": "fedavg", "data": "digits4", "partition": "dif"}, {"volume": "equal"})
+    assert equal.hash() != config.hash()

@@ -37,10 +37,13 @@ LATER = (
     "training.compiled",
     "training.class_weights",
     "training.keep_optimizer",
+    "training.eval_stats",
     "source.label_column",
     "source.site_column",
     "source.group_column",
 )
+# The same of options of partitions, each with the value that is the same as not having it.
+LATER_OPTIONS = {"partitioning.volume": "geometric"}
 FORMAT = 1  # of run folders; raised when folders of earlier versions can no longer be read
 
 
@@ -166,6 +169,10 @@ class Config(BaseModel):
             table = body[section] if section else body
             if table[key] == _before(name):
                 del table[key]
+        for name, before in LATER_OPTIONS.items():
+            section, _, key = name.rpartition(".")
+            if body[section].get(key) == before:
+                body[section] = {k: v for k, v in body[section].items() if k != key}
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     def data_key(self) -> str:

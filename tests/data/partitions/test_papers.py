@@ -304,6 +304,14 @@ def test_dif_pacs_ratio_and_small_domains() -> None:
     assert sizes(run("dif", small, dif=1, percent=1.0, train_share=1.0)) == [25, 75] * 3
 
 
+def test_dif_with_equal_volumes_is_imbalanced_in_clients_only() -> None:
+    """Four, two and one client; the second domain can give two clients 50 samples each."""
+    small = build({"a": (4000, 10), "b": (100, 10), "c": (4000, 10)})
+    shares = run("dif", small, dif=4, percent=1.0, train_share=1.0, volume="equal")
+    assert sizes(shares) == [50] * 7 and [s.domain for s in shares] == [0] * 4 + [1] * 2 + [2]
+    assert sizes(run("dif", small, dif=1, percent=0.5, train_share=0.6, volume="equal")) == [15] * 6
+
+
 def test_dif_mixes_domains_that_are_stored_class_by_class() -> None:
     pool = build({name: (500, 100) for name in FIVE})
     order = np.lexsort((pool.y, pool.test, pool.domain))  # as folders are read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from .base import PartitionError, Pool, Share, register
 from .f2dc import paper_set
 from .tools import check_between, check_proportion, domain_index, whole_part
 
+# How many samples clients have: as in the authors' code, or as many for everybody.
+Volume = Literal["geometric", "equal"]
 _RHO: dict[tuple[int, float], float] = {  # (domains, dif): the paper's ratio
     (4, 5): 1.7,
     (4, 10): 2.16,
@@ -51,11 +53,28 @@ def _default_clients(pool: Pool, dif: float) -> int:
     return clients
 
 
-def client_sizes(sizes: Sequence[int], dif: float, share: float, pacs: bool) -> list[list[int]]:
+def client_sizes(
+    sizes: Sequence[int], dif: float, share: float, pacs: bool, volume: Volume = "geometric"
+) -> list[list[int]]:
     """How many training samples every client of every domain gets.
 
     `sizes` are the numbers of training samples of the domains.
     """
+    if volume == "equal":
+        return _equal_sizes(sizes, dif, share)
+    return _geometric_sizes(sizes, dif, share, pacs)
+
+
+def _equal_sizes(sizes: Sequence[int], dif: float, share: float) -> list[list[int]]:
+    """The same number for everybody: the largest that all domains can give."""
+    counts = _clients_of_domains(len(sizes), dif)
+    each = []
+    for size, clients in zip(sizes, counts, strict=True):
+        each.append(whole_part(share, size) // clients)
+    return [[min(each)] * clients for clients in counts]
+
+
+def _geometric_sizes(sizes: Sequence[int], dif: float, share: float, pacs: bool) -> list[list[int]]:
     rho = _ratio(len(sizes), dif)
     volume = whole_part(share, sizes[0])
     if dif == 1:
@@ -87,6 +106,9 @@ def dif(
     percent: Annotated[float, "Share of the first domain's samples that is used."] = 0.5,
     train_share: Annotated[float, "Share of the used samples that clients train on."] = 0.6,
     mix: Annotated[bool, "Shuffle a domain before it is cut into slices."] = True,
+    volume: Annotated[
+        Volume, "Samples fall with the domain and the client (geometric), or are equal."
+    ] = "geometric",
 ) -> list[Share]:
     """FedGCR: `dif` times as many clients in the first domain of `order` as in the last.
 
@@ -101,7 +123,9 @@ def dif(
     tested on the whole test part of its domain: `percent` does not thin it. Clients are numbered
     domain by domain in `order`. A domain is shuffled before it is cut: folders are read class by
     class, so slices would lack most classes; `mix=false` keeps the stored order, as the authors do
-    with theirs.
+    with theirs. The paper prints imbalance in the number of clients only, and its code adds that of
+    samples: with `volume=equal` every client has the same number of training samples, the largest
+    that all domains can give.
     """
     total = len(pool.domains)
     check_proportion(percent=percent, train_share=train_share)
@@ -121,9 +145,9 @@ def dif(
         )
     available = np.bincount(pool.domain[pool.train], minlength=total)[places].tolist()
     pacs = paper_set(pool) == "pacs" and total == 4
-    _refuse_empty(available, dif, percent, train_share, pacs)
+    _refuse_empty(available, dif, percent, train_share, pacs, volume)
     shares = []
-    dealt = client_sizes(available, dif, percent * train_share, pacs)
+    dealt = client_sizes(available, dif, percent * train_share, pacs, volume)
     for d, sizes in zip(places, dealt, strict=True):
         here = pool.domain == d
         test = np.flatnonzero(here & pool.test)
@@ -136,12 +160,17 @@ def dif(
 
 
 def _refuse_empty(
-    available: list[int], dif: float, percent: float, train_share: float, pacs: bool
+    available: list[int],
+    dif: float,
+    percent: float,
+    train_share: float,
+    pacs: bool,
+    volume: Volume,
 ) -> None:
     """Stop if some client gets no sample, and name values of `percent` and `dif` that would do."""
 
     def works(factor: float, percent: float) -> bool:
-        dealt = client_sizes(available, factor, percent * train_share, pacs)
+        dealt = client_sizes(available, factor, percent * train_share, pacs, volume)
         smallest = [min(sizes) for sizes in dealt]
         return min(smallest) > 0
 
