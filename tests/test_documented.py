@@ -50,6 +50,8 @@ NOT_HERE = {
     "fedloom run fedavg --device cuda:0,1 --workers 4": "there is one pretended card, not two",
     "fedloom data get cifar10": "it needs a network",
     "fedloom verify fedper --against ../PFLlib --rounds 3": "tests/experiments/test_verify.py",
+    "fedloom data get pacs": "it needs a network",
+    "fedloom reproduce f2dc-3 --scale full --device cuda": "tests/experiments/test_full_scale.py",
     "fedloom check fedmine": "it is for a checkout, whose files a test must not change",
     "fedloom run fedavg --metric error": SHOWN_FILE,
     "fedloom run fedavg --executor backwards": SHOWN_FILE,

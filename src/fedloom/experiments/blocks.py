@@ -101,7 +101,15 @@ def _why_not_row(table: Recipe, setting: Setting, row: str, order: Order) -> str
         return "not run: method not available"
     if order.only and method not in order.only:
         return LEFT_OUT
-    return lacking(table, setting, order.scale, row, order.root, order.brought)
+    lack = lacking(table, setting, order.scale, row, order.root, order.brought)
+    if lack:
+        return lack
+    try:
+        encoders = Brought(order.brought.encoders)
+        table.config(setting, order.scale, row, 0, order.execution, encoders)
+    except FedloomError as error:  # of the data, say, which are there but damaged
+        return f"not run: {error}"
+    return None
 
 
 def _config(table: Recipe, setting: Setting, row: str, seed: int, order: Order) -> Config:
@@ -152,7 +160,7 @@ def _names(given: Any, key: str) -> bool:
 
 
 def differences(table: Recipe, setting: Setting, order: Order) -> list[str]:
-    """What deviates from the paper in a setting: in words, in settings, in the number of seeds."""
+    """What deviates from the paper in a setting that is run: in words, in settings, in seeds."""
     sentences = told(table, setting, order.scale, order.root, order.brought)
     return [*sentences, *_changed(table, setting, order), *_fewer_seeds(table, order)]
 

@@ -16,7 +16,7 @@ from .asked import add_asked
 from .blocks import Block, Order, all_configs, differences, planned
 from .board import markdown
 from .derived import compare_prototypes, count_costs
-from .needs import titled
+from .needs import titled, told
 from .pictures import write_pictures
 from .plan import Cell, Dealer, Display, carry_out, finished_runs
 from .recipe import recipe
@@ -142,8 +142,15 @@ def _described_block(table: Recipe, block: Block, order: Order) -> dict[str, Any
         "plain": [column in table.plain for column in setting.columns],
         "rows": rows,
         "data": _data(block),
-        "differs": differences(table, setting, order),
+        "differs": _differences(table, block, order),
     }
+
+
+def _differences(table: Recipe, block: Block, order: Order) -> list[str]:
+    """What deviates from the paper: where nothing is run, in words only."""
+    if block.plan:
+        return differences(table, block.setting, order)
+    return told(table, block.setting, order.scale, order.root, order.brought)
 
 
 def _remark(block: Block, row: str) -> str | None:
