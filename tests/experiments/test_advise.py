@@ -574,27 +574,22 @@ def test_maps_and_single_clients_are_refused(
 
 
 # -- answers on real data --------------------------------------------------------------------------
-SMALL = {"limit_train": 40, "limit_test": 30, "width": 16, "features": 128}
+SMALL = {"limit_train": 40, "width": 8, "features": 64}
 
 
 @pytest.mark.slow
 def test_digits_by_domain_by_label_and_alike_have_three_answers(tmp_path: Path) -> None:
+    """Those of docs/advise.md."""
     advised = {}
-    partitions: dict[str, dict[str, int]] = {
-        "domains": {},
-        "pathological": {"classes_per_client": 2},
-        "iid": {},
-    }
-    for partition, options in partitions.items():
+    for partition, clients in {"domains": 8, "pathological": 10, "iid": 8}.items():
         advised[partition] = fedloom.advise(
             "digits4",
             partition=partition,
-            clients=20,
-            minutes=20,
+            clients=clients,
+            points=400,
             out=tmp_path / partition,
             quiet=True,
             **SMALL,
-            **options,
         )
     answers = {(advice.kind, advice.method) for advice in advised.values()}
     assert len(answers) == 3
