@@ -12,7 +12,7 @@ from fedloom.methods.fpl import FPL
 from fedloom.parts.contrast import prototype_contrast, relaxed_contrast
 from fedloom.parts.prototypes import class_means, squared_gap
 from tests.parity.golden import Golden, golden
-from tests.parity.inputs import CLASSES, FEATURES, SIZES, labels, tensor
+from tests.parity.inputs import CLASSES, FEATURES, INPUTS, SIZES, labels, tensor
 from tests.parity.ours import EVERYBODY, Ours, clients, flat, start
 
 
@@ -115,4 +115,16 @@ def test_fedsam() -> None:
         given = replace(theirs, settings={"method": settings})
         for name, weights in clients(start(given).play().uploads).items():
             seen[name.replace("client", kind)] = weights
+    theirs.agrees(seen)
+
+
+def test_fedmix() -> None:
+    theirs = golden("fedmix")
+    ours, seen = start(theirs), {}
+    means = tensor(theirs.seed + 6, 5, INPUTS)
+    shares = torch.softmax(tensor(theirs.seed + 7, 5, CLASSES), dim=1)
+    down = Payload(model=ours.server.tree("model"), means=means, labels=shares)
+    for k in EVERYBODY:
+        update = ours.method.client(down, Payload(), ours.client(k))
+        seen[f"client {k}"] = flat(update.upload.tree("model"))
     theirs.agrees(seen)
