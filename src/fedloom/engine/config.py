@@ -24,26 +24,11 @@ from ..data import partitions
 from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
 from ..models import MODELS
 from ..models import options as model_options
+from .later import forget_later
 from .owners import nowhere
 from .schedule import Schedule
 from .standardising import decide
 
-# Settings that fedloom did not always have. At their defaults they are no part of the hash, so that
-# the folders of older runs keep their names.
-LATER = (
-    "standardise",
-    "schedule.metric",
-    "training.channels_last",
-    "training.compiled",
-    "training.class_weights",
-    "training.keep_optimizer",
-    "training.eval_stats",
-    "source.label_column",
-    "source.site_column",
-    "source.group_column",
-)
-# The same of options of partitions, each with the value that is the same as not having it.
-LATER_OPTIONS = {"partitioning.volume": "geometric"}
 FORMAT = 1  # of run folders; raised when folders of earlier versions can no longer be read
 
 
@@ -164,15 +149,7 @@ class Config(BaseModel):
     def hash(self) -> str:
         """Names what is computed: equal for runs whose results must be equal."""
         body = self.what()
-        for name in LATER:
-            section, _, key = name.rpartition(".")
-            table = body[section] if section else body
-            if table[key] == _before(name):
-                del table[key]
-        for name, before in LATER_OPTIONS.items():
-            section, _, key = name.rpartition(".")
-            if body[section].get(key) == before:
-                body[section] = {k: v for k, v in body[section].items() if k != key}
+        forget_later(body, Config().what())
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
 
     def data_key(self) -> str:
@@ -227,14 +204,6 @@ def affecting(*what: str) -> set[str]:
         elif _affects(field) in what:
             names.add(name)
     return names
-
-
-def _before(name: str) -> Any:
-    """The value of a setting that is the same as not having it: its default, or false."""
-    if name == "standardise":
-        return False
-    section, _, key = name.rpartition(".")
-    return getattr(getattr(Config(), section), key)
 
 
 def _affects(field: Any) -> str:

@@ -1,0 +1,40 @@
+"""Settings that fedloom did not always have.
+
+At their defaults they are no part of a config's hash, so that the folders of older runs keep their
+names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LATER = (
+    "standardise",
+    "schedule.metric",
+    "training.channels_last",
+    "training.compiled",
+    "training.class_weights",
+    "training.keep_optimizer",
+    "training.eval_stats",
+    "source.label_column",
+    "source.site_column",
+    "source.group_column",
+)
+# Options of partitions, each with the value that is the same as not having it.
+LATER_OPTIONS = {"partitioning.volume": "geometric"}
+
+
+def forget_later(body: dict[str, Any], usual: Mapping[str, Any]) -> None:
+    """Take later settings out of a config's values where they are as `usual`."""
+    for name in LATER:
+        section, _, key = name.rpartition(".")
+        table, before = body, False  # to standardise nothing is what there was before
+        if section:
+            table, before = body[section], usual[section][key]
+        if table[key] == before:
+            del table[key]
+    for name, value in LATER_OPTIONS.items():
+        section, _, key = name.rpartition(".")
+        if body[section].get(key) == value:
+            body[section] = {other: kept for other, kept in body[section].items() if other != key}
