@@ -71,6 +71,7 @@ FLAGS = ("--no-report", "--quick")
 SETTINGS = {"limit_train": "4", "limit_test": "2", "steps": "1"}
 # The same for what only some commands set.
 SMALLER = {"limit_train": "16", "limit_test": "2", "width": "4", "features": "8", "dif": "5"}
+LESS_UNEVEN = {"dif": {"dif": 3}, "dirichlet": {"least": 1}}
 CLIENTS = 5  # at most: with fewer, ten classes cannot be dealt out by two
 
 
@@ -112,7 +113,7 @@ def smaller(words: list[str]) -> list[str]:
         if flag in known and flag not in words:
             changed.append(flag)
     if "--set" in known and words[1] in ("advise", "run", "compare", "sweep"):
-        given = {word.partition("=")[0] for word in words}
+        given = {word.partition("=")[0] for word in words if "=" in word}
         settings = dict(SETTINGS)
         if "dif" in words:  # so few samples cannot be dealt out more unevenly
             settings["dif"] = "3"
@@ -190,9 +191,12 @@ def _small_config(real: Callable[..., Any]) -> Callable[..., Any]:
 
     def config(*given: Any) -> Any:
         made = real(*given)
+        # The stand-ins have too few samples for more uneven partitions.
+        partitioning = made.partitioning | LESS_UNEVEN.get(made.partition, {})
         schedule = made.schedule.model_copy(update={"rounds": 1, "eval_every": 1})
         training = made.training.model_copy(update={"steps": 1, "epochs": 1})
-        return made.model_copy(update={"schedule": schedule, "training": training})
+        changes = {"schedule": schedule, "training": training, "partitioning": partitioning}
+        return made.model_copy(update=changes)
 
     return config
 

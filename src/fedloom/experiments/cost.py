@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..client.context import ClientContext
 from ..client.scaling import without_scale
 from ..core.device import find as find_devices
-from ..core.errors import FedloomError
 from ..core.lookup import make
 from ..data.dataset import Dataset
 from ..data.federation import Client, Federation
@@ -128,7 +127,7 @@ def cost_of(configs: Sequence[Config], out: Path) -> Cost:
         cost.runs += 1
         try:
             cost.work += _work_of(config, features)
-        except FedloomError as error:
+        except Exception as error:  # whatever it is, a cost that is not known stops no table
             reason = str(error).rstrip(".")
             cost.unknown[reason] = cost.unknown.get(reason, 0) + 1
     return cost
@@ -254,17 +253,13 @@ def _encoder(name: str) -> Work:
     from ..encoders import image
 
     encoder = image(name)
-    side = encoder.preprocess.size
-    work = _counted(encoder.module, encoder.preprocess(_blank(max(side, 64))))
-    if encoder.base:
-        side = encoder.base.preprocess.size
-        pixels = encoder.base.preprocess(_blank(max(side, 64)))
-        work += _counted(encoder.base.module, pixels)
+    first = encoder.base or encoder
+    side = max(first.preprocess.size, 64)
+    blank = torch.zeros(1, 3, side, side, dtype=torch.uint8)
+    work = _counted(first.module, first.preprocess(blank))
+    if encoder.base:  # whose features it goes on from
+        work += _counted(encoder.module, torch.zeros(1, encoder.base.dim))
     return work
-
-
-def _blank(side: int) -> Tensor:
-    return torch.zeros(1, 3, side, side, dtype=torch.uint8)
 
 
 class _Passes(TorchDispatchMode):
