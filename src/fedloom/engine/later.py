@@ -29,7 +29,8 @@ def forget_later(body: dict[str, Any], usual: Mapping[str, Any]) -> None:
     """Take later settings out of a config's values where they are as `usual`."""
     for name in LATER:
         section, _, key = name.rpartition(".")
-        table, before = body, False  # to standardise nothing is what there was before
+        table = body
+        before: Any = False  # to standardise nothing is what there was before
         if section:
             table, before = body[section], usual[section][key]
         if table[key] == before:

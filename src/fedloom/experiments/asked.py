@@ -12,7 +12,7 @@ from .theory import theory
 
 def add_asked(setting: Setting, runs: Sequence[Run]) -> None:
     """Add to the summaries what the columns of a setting ask for."""
-    wanted = set()
+    wanted: set[str] = set()
     for paths in setting.columns.values():
         wanted.update(path.partition(".")[0] for path in paths)
     for name in sorted(wanted & FIGURES.keys()):
