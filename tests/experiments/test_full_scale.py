@@ -13,7 +13,7 @@ from fedloom.experiments.blocks import Order, planned
 from fedloom.experiments.recipe import recipe, tables
 from fedloom.experiments.reproduce import carry_out_table
 from fedloom.experiments.table import Brought, Recipe
-from fedloom.report.callback import Report
+from fedloom.report.callback import Picture
 from tests.experiments.full_scale import SMALL, import_replica, weights_for
 
 # Not in any paper: its data are features that fedloom made of theirs.
@@ -27,7 +27,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks as thin as they can be, and no pages."""
+    """Networks as thin as they can be, and no pictures."""
     real = Recipe.config
 
     def config(*given: Any) -> Any:
@@ -35,8 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         return made.model_copy(update={"network": made.network | SMALL.get(made.model, {})})
 
     monkeypatch.setattr(Recipe, "config", config)
-    monkeypatch.setattr(Report, "before_run", lambda *given: None)
-    monkeypatch.setattr(Report, "after_run", lambda *given: None)
+    monkeypatch.setattr(Picture, "before_run", lambda *given: None)
 
 
 def run(name: str, world: Path, out: Path, **order: Any) -> dict[str, Any]:
