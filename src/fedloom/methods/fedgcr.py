@@ -66,6 +66,7 @@ class FedGCR(FedGR, FedAvg):
                 "group_lag": 0,
                 "group_mean": "size",
                 "coarse_losses": True,
+                "described": "received",
                 "prompt_batches": 3,
                 "mixed_prompts": True,
                 "first_plain": True,

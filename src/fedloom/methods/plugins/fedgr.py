@@ -13,12 +13,10 @@ h~_k -> `type_point`, H -> `type_centres`, beta -> `schedule` of `parts/client_t
 A client weighs omega_k (L_k^(1-beta) G_k^beta)^(q+1), with G_k the mean loss of its cluster,
 normalised over those who answered (the paper prints no normalisation). With `group_q=-1` everybody
 counts by size.
-Deviations: the vectors are made with the received model, as in the authors' code, so that all come
-from one model; Algorithm 1 makes them after training (`described=trained`). L_k is the mean cross-
-entropy of the received model on all training samples (the paper takes the sum of the objective
-while training, which would count sizes twice). An absent client keeps its last vector and loss in
-the clusters. T' is at most the number of different clients, an empty cluster is left out, and
-clustering has a random key of its own.
+Deviations: L_k is the mean cross-entropy of the received model on all training samples (the paper
+takes the sum of the objective while training, which would count sizes twice). An absent client
+keeps its last vector and loss in the clusters. T' is at most the number of different clients, an
+empty cluster is left out, and clustering has a random key of its own.
 """
 
 from __future__ import annotations
@@ -89,8 +87,8 @@ class FedGR(Reweighting):
         False,
         "Round losses as the authors' code does: 100 / int(100 / L), and 1 in the first round.",
     )
-    described: Literal["received", "trained"] = setting(
-        "received", "Which model's features describe a client: the received or the trained one."
+    described: Literal["trained", "received"] = setting(
+        "trained", "Which model's features describe a client: the trained or the received one."
     )
 
     def init(self, worker: Worker) -> Payload:
