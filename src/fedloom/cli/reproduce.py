@@ -117,6 +117,8 @@ def reproduce(
         return
     chosen_scale = _parse_scale(scale)
     recipe_ = recipe(table)
+    if rounds is not None and rounds < 1:
+        raise FedloomError(f"--rounds {rounds}: a table needs at least one round.")
     changes = parse_set(set_ or []) | given(rounds=rounds)
     if machine.precision:
         changes["training.precision"] = machine.precision

@@ -406,7 +406,6 @@ class ClientWorker:
         return self._references[i]
 
 
-@cache
 def refuse_without_statistics(model: nn.Module) -> None:
     """Refuse own statistics in evaluation where a network keeps none."""
     if not any(isinstance(m, _BatchNorm) for m in model.modules()):
@@ -415,6 +414,7 @@ def refuse_without_statistics(model: nn.Module) -> None:
         )
 
 
+@cache
 def refuse_uncompiled(device: Device) -> None:
     """Raise an error if `torch.compile` does not work here; it may lack a C++ compiler."""
     try:

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core.errors import FedloomError
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
 from ..core.method import Update
@@ -35,7 +34,7 @@ from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, setting
 from ..core.tree import Tree
 from ..parts.rules import ShiftedHeads, with_tensors
-from ..parts.texts import Layers, Texts, prior, text_loss
+from ..parts.texts import Layers, Texts, prior, refuse_layers_without_words, text_loss
 from .fedavg import FedAvg
 
 
@@ -89,12 +88,7 @@ class FedDTR(FedAvg):
     )
 
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
-        layered = self.text_depth > 1 or self.text_layers != "mlp"
-        if layered and self.text in ("embedding", "none"):
-            raise FedloomError(
-                f"{self.name}: text_depth and text_layers need text=hash or a text encoder; "
-                f"text={self.text} has no layers."
-            )
+        refuse_layers_without_words(self.text, self.text_depth, self.text_layers)
         if self.text != "none":
             model.text = Texts(self.text, classes, _width(model), self.text_depth, self.text_layers)
         return model

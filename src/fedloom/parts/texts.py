@@ -18,6 +18,15 @@ Layers = Literal["mlp", "transformer", "transformer-tiny", "tower"]
 TINY_WIDTH, TINY_LAYERS, TINY_HIDDEN = 512, 3, 2000  # 9.3 million parameters, as FedDTR's has
 
 
+def refuse_layers_without_words(source: str, depth: int, shape: Layers) -> None:
+    """Refuse layers for a text side that reads nothing."""
+    if source in ("embedding", "none") and (depth > 1 or shape != "mlp"):
+        raise FedloomError(
+            "text_depth and text_layers need text=hash or a text encoder; "
+            f"text={source} has no layers."
+        )
+
+
 class Texts(nn.Module):
     """The trained text side: class names -> one row of `width` numbers per class.
 

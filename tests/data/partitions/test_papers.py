@@ -564,6 +564,7 @@ CHOICES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "dif": st.integers(1, 12) | st.floats(1.0, 5.0) | st.floats(1.0, 1e6),
         "order": st.none() | st.permutations(DOMAINS),
         "percent": PART,
+        "volume": st.sampled_from(["geometric", "equal"]),
         "train_share": PART,
         "mix": st.booleans(),
     },

@@ -48,9 +48,10 @@ class Pace:
         self._watch.begin(label, before=self.before + before)
 
     def after_round(self, engine: Engine, record: Record | None) -> None:
-        """Show the round, and stop if time is up."""
+        """Show the round, and stop if time is up; a run that is complete may come to its end."""
         self._watch.after_round(engine, record)
-        if self.may_stop and time.monotonic() > self._deadline:
+        complete = engine.round == engine.schedule.rounds
+        if self.may_stop and not complete and time.monotonic() > self._deadline:
             raise OutOfTime
 
 
