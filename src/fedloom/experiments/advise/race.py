@@ -48,10 +48,9 @@ class Pace:
         self._watch.begin(label, before=self.before + before)
 
     def after_round(self, engine: Engine, record: Record | None) -> None:
-        """Show the round, and stop if time is up; a run that is complete may come to its end."""
+        """Show the round, and stop if time is up."""
         self._watch.after_round(engine, record)
-        complete = engine.round == engine.schedule.rounds
-        if self.may_stop and not complete and time.monotonic() > self._deadline:
+        if self.may_stop and time.monotonic() > self._deadline:
             raise OutOfTime
 
 
