@@ -13,7 +13,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from .client.worker import Network, eval_batch
+from .adapters import adapt, merge
+from .adapters.prompt import Prompted
+from .client.large import eval_batch
+from .client.networks import Named
+from .client.worker import Network
 from .core.device import find as find_devices
 from .core.device import on_device
 from .core.errors import FedloomError
@@ -27,6 +31,7 @@ from .engine.newcomer import personalise as personalise
 from .engine.setup import Trained, cut_of
 from .executors.flower.opened import is_federation, opened
 from .models import Task, build, exported
+from .models import options as model_options
 from .models.prepare import prepared
 from .models.stages import Piece, Stages, Whole, piece
 from .parts.heads import PromptHead
@@ -58,7 +63,8 @@ def trained(
                 "meant, with --client."
             )
     else:
-        predict = trained.personal(worker.federation.number(client))
+        number = worker.federation.number(client)
+        predict, worker = trained.personal(number), worker.of(number)
     return Served(predict, worker, trained.run, trained.setup.images.data)
 
 
@@ -104,6 +110,7 @@ def whole(served: Served) -> tuple[Whole, dict[str, Any]]:
     if isinstance(stages.head, PromptHead):
         stages.head = stages.head.final()
     data = served.worker.federation.data
+    named = served.worker.named or Named(config.model, config.network)
     brought = {"head": predict.head and stages.head, "inputs": stages.inputs, "rule": stages.rule}
     description: dict[str, Any] = {
         "format": exported.FORMAT,
@@ -111,12 +118,16 @@ def whole(served: Served) -> tuple[Whole, dict[str, Any]]:
         "hyper": config.hyper,
         "classes": list(data.classes),
         "input": _input_description(served),
-        "model": config.model,
-        "network": config.network,
+        "model": named.model,
+        "network": {**named.options, **getattr(served.worker.model, "again", {})},
         "pieces": {name: _described(part) for name, part in brought.items()},
     }
     prepare = prepared(description["input"], served.worker.standard)
-    module = Whole(prepare, copy.deepcopy(stages).cpu())
+    plain = copy.deepcopy(stages).cpu()
+    merge(plain)
+    module = Whole(prepare, plain)
+    if any(isinstance(part, Prompted) for part in module.modules()):
+        description |= {"adapter": config.adapter, "adapting": config.adapting}
     return module.eval(), description
 
 
@@ -189,7 +200,9 @@ def load(
     own = trust or network is not None
 
     def extended() -> nn.Module:
-        given = copy.deepcopy(network) if network else _network(description, folder)
+        given = merge(copy.deepcopy(network)) if network else _network(description, folder)
+        if description.get("adapter"):
+            adapt(given, description["adapter"], **description["adapting"])
         return method.extend(given, description["classes"])
 
     try:
@@ -240,8 +253,12 @@ def _network(description: Mapping[str, Any], folder: Path) -> nn.Module:
         about["features_of"],
         tuple(about["mean"]),
         tuple(about["std"]),
+        tuple(about["words"]) if about["words"] is not None else None,
     )
-    return build(description["model"], task, **description["network"])
+    options = dict(description["network"])
+    if "pretrained" in model_options(description["model"]):
+        options["pretrained"] = False  # all weights are in the folder
+    return build(description["model"], task, **options)
 
 
 # -- predictions -------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedloom.client.compiling import refuse_uncompiled
 from fedloom.client.training import Training
-from fedloom.client.worker import refuse_uncompiled
 from fedloom.core.device import CPU, Device
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import FedloomError
-from fedloom.core.roles import Roles
+from fedloom.core.roles import Roles, at_rest, frozen_in, twin
 from fedloom.models import Split, Task, build
 
 torch.set_num_threads(1)
@@ -194,3 +194,59 @@ def test_a_module_with_two_names_is_private_under_both() -> None:
     expected = [f"{side}.1.{n}" for side in ("a", "b") for n in BATCH_NORM]
     assert Roles(model, private=[nn.BatchNorm1d]).names("private") == expected
     assert Roles(model, private=[model.a[1]]).names("private") == expected
+
+
+# -- what the owner has frozen --------------------------------------------------------------------
+
+
+def half_frozen() -> Net:
+    """A network with a frozen layer, a frozen BatchNorm, and a frozen weight beside its bias."""
+    model = Net()
+    model.first.requires_grad_(False)
+    model.norm.requires_grad_(False)
+    model.head.weight.requires_grad_(False)
+    return model
+
+
+def test_what_the_owner_froze_is_frozen_whatever_a_method_says() -> None:
+    model = half_frozen()
+    expected = ["first.weight", "first.bias", *(f"norm.{n}" for n in BATCH_NORM), "head.weight"]
+    assert frozen_in(model) == expected, "a BatchNorm's statistics too, but no buffer beside it"
+    for private in ([], [model], [model.norm, model.head], [nn.BatchNorm1d]):
+        assert Roles(model, private=private).names("frozen") == expected
+    assert Roles(model, private=[model.head]).names("private") == ["head.bias"]
+    assert Roles(model).also(model, private=[model]).names("frozen") == expected
+    assert frozen_in(Net()) == []
+
+
+def test_a_parameter_that_comes_twice_is_frozen_under_both_names() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "c": nn.Linear(2, 2)})
+    model["b"].weight = model["a"].weight
+    model["a"].requires_grad_(False)
+    assert frozen_in(model) == ["a.weight", "a.bias", "b.weight"]
+
+
+def test_modules_at_rest_are_the_largest_that_are_frozen() -> None:
+    model = half_frozen()
+    assert at_rest(model, set(frozen_in(model))) == [model.first, model.norm]
+    assert at_rest(model, []) == []
+    model.inner.requires_grad_(False)
+    assert at_rest(model, set(frozen_in(model))) == [model.first, model.norm, model.inner]
+    model.requires_grad_(False)
+    assert at_rest(model, set(frozen_in(model))) == [model]
+
+
+def test_a_twin_shares_what_is_frozen_and_nothing_else() -> None:
+    model = half_frozen()
+    other = twin(model)
+    assert [p.requires_grad for p in other.parameters()] == [
+        p.requires_grad for p in model.parameters()
+    ]
+    theirs = other.state_dict()
+    shared = [n for n, t in model.state_dict().items() if t.data_ptr() == theirs[n].data_ptr()]
+    assert shared == frozen_in(model)
+    other.requires_grad_(True)
+    assert not model.first.weight.requires_grad, "the parameter is another one"
+    assert twin(model, ["inner.0.weight"]).state_dict()["inner.0.weight"].data_ptr() == (
+        model.inner[0].weight.data_ptr()
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,8 @@ def test_only_some_classes_and_domains() -> None:
     kept = keep_classes(whole, ("7", "1"))
     assert torch.equal(whole.x[whole.y == 7][:3], kept.x[kept.y == 0][:3])
     assert int(keep_domains(whole, ("photo",)).domain.max()) == 0
+    numbered = replace(whole, classes=tuple("abcdefghij"))
+    assert keep_classes(numbered, ("7", "b")).classes == ("h", "b")
     with pytest.raises(FedloomError, match=r"unknown class of digits4 'seven'"):
         keep_classes(whole, ("seven",))
     with pytest.raises(

@@ -234,6 +234,8 @@ def test_the_ten_classes_come_from_the_whole_of_domainnet_too(tmp_path) -> None:
     some = load("domainnet10", only, root=root)
     assert some.classes == ("zebra", "bird") and set(some.y.tolist()) == {0, 1}
     whole = load("domainnet", Source(size=16), root=root)
+    second = load("domainnet", Source(size=16, only_classes=("1",)), root=root)
+    assert second.classes == whole.classes[1:2] and len(second.y) == int((whole.y == 1).sum())
     kept = whole.x[whole.y == whole.classes.index("bird")]
     assert torch.equal(some.x[some.y == 1], kept)
 

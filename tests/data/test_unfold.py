@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def test_so_many_of_each_kind(tmp_path: Path) -> None:
     """Two classes, two domains, two parts: eight kinds, one of each."""
     assert write_images(images(), tmp_path / "new", per_class=1) == 8
     assert len(list((tmp_path / "new").rglob("*.png"))) == 8
+
+
+def test_the_command_says_of_what_there_are_so_many(
+    fedloom: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    few = ("--per-class", "1", "--set", "limit_train=40", "--set", "limit_test=40")
+    code, said, err = fedloom("data", "write", "digits4", str(tmp_path / "new"), *few)
+    assert code == 0, err
+    written = len(list((tmp_path / "new").rglob("*.png")))
+    assert f"wrote {written} images (at most 1 of a class in each domain and part)" in said
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:

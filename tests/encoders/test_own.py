@@ -101,7 +101,7 @@ def test_only_what_a_user_names_is_executed(mine, tmp_path) -> None:
     assert config.encoder == f"{mine}:net"
     with pytest.raises(FedloomError, match="would be executed"):
         Setup.from_config(config)
-    with pytest.raises(FedloomError, match="this site runs no encoder from a file"):
+    with pytest.raises(FedloomError, match="this site runs no encoder or network from a file"):
         parse({"encoder": f"{mine}:net"}, files=False)
     assert not executed(mine)
     configs.stored(configs.read(complete), trust=True)

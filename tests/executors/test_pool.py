@@ -209,8 +209,8 @@ def test_a_download_is_written_out_once_for_each_worker(worker, monkeypatch) -> 
 
 def test_a_network_that_cannot_be_sent(worker) -> None:
     other = ClientWorker(worker.method, worker.federation, worker.given, worker.training, seed=0)
-    other.given = copy.deepcopy(worker.given)
-    other.given.lock = threading.Lock()
+    other.networks = copy.deepcopy(worker.given)
+    other.networks.lock = threading.Lock()
     message = r"cannot be sent to worker processes: .* --executor inplace does without"
     with pytest.raises(FedloomError, match=message):
         Pool(other, 1)

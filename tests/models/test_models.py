@@ -21,7 +21,8 @@ NAMES = (
 )  # one feature vector per sample
 MAPS = ("unet",)  # one per pixel; see test_unet
 FROZEN = ("vpt",)  # with a frozen ViT; see test_vpt
-LOADED = ("pretrained",)  # see test_pretrained
+LOADED = ("minilm", "pretrained")  # see test_minilm, test_pretrained
+PREFIXES = ("hf:", "py:", "timm:", "torchvision:")  # others' networks, see test_by_name.py
 IMAGE = Task((3, 32, 32), 10)
 VECTOR = Task((5000,), 2)
 TEXT = Task((20,), 4, vocabulary=50)
@@ -39,7 +40,7 @@ def batch(task: Task, size: int = 4) -> Tensor:
 
 
 def test_registry() -> None:
-    assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED)))
+    assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED, *PREFIXES)))
     assert len(NAMES) == len(TASKS) == 7
     assert options("cnn") == {"width": 32, "features": 512, "norm": False}
     assert options("resnet10") == {"width": 64, "norm": "batch"}
@@ -373,7 +374,7 @@ def test_register(monkeypatch: pytest.MonkeyPatch) -> None:
         ValueError, match="'scale' of 'bare' must be keyword-only, annotated, with a default"
     ):
         register("bare")(bare)
-    assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED)))
+    assert MODELS.names() == tuple(sorted((*NAMES, *MAPS, *FROZEN, *LOADED, *PREFIXES)))
     monkeypatch.setitem(MODELS._entries, "own", own)
     assert build("own", VECTOR, scale=3).head.out_features == 3
     assert options("own") == {"scale": 2}

@@ -14,6 +14,7 @@ from ..data.dataset import chosen
 from ..data.transforms import augment
 from ..data.views import Views
 from .job import Job
+from .remembered import noted
 from .training import Training
 
 # Bytes of a client's prepared samples that stay on an accelerator during a fit: to prepare them
@@ -101,7 +102,12 @@ class Batches:
         small = 4 * len(rows) * math.prod(data.x.shape[1:]) <= PREPARED
         if worker.device.accelerated and self._resident and small and not job.training.augment:
             x, y = prepare(data.take(rows)), data.y.index_select(0, rows)
-            return lambda places: (chosen(x, places), y.index_select(0, places))
+
+            def chosen_ones(places: Tensor) -> tuple[Tensor, Tensor]:
+                known = rows.index_select(0, places)
+                return noted(chosen(x, places), known), y.index_select(0, places)
+
+            return chosen_ones
         stored = self._stored()
 
         def take(places: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +121,7 @@ class Batches:
         worker, kinds = self._job.worker, self._job.training.augment
         data = worker.data
         if not kinds:
-            return data.take
+            return lambda rows: noted(data.take(rows), rows)
         if data.y.ndim > 1:
             raise FedloomError(
                 "augment would move images but not their masks; it is for classification."

@@ -15,9 +15,10 @@ from ..core.local import Batch, Fit, Local, Loss, Outputs, cross_entropy
 from ..core.rng import torch_rng
 from .fit import fit
 from .job import Job
+from .large import eval_batch
 from .memory import Memory
 from .scaling import LossScaler
-from .worker import ClientWorker, eval_batch
+from .worker import ClientWorker
 
 Trainer = Callable[[Job], Fit]
 # What `local.fit` is asked to do, beside the loss; every other keyword is a setting of training.

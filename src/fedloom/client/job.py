@@ -14,10 +14,11 @@ from ..core.errors import FedloomError
 from ..core.local import GradientHook, Inputs, Loss, cross_entropy
 from ..core.rng import torch_rng
 from ..core.tree import Tree
+from .headed import Headed
 from .memory import Memory
 from .scaling import LossScaler
 from .training import Training
-from .worker import ClientWorker, Headed
+from .worker import ClientWorker
 
 
 @dataclass

@@ -133,7 +133,8 @@ class Objective:
             model.train(self._job.only is None)
             for module in self._job.only or ():
                 module.train()
-            _freeze(model, self._job.worker.frozen)
+            for module in self._job.worker.resting:
+                module.eval()
             self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
             yield
         finally:
@@ -142,16 +143,6 @@ class Objective:
                 p.requires_grad_(True)
             for p in model.parameters():
                 p.grad = None
-
-
-def _freeze(model: nn.Module, frozen: set[str]) -> None:
-    """Put modules of which every tensor is frozen in evaluation mode."""
-    if not frozen:
-        return
-    for prefix, module in model.named_modules():
-        names = [f"{prefix}.{n}" if prefix else n for n in module.state_dict()]
-        if names and frozen.issuperset(names):
-            module.eval()
 
 
 def _fp32(x: Tensor) -> Tensor:

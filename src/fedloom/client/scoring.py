@@ -11,7 +11,8 @@ from torch import Tensor
 from ..core.errors import FedloomError
 from ..core.local import Predictor
 from ..metrics.registry import DEFAULT, Answers, Sheet, kind_of, sheet
-from .worker import ClientWorker, Network, eval_batch
+from .large import eval_batch
+from .worker import ClientWorker, Network
 
 
 def score(
@@ -30,7 +31,7 @@ def score(
         return scores
     kind = kind_of(worker.federation.data.kind)
     for split in splits:
-        if not any(len(getattr(worker.federation.clients[k], split)) for k in clients):
+        if not any(len(worker.rows(k, split)) for k in clients):
             continue
         wanted = sheet(kind, worker.classes, split, metric)
         blocks = [wanted.rows(a) for a in _answers(worker, predict, clients, split, wanted)]
@@ -51,7 +52,7 @@ def _answers(
     waiting: list[np.ndarray] = []
     number = 0
     for i, k in enumerate(clients):
-        waiting.append(getattr(worker.federation.clients[k], split))
+        waiting.append(worker.rows(k, split))
         number += len(waiting[-1])
         if number < enough and i + 1 < len(clients):
             continue

@@ -79,6 +79,11 @@ class Training(BaseModel):
     clip: Positive | None = setting(
         None, "The largest norm of the whole gradient; longer ones are scaled down to it."
     )
+    frozen_once: bool = setting(
+        True,
+        "Compute what frozen layers at the beginning of a network make of a sample once, and not "
+        "in every step; augmented samples have to be computed each time.",
+    )
     eval_stats: Literal["model", "own"] = setting(
         "model",
         "The statistics of BatchNorm in evaluation: the model's, or those of each client's own "

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -20,30 +18,26 @@ from ..core.local import Inputs, Outputs
 from ..core.method import Method
 from ..core.payload import Payload
 from ..core.rng import key
-from ..core.roles import Role
+from ..core.roles import Role, at_rest, twin
 from ..core.tree import Tree
 from ..data.federation import Dataset, Federation
 from ..models.base import unhooked
 from ..models.stages import Stages
+from .compiling import refuse_uncompiled
+from .large import eval_batch
+from .networks import (
+    Named,
+    Networks,
+    Shapes,
+    refuse_one_network,
+    refuse_other_weights,
+    refuse_other_widths,
+)
+from .remembered import Remembered, noted, rows_of
 from .standard import CHUNK, Standard, Standardise, merged, reported, standard_in
 from .training import Training
 
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precisions of 16 bits
-EVAL_BATCH = 512
-# Large images are evaluated in smaller batches, or their feature maps would fill the memory.
-EVAL_VALUES = 512 * 3 * 32 * 32
-
-
-class Headed(nn.Module):
-    """A body with a head that is not the model's."""
-
-    def __init__(self, body: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.body, self.head = body, head
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(x))
-        return logits
 
 
 @dataclass(frozen=True)
@@ -86,15 +80,20 @@ class ClientWorker:
         self,
         method: Method,
         federation: Federation,
-        model: nn.Module,
+        model: nn.Module | Networks,
         training: Training,
         seed: int,
         strict: bool = False,
         devices: Sequence[Device] = (CPU,),
         standardise: Standardise = "raw",
         fits: bool | None = None,
+        lead: ClientWorker | None = None,
+        outputs: Sequence[Tensor | None] = (None,),
     ) -> None:
         self.method, self.training = method, training
+        # Where clients' networks differ there is a worker for each, and the first of them leads.
+        self._lead, self.crew = lead, [self]
+        self.named: Named | None = None  # its network, where there are others
         # What standardises the features of the client at hand; see client/standard.py.
         self.standard: Standard | None = None
         self.seed, self.strict = seed, strict
@@ -107,11 +106,12 @@ class ClientWorker:
         self.device.forget_peak()
         if training.compiled:
             refuse_uncompiled(self.device)
-        unhooked(model)
-        self.given = model  # unchanged, so that other workers can start from it
+        self.networks = model  # as they came, so that other workers can start from them
+        self.given = model.modules[0] if isinstance(model, Networks) else model
+        unhooked(self.given)
         with CPU.seeded(key(seed, "extend")):
-            self.model: Any = method.extend(copy.deepcopy(model), federation.data.classes)
-        self._order = self._laid_out()
+            self.model: Any = method.extend(twin(self.given), federation.data.classes)
+        self.order = self._laid_out()
         if self.device.accelerated:
             self.model.to(self.device.torch)
         if not (hasattr(self.model, "body") and hasattr(self.model, "head")):
@@ -122,16 +122,49 @@ class ClientWorker:
             refuse_without_statistics(self.model)
         self.roles = method.roles(self.model)
         self.frozen = set(self.roles.names("frozen"))
+        self.resting = at_rest(self.model, self.frozen)
         self.standardise = standardise
         if method.traits.averages and not self.roles.names("shared") and standardise == "common":
             self.standardise = "own"  # on this network the method shares nothing, as `local` does
         self.tensors: dict[str, Tensor] = self.model.state_dict()  # live views of the model
-        self.first = Tree(self.tensors).map(_plain)
+        # Those that change; what is frozen never does, so it needs no second copy.
+        self._moving = self._changing(self.model)
+        self.first = Tree(self._moving).map(_plain)
         saved = {id(b) for b in self.model.state_dict(keep_vars=True).values()}
         # A module may keep buffers out of its state; they still must not leak to the next client.
         self._unsaved = [(b, b.clone()) for b in self.model.buffers() if id(b) not in saved]
-        self._references: list[nn.Module] = []
+        self._references: list[Any] = []
         self._compiled: dict[nn.Module, nn.Module] = {}
+        # Of each network, what somebody has computed already; see client/remembered.py.
+        self.remembered = Remembered(self, outputs[0])
+        if isinstance(model, Networks):
+            self._enlist(model, standardise)
+            for worker, known in zip(self.crew, outputs, strict=False):
+                worker.remembered = Remembered(worker, known)
+
+    def _enlist(self, networks: Networks, standardise: Standardise) -> None:
+        """Take on a worker for each network but the first, which is this one's own."""
+        refuse_one_network(self.method.name, self.method.traits.networks)
+        same = (self.training, self.seed, self.strict, self.devices, standardise, self._fits)
+        for module in networks.modules[1:]:
+            self.crew.append(ClientWorker(self.method, self.federation, module, *same, lead=self))
+        for worker, named in zip(self.crew, networks.named, strict=True):
+            worker.named = named
+        name = self.method.name
+        if self.method.traits.networks == "width":
+            widths = [worker.blank_features().shape[1] for worker in self.crew]
+            refuse_other_widths(name, networks.named, widths)
+        refuse_other_weights(name, networks.named, [worker._travelling() for worker in self.crew])
+
+    def _travelling(self) -> Shapes:
+        """The shapes of the network's shared tensors."""
+        return {name: tuple(self.tensors[name].shape) for name in self.roles.names("shared")}
+
+    def of(self, k: int) -> ClientWorker:
+        """The worker that has client `k`'s network: itself, unless clients' networks differ."""
+        if isinstance(self.networks, Networks):
+            return self.crew[self.networks.owned[k]]
+        return self
 
     def _laid_out(self) -> torch.memory_format:
         """Bring the resident model into the layout that is wanted; images then have it too."""
@@ -148,19 +181,22 @@ class ClientWorker:
     @property
     def channels_last(self) -> bool:
         """Whether images lie channels-last in memory."""
-        return self._order is torch.channels_last
+        return self.order is torch.channels_last
 
     @property
     def federation(self) -> Federation:
         """The clients' data, as they were dealt out, on the CPU."""
-        return self._federation
+        return self._lead.federation if self._lead else self._federation
 
     @federation.setter
     def federation(self, federation: Federation) -> None:
-        """Take other data."""
+        """Take other data, for all of the crew."""
         self._federation = federation
-        for placed in ("data", "resident"):
-            self.__dict__.pop(placed, None)
+        for worker in self.crew:
+            for placed in ("data", "resident"):
+                worker.__dict__.pop(placed, None)
+            if "remembered" in vars(worker):
+                worker.remembered = Remembered(worker)
 
     @cached_property
     def data(self) -> Dataset:
@@ -169,6 +205,8 @@ class ClientWorker:
         It moves when somebody first asks for it, so a process whose clients are computed by others
         keeps no copy on the device.
         """
+        if self._lead:
+            return self._lead.data
         data = self.federation.data
         if not self.device.accelerated:
             return data
@@ -199,7 +237,7 @@ class ClientWorker:
 
     def rows(self, client: int, part: str = "train") -> np.ndarray:
         """Which rows of the data set are a client's samples of a part of its data."""
-        rows: np.ndarray = getattr(self.federation.clients[client], part)
+        rows: np.ndarray = getattr(self.federation.member(client), part)
         return rows
 
     @property
@@ -210,17 +248,20 @@ class ClientWorker:
     @property
     def width(self) -> int:
         """How many features the body gives for one sample."""
-        blank = torch.zeros_like(self.samples(torch.arange(1)))
-        features = self.outputs(blank).features
+        features = self.blank_features()
         if features.ndim != 2:
             raise FedloomError(
                 f"{self.method.name} needs one vector of features per sample, the model gives maps."
             )
         return features.shape[1]
 
+    def blank_features(self) -> Tensor:
+        """What the body makes of a blank sample."""
+        return self.outputs(torch.zeros_like(self.samples(torch.arange(1)))).features
+
     @torch.no_grad()
     def load(self, *trees: Tree, into: nn.Module | None = None) -> None:
-        """Set every tensor of the resident model.
+        """Set every tensor of the resident model that is not frozen.
 
         Each is set from the last tree that names it, else to its first value, so nothing of the
         previous client is left over.
@@ -228,6 +269,8 @@ class ClientWorker:
         source = dict(self.first)
         for tree in trees:
             for name, tensor in tree.items():
+                if name in self.frozen:
+                    raise FedloomError(f"tensor {name!r} is frozen: nothing is loaded into it.")
                 if name not in source:
                     raise FedloomError(f"the model has no tensor {name!r}.")
                 if tensor.shape != source[name].shape:
@@ -236,11 +279,16 @@ class ClientWorker:
                         f"the model wants {tuple(source[name].shape)}."
                     )
                 source[name] = tensor
-        tensors = self.tensors if into is None else into.state_dict()
-        torch._foreach_copy_(list(tensors.values()), [source[n] for n in tensors])
+        tensors = self._moving if into is None else self._changing(into)
+        if tensors:
+            torch._foreach_copy_(list(tensors.values()), [source[n] for n in tensors])
         if into is None:
             for buffer, first in self._unsaved:
                 buffer.copy_(first)
+
+    def _changing(self, model: nn.Module) -> dict[str, Tensor]:
+        """Live views of a model's tensors that are not frozen."""
+        return {n: t for n, t in model.state_dict().items() if n not in self.frozen}
 
     def tree(self, role: Role = "shared") -> Tree:
         """A copy of the resident model's tensors that have this role."""
@@ -290,8 +338,8 @@ class ClientWorker:
     def samples(self, rows: Tensor) -> Tensor:
         """The stored samples with these numbers."""
         if self.resident:
-            return self.data.take(self.here(rows))
-        return self.here(self.data.take(rows))
+            return noted(self.data.take(self.here(rows)), rows)
+        return noted(self.here(self.data.take(rows)), rows)
 
     def labels(self, rows: Tensor) -> Tensor:
         """The labels of the samples with these numbers."""
@@ -299,12 +347,13 @@ class ClientWorker:
 
     def prepare(self, x: Tensor) -> Tensor:
         """Stored samples as the resident model wants them."""
+        rows = rows_of(x)
         x = self.data.prepare(self.here(x))
         if self.standard is not None:
             x = self.standard(x)
         if x.ndim == 4:
-            x = x.contiguous(memory_format=self._order)
-        return x
+            x = x.contiguous(memory_format=self.order)
+        return noted(x, rows)
 
     def report(self, k: int) -> Payload:
         """What client `k` says of its features when it first appears."""
@@ -356,9 +405,10 @@ class ClientWorker:
                 module.eval()
         head = head or self.model.head
         parts = []
-        size = eval_batch(x.shape)
+        size, rows = eval_batch(x.shape), rows_of(x)
         for start in range(0, max(len(x), 1), size):
-            part = self.prepare(x[start : start + size])
+            some = slice(start, start + size)
+            part = self.prepare(noted(x[some], None if rows is None else rows[some]))
             if inputs:
                 part = inputs(part)
             parts.append(self.through(self.model.body, head, part))
@@ -369,6 +419,8 @@ class ClientWorker:
 
     def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits, computed in the run's precision; the results are always fp32."""
+        if self.remembered.layers and not _watched(body):
+            body, x = self.remembered.shortened(body, x)
         # A compiled module would not call the hooks of those who watch it.
         if self.training.compiled and not (_watched(body) or _watched(head)):
             body, head = self._quicker(body), self._quicker(head)
@@ -398,12 +450,18 @@ class ClientWorker:
         index = torch.from_numpy(np.unique(every))
         return self.outputs(self.samples(index)).features, self.labels(index)
 
+    def has(self, body: nn.Module) -> bool:
+        """Whether a body is the resident model's, or that of a spare one."""
+        return any(body is model.body for model in (self.model, *self._references))
+
     def reference(self, i: int, weights: Tree) -> nn.Module:
         """The i-th spare model, loaded with `weights`, in evaluation mode."""
         while len(self._references) <= i:
-            self._references.append(copy.deepcopy(self.model).eval().requires_grad_(False))
+            spare = twin(self.model, self.frozen)
+            self._references.append(spare.eval().requires_grad_(False))
         self.load(weights, into=self._references[i])
-        return self._references[i]
+        spare_model: nn.Module = self._references[i]
+        return spare_model
 
 
 def refuse_without_statistics(model: nn.Module) -> None:
@@ -414,18 +472,6 @@ def refuse_without_statistics(model: nn.Module) -> None:
         )
 
 
-@cache
-def refuse_uncompiled(device: Device) -> None:
-    """Raise an error if `torch.compile` does not work here; it may lack a C++ compiler."""
-    try:
-        torch.compile(torch.sin)(torch.zeros(1, device=device.torch))
-    except Exception as error:  # whatever its many parts may raise
-        reason = str(error).strip().partition("\n")[0]
-        raise FedloomError(
-            f"torch.compile does not work on {device} here ({reason}); set compiled=false."
-        ) from None
-
-
 def _watched(module: nn.Module) -> bool:
     """Whether somebody sees what goes into a module, or into a part of it, or what comes out."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
@@ -434,8 +480,3 @@ def _watched(module: nn.Module) -> bool:
 def _plain(tensor: Tensor) -> Tensor:
     """A copy in contiguous order, as if read from a file: sums then do not depend on its origin."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def eval_batch(shape: Sequence[int]) -> int:
-    """How many samples of stored data of this shape are evaluated at once."""
-    return max(16, min(EVAL_BATCH, EVAL_VALUES // max(1, math.prod(shape[1:]))))

@@ -124,6 +124,11 @@ def names() -> tuple[str, ...]:
     return METHODS.names()
 
 
+def methods_with(has: Callable[[Traits], bool]) -> list[str]:
+    """The registered methods whose traits are so, in alphabetical order."""
+    return [name for name, cls in METHODS.items() if has(cls.traits)]
+
+
 def plugins() -> tuple[str, ...]:
     """All registered plug-ins, in alphabetical order."""
     return PLUGINS.names()

@@ -79,12 +79,17 @@ class Traits:
     # travels. `raw` is for methods that want features as they are, because they compare them with
     # texts or send samples when they first appear.
     features: Literal["common", "own", "raw"] = "common"
+    # Whether clients may have networks that differ: not where weights of the body travel (`same`);
+    # where features or heads do, all networks need equally many features (`width`).
+    networks: Literal["same", "width", "any"] = "same"
     # The server's tensors with an entry for each client; a client that joins after training gets an
     # entry of zeros. None: the server has nothing of use for a client that has sent nothing.
     by_client: tuple[str, ...] | None = ("sizes",)
     # What its paper offers it for; `fedloom advise` looks for methods by it. Empty: for nothing in
     # particular, so that nobody is sent there.
     helps: tuple[Trouble, ...] = ()
+    # The adapter that a run gets which names none, for methods that work on what it adds.
+    adapter: str | None = None
     # Without these it fails, or is no more than the method that it builds on.
     needs: tuple[Need, ...] = ()
     # Whether what is predicted for a sample depends on the other samples that are asked about with
@@ -118,7 +123,8 @@ class Method:
         The network keeps its `body` and `head`. New modules become attributes of it, and their
         first weights depend on the seed.
         """
-        return model
+        extended: nn.Module = model
+        return extended
 
     def roles(self, model: nn.Module) -> Roles:
         """What happens to each tensor of the model; by default all are shared."""
@@ -181,7 +187,8 @@ class Method:
 
     def params(self) -> dict[str, Any]:
         """The hyper-parameters as plain values."""
-        return asdict(self)  # type: ignore[call-overload]
+        values: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        return values
 
 
 @runtime_checkable

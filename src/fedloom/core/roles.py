@@ -6,8 +6,8 @@ A module or module type decides, never a part of a name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Literal
 
 from torch import nn
 
@@ -38,6 +38,8 @@ class Roles:
                 if self.of[name] not in ("shared", role):
                     raise FedloomError(f"tensor {name!r} cannot be both private and frozen.")
                 self.of[name] = role  # type: ignore[assignment]
+        for name in frozen_in(model):
+            self.of[name] = "frozen"
 
     def also(self, model: nn.Module, *, private: Iterable[nn.Module | type[nn.Module]]) -> Roles:
         """These roles, with more modules `private`."""
@@ -50,6 +52,59 @@ class Roles:
     def names(self, role: Role) -> list[str]:
         """The names of all tensors with this role, in the model's order."""
         return [n for n, r in self.of.items() if r == role]
+
+
+def frozen_in(model: nn.Module) -> list[str]:
+    """The names of the tensors that the owner of a network has frozen.
+
+    They are parameters that want no gradient, and the buffers of modules that have parameters, but
+    none that wants one: in these nothing is trained, so no statistics are gathered either.
+    """
+    names = {n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    if not names:
+        return []
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        parameters = list(module.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
+            names.update(f"{prefix}.{n}" if prefix else n for n, _ in module.named_buffers())
+    return [name for name in model.state_dict() if name in names]
+
+
+def at_rest(model: nn.Module, frozen: Collection[str]) -> list[nn.Module]:
+    """The largest modules that have tensors, all of them `frozen`.
+
+    They are in evaluation mode while the rest of the model is trained.
+    """
+    if not frozen:
+        return []
+    resting: list[nn.Module] = []
+
+    def look(module: nn.Module, prefix: str) -> None:
+        names = [prefix + name for name in module.state_dict()]
+        if names and all(name in frozen for name in names):
+            resting.append(module)
+            return
+        for name, child in module.named_children():
+            look(child, f"{prefix}{name}.")
+
+    look(model, "")
+    return resting
+
+
+def twin(model: nn.Module, frozen: Collection[str] | None = None) -> nn.Module:
+    """A copy of a network that shares the memory of its frozen tensors with it.
+
+    By default these are `frozen_in` it.
+    """
+    names = set(frozen_in(model) if frozen is None else frozen)
+    shared: dict[int, Any] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if name in names:
+            same = tensor.detach()
+            if isinstance(tensor, nn.Parameter):
+                same = nn.Parameter(same, requires_grad=tensor.requires_grad)
+            shared[id(tensor)] = same
+    return copy.deepcopy(model, shared)
 
 
 def _claimed(model: nn.Module, claims: list[nn.Module | type[nn.Module]]) -> Iterator[str]:

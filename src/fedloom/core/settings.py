@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator, Field
 
+from .errors import FedloomError
+
 # What changes when the setting does: which samples clients have, the numbers that come out, or
 # nothing but where and how fast they are computed.
 Affects = Literal["data", "result", "nothing"]
@@ -64,13 +66,24 @@ def keyword_options(function: Callable[..., Any]) -> dict[str, Option]:
     return options
 
 
-def _listed(value: object) -> object:
+def refuse_nameless(name: str, function: Callable[..., Any], leading: int = 1) -> None:
+    """Refuse a builder whose options, behind `leading` others, cannot be set by their names."""
+    for option in list(inspect.signature(function).parameters.values())[leading:]:
+        missing = option.empty in (option.default, option.annotation)
+        if option.kind is not option.KEYWORD_ONLY or missing:
+            raise FedloomError(
+                f"'{option.name}' of '{name}' must be keyword-only, annotated, with a default"
+            )
+
+
+def listed(value: Any) -> Any:
+    """Several names, which may be given as one text with commas between them."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(","))
     return value
 
 
-Listed = BeforeValidator(_listed)  # several names may be given as one text with commas between them
+Listed = BeforeValidator(listed)
 Names = Annotated[tuple[str, ...], Listed]
 
 

@@ -23,7 +23,7 @@ _modules: dict[str, Any] = {}  # executed files by path
 
 
 def code_in(value: Any) -> Iterator[str]:
-    """The Python files that encoders named in a setting, or in a table of them, would execute."""
+    """The Python files that encoders or networks named in a setting would execute."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from code_in(inner)
@@ -39,7 +39,7 @@ def code_in(value: Any) -> Iterator[str]:
 
 def _named(settings: Mapping[str, Any]) -> Iterator[str]:
     """The files that a config, or an exported model's description, names beside the method."""
-    for section in ("encoder", "network", "input"):
+    for section in ("encoder", "model", "network", "networks", "input"):
         yield from code_in(settings.get(section))
 
 
@@ -72,7 +72,7 @@ def _refuse(path: str, where: str | Path) -> None:
 def function_of(file: str, name: str) -> Callable[[], Any]:
     """The function of that name in a user's file, which is executed once."""
     path = str(Path(file).resolve())
-    _refuse(path, "an encoder")
+    _refuse(path, "a setting")
     if path not in _modules:
         if not Path(path).is_file():
             raise FedloomError(f"there is no file {shortened(path)}.")

@@ -21,6 +21,7 @@ from .readers.base import (
     Progress,
     Reader,
     Source,
+    class_names,
     kind_with,
     listed_formats,
     read_with,
@@ -240,8 +241,9 @@ def _missing(name: str, root: str | None) -> FedloomError:
 
 def keep_classes(data: Dataset, wanted: tuple[str, ...]) -> Dataset:
     """The samples of these classes, numbered in the order given."""
-    y = _renumber(data.y, data.classes, wanted, f"class of {data.name}")
-    return _rows(data, y >= 0, y=y, classes=tuple(wanted))
+    names = class_names(wanted, data.classes)
+    y = _renumber(data.y, data.classes, names, f"class of {data.name}")
+    return _rows(data, y >= 0, y=y, classes=names)
 
 
 def keep_domains(data: Dataset, wanted: tuple[str, ...]) -> Dataset:

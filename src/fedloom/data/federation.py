@@ -16,6 +16,7 @@ from ..core.settings import part_of
 from .dataset import Dataset
 from .finite import refuse_not_finite
 from .grouped import cut_by_group, refuse_shared_groups
+from .outside import NEW, drawn, set_apart
 from .partitions import PARTITIONS, Share, partition
 
 SPLITS = ("train", "validation", "test")
@@ -43,13 +44,21 @@ class Client:
 
 
 @dataclass(frozen=True)
+class Outsider(Client):
+    """A client that never trains with the others; it is scored under the name `group`."""
+
+    group: str = NEW
+
+
+@dataclass(frozen=True)
 class Federation:
-    """A data set and its clients."""
+    """A data set and its clients; `outside` are those that are only ever scored."""
 
     data: Dataset
     clients: tuple[Client, ...]
     partition: str = "given"
     description: str = ""
+    outside: tuple[Outsider, ...] = ()
 
     def __post_init__(self) -> None:
         _refuse_wrong_rows(self)
@@ -78,14 +87,20 @@ class Federation:
             raise FedloomError(f"several clients are called {client!r}; say which: {numbers}.")
         return owners[client][0]
 
+    def member(self, k: int) -> Client:
+        """Client `k`; the numbers of those outside follow those of the clients."""
+        if k < len(self.clients):
+            return self.clients[k]
+        return self.outside[k - len(self.clients)]
+
     def samples(self, k: int, split: str = "train") -> tuple[Tensor, Tensor]:
         """Client `k`'s stored samples and labels in one of `SPLITS`."""
-        index = torch.from_numpy(getattr(self.clients[k], split))
+        index = torch.from_numpy(getattr(self.member(k), split))
         return self.data.take(index), self.data.y[index]
 
-    def counts(self, k: int) -> Tensor:
-        """How many training samples client `k` has of each class."""
-        labels = self.data.y[torch.from_numpy(self.clients[k].train)]
+    def counts(self, k: int, split: str = "train") -> Tensor:
+        """How many samples of each class client `k` has in one of `SPLITS`."""
+        labels = self.data.y[torch.from_numpy(getattr(self.member(k), split))]
         return torch.bincount(labels.flatten(), minlength=len(self.data.classes))
 
     def encode(self, encoder: DataEncoder, **options: Any) -> Federation:
@@ -103,32 +118,38 @@ class Federation:
 
     def describe(self) -> dict[str, Any]:
         """Sizes, domains and class counts of every client, as plain values."""
-        clients = []
-        for k, client in enumerate(self.clients):
+        members = []
+        for k, client in enumerate((*self.clients, *self.outside)):
             about: dict[str, Any] = {"domain": client.domain}
             for split in SPLITS:
                 about[split] = len(getattr(client, split))
             about["counts"] = self.counts(k).tolist()
+            about["test_counts"] = self.counts(k, "test").tolist()
             if self.data.group is not None:
                 everything = np.concatenate([getattr(client, split) for split in SPLITS])
                 about["groups"] = len(np.unique(self.data.group.numpy()[everything]))
-            clients.append(about)
-        return {
+            members.append(about)
+        described = {
             "data": self.data.name,
             "partition": self.partition,
             "description": self.description,
             "classes": list(self.data.classes),
             "domains": list(self.data.domains),
             "shape": list(self.data.x.shape[1:]),
-            "clients": clients,
+            "clients": members[: len(self)],
         }
+        if self.outside:
+            groups = [client.group for client in self.outside]
+            told = zip(groups, members[len(self) :], strict=True)
+            described["outside"] = [{"group": group, **about} for group, about in told]
+        return described
 
 
 def _refuse_wrong_rows(federation: Federation) -> None:
     """Refuse a client with numbers of samples that the data set does not have."""
     n = len(federation.data.y)
     rows = []
-    for k, client in enumerate(federation.clients):
+    for k, client in enumerate((*federation.clients, *federation.outside)):
         for split in SPLITS:
             index = getattr(client, split)
             if not isinstance(index, np.ndarray) or index.ndim != 1 or index.dtype.kind not in "iu":
@@ -157,6 +178,8 @@ def federate(
     validation: float = 0.1,
     split: str = "official",
     merged_share: float = 0.75,
+    hold_out: str | None = None,
+    new_clients: int = 0,
     **options: Any,
 ) -> Federation:
     """Deal `data` out to clients by the partition named `how`.
@@ -172,6 +195,9 @@ def federate(
     With `split="merged"` the official parts are put together, dealt out, and each client's samples
     are then cut at random into `merged_share` for training and the rest for testing (the rule of
     the PFLlib family).
+
+    The samples of the domain `hold_out` are dealt out to nobody: they are one client outside. And
+    `new_clients` of the others, drawn at random, stay outside too.
     """
     if not 0 <= validation < 1:
         raise FedloomError(f"validation must be a share from 0 up to but not 1, got {validation}.")
@@ -183,7 +209,9 @@ def federate(
         how = _how(data)
     how = PARTITIONS.spelling(how)
     rng = numpy_rng(seed, "partition", how)
-    shares, description = partition(how, pool, clients, rng, **options)
+    kept, apart = set_apart(pool, hold_out)
+    shares, description = partition(how, kept.pool, clients, rng, **options)
+    shares = [*map(kept.back, shares), *apart]
     if split == "merged":
         shares = _tested(data, shares, merged_share, seed)
         description += (
@@ -199,7 +227,20 @@ def federate(
         members.append(Client(train, held, share.test, domain))
     _refuse_no_training(data, members)
     refuse_shared_groups(data, members)
-    return Federation(data, tuple(members), how, description)
+    if hold_out:
+        description += f" Nobody trains on {hold_out}."
+    if new_clients:
+        description += f" {new_clients} of the clients never train."
+    inside, new = drawn(len(members) - len(apart), new_clients, seed)
+    outside = [
+        _outsider(member, hold_out or NEW) for member in members[len(members) - len(apart) :]
+    ]
+    outside += [_outsider(members[k], NEW) for k in new]
+    return Federation(data, tuple(members[k] for k in inside), how, description, tuple(outside))
+
+
+def _outsider(client: Client, group: str) -> Outsider:
+    return Outsider(client.train, client.validation, client.test, client.domain, group)
 
 
 def _how(data: Dataset) -> str:

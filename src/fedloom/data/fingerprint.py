@@ -26,7 +26,7 @@ def fingerprint(federation: Federation) -> dict[str, str]:
 
 def _splits(federation: Federation) -> str:
     whole = sha256()
-    for client in federation.clients:
+    for client in (*federation.clients, *federation.outside):
         whole.update(repr(client.domain).encode())
         for split in SPLITS:
             rows: np.ndarray = getattr(client, split)

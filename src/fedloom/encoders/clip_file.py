@@ -25,6 +25,7 @@ IN_FOLDER = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 ACTIVATIONS = {"quickgelu": True, "gelu": False}
 # OpenAI's files hold these numbers too, which no network needs, and open_clip's the mask.
 BESIDE = ("input_resolution", "context_length", "vocab_size", "attn_mask")
+NEEDED = ("text_projection", "token_embedding.weight", "visual.conv1.weight", "logit_scale")
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -65,6 +66,7 @@ class FileClip:
         self.files: tuple[Path, ...] = (self.path,)
         self.dim = tensors["text_projection"].shape[1]
         self.context: int | None = tensors["token_embedding.weight"].shape[1]
+        self._scale = float(tensors["logit_scale"].float().exp())
         self.preprocess = self._preprocess(_weightless(tensors, self.quick, self.path).visual.size)
 
     @property
@@ -77,7 +79,7 @@ class FileClip:
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = read_weights(self.path)
-        for name in ("text_projection", "token_embedding.weight", "visual.conv1.weight"):
+        for name in NEEDED:
             if name not in tensors:
                 raise FedloomError(
                     f"{self.path} holds no CLIP of OpenAI or open_clip: it has no {name}."
@@ -126,7 +128,7 @@ class FileClip:
 
     def scale(self) -> float:
         """The logit scale."""
-        return float(self.model.logit_scale.exp())
+        return self._scale
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Tensor:

@@ -204,7 +204,7 @@ def load_model(folder: Path, **options: Any) -> Any:
     """
     transformers = import_transformers()
     weight_files(folder)
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **_SAFE)
             kind = transformers.AutoModel._model_mapping[type(config)]
@@ -251,7 +251,7 @@ def refuse(folder: Path, report: dict[str, Any]) -> None:
 def load_tokenizer(folder: Path) -> Any:
     """The tokeniser in a folder."""
     transformers = import_transformers()
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             return transformers.AutoTokenizer.from_pretrained(folder, **_SAFE)
         except Exception as error:
@@ -347,7 +347,7 @@ def import_transformers() -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Without its progress bars and load reports: errors say what is wrong."""
     logging = transformers.utils.logging
     level = logging.get_verbosity()

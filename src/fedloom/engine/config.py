@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, cast
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..adapters import options as adapter_options
 from ..client.training import Training
 from ..core.errors import FedloomError, explain, unknown
 from ..core.lookup import find, make
@@ -21,40 +22,17 @@ from ..core.method import Method as _Method
 from ..core.settings import Count, Share, setting
 from ..core.user_files import allow, trusted
 from ..data import partitions
-from ..data.catalogue import MODEL_FOR, Source, has_clients, kind_of
-from ..models import MODELS
+from ..data.catalogue import Source
 from ..models import options as model_options
+from . import networks
+from .choices import settle
+from .execution import Execution
 from .later import forget_later
 from .owners import nowhere
 from .schedule import Schedule
 from .standardising import decide
 
 FORMAT = 1  # of run folders; raised when folders of earlier versions can no longer be read
-
-
-class Execution(BaseModel):
-    """Where a run is computed and how fast; no setting here changes what is computed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    executor: str = setting(
-        "inplace",
-        "How clients are executed: inplace (one process), pool (worker processes), auto (the "
-        "quicker of these), vmap (small heads, stacked) or debug.",
-        affects="nothing",
-    )
-    workers: Count = setting(2, "The number of processes in the pool.", affects="nothing")
-    device: str = setting(
-        "cpu",
-        "Where networks compute: cpu, cuda, cuda:1, cuda:0,1 (several for a pool), mps, xpu, or "
-        "auto for an accelerator if there is one; results differ in their last digits.",
-        affects="nothing",
-    )
-    data_root: str | None = setting(
-        None,
-        "The folder with the known data sets; without it, FEDLOOM_DATA names it.",
-        affects="nothing",
-    )
 
 
 class Config(BaseModel):
@@ -105,6 +83,16 @@ class Config(BaseModel):
         "The network; `auto` takes what fits the data (cnn, mlp, fasttext or unet; linear on "
         "features).",
     )
+    networks: list[dict[str, Any]] | dict[str, dict[str, Any]] | None = setting(
+        None,
+        "Networks of clients that do not all have the same one, in place of `model`: a list, dealt "
+        "out in turn, or a table with one for each domain; for methods that send no weights.",
+    )
+    adapter: str | None = setting(
+        None,
+        "What is trained of a network that stays as it is otherwise: lora, bitfit, prompt or head; "
+        "by default all of it, or lora for methods that work on its factors.",
+    )
     clients: Count | None = setting(
         None, "The number of clients; without it, the partition decides.", affects="data"
     )
@@ -124,6 +112,17 @@ class Config(BaseModel):
         "The share of each client's samples that it trains on, if train and test are merged.",
         affects="data",
     )
+    hold_out: str | None = setting(
+        None,
+        "A domain that nobody trains on; it is one client that is only scored, under its name.",
+        affects="data",
+    )
+    new_clients: Annotated[int, Field(ge=0)] = setting(
+        0,
+        "How many of the clients, drawn at random, never train and are only scored, as those who "
+        "come later.",
+        affects="data",
+    )
     format: int = setting(
         FORMAT, "The format of the run folder, set by fedloom.", affects="nothing"
     )
@@ -133,6 +132,7 @@ class Config(BaseModel):
     hyper: dict[str, Any] = setting({}, "The settings of the method itself.")
     partitioning: dict[str, Any] = setting({}, "The options of the partition.", affects="data")
     network: dict[str, Any] = setting({}, "The options of the model.")
+    adapting: dict[str, Any] = setting({}, "The options of the adapter.")
     execution: Execution = setting(
         Execution(), "Where and how fast the run is computed.", affects="nothing"
     )
@@ -181,7 +181,16 @@ class Config(BaseModel):
         return body
 
 
-SECTIONS = ("source", "schedule", "training", "hyper", "partitioning", "network", "execution")
+SECTIONS = (
+    "source",
+    "schedule",
+    "training",
+    "hyper",
+    "partitioning",
+    "network",
+    "adapting",
+    "execution",
+)
 
 
 def affecting(*what: str) -> set[str]:
@@ -221,12 +230,16 @@ def build(
     """
     body = _tables(given)
     changes = dict(changes or {})
-    _choose(body, changes)
+    named_now = "networks" in changes
+    settle(body, changes, _usual())
     cls = find(body["method"])
     keys = _keys(cls, body)
     _apply_preset(body, cls, keys)
+    stronger: list[str] = []  # than what a file says of its networks
     for key, value in changes.items():
         section, name = _place(key, keys)
+        if section == "network" and not named_now:
+            stronger.append(name)
         if section == "":
             body[name] = value
         else:
@@ -237,13 +250,22 @@ def build(
                 raise unknown(f"key in [{section}]", name, keys[section])
     body["training"] = {**cls.traits.training, **body.get("training", {})}
     _complete(body, "partitioning", "partition", partitions.options)
-    _complete(body, "network", "model", model_options)
+    if body["networks"]:
+        networks.settle(body, cls.traits.networks, stronger)
+    else:
+        _complete(body, "network", "model", model_options)
+    _complete(body, "adapting", "adapter", adapter_options)
     method = make(body["method"], body.get("hyper", {}))
     allow(body)
     body["hyper"] = method.params()
     features = encoded or bool(body.get("encoder") and not body.get("pixels"))
     body["standardise"] = decide(body.get("standardise", "auto"), method, features)
     return _validated(body)
+
+
+def _usual() -> dict[str, Any]:
+    """The run's own settings as they are where nobody sets them."""
+    return {name: field.default for name, field in Config.model_fields.items()}
 
 
 def _validated(body: Mapping[str, Any]) -> Config:
@@ -278,35 +300,6 @@ def _tables(given: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _choose(body: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Settle method, preset, partition and model, which decide what other settings there are."""
-    for key in ("method", "preset", "partition", "model"):
-        default = body.get(key, Config.model_fields[key].default)
-        body[key] = str(changes.pop(key, default))
-    root = changes.get("data_root", body.get("execution", {}).get("data_root"))
-    data = str(changes.get("data", body.get("data", Config.model_fields["data"].default)))
-    if body["partition"] == "auto":
-        body["partition"] = "natural" if has_clients(data, root) else "domains"
-    if body["model"] == "auto":
-        body["model"] = _fitting_model(body, changes, data, root)
-    if body["partition"] != "given":
-        body["partition"] = partitions.PARTITIONS.spelling(body["partition"])
-    if body["model"] != "given":
-        body["model"] = MODELS.spelling(body["model"])
-
-
-def _fitting_model(
-    body: Mapping[str, Any], changes: Mapping[str, Any], data: str, root: str | None
-) -> str:
-    """The model that fits the data, where the user names none."""
-    if changes.get("encoder", body.get("encoder")):
-        return "linear"
-    flat = body.get("source", {}).get("flatten")
-    for key in ("source.flatten", "flatten"):
-        flat = changes.get(key, flat)
-    return MODEL_FOR["vector" if flat else kind_of(data, root)]
-
-
 def _apply_preset(body: dict[str, Any], cls: type[_Method], keys: Mapping[str, set[str]]) -> None:
     """Put in the settings of the preset that nobody has set."""
     presets = cls.traits.presets
@@ -320,7 +313,7 @@ def _apply_preset(body: dict[str, Any], cls: type[_Method], keys: Mapping[str, s
 def _complete(body: dict[str, Any], section: str, choice: str, options: Any) -> None:
     """Put in the defaults of the partition or the model, as a file would give them back."""
     complete = {}
-    if body[choice] != "given":
+    if body[choice] not in (None, "given"):
         complete = dict(options(body[choice]))
     complete |= body.get(section, {})
     complete = {key: value for key, value in complete.items() if value is not None}
@@ -370,12 +363,17 @@ def _keys(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
         "hyper": {field.name for field in fields(cls)},  # type: ignore[arg-type]
         "partitioning": set(),
         "network": set(),
+        "adapting": set(),
         "execution": set(Execution.model_fields),
     }
     if body["partition"] != "given":
         keys["partitioning"] = set(partitions.options(body["partition"]))
-    if body["model"] != "given":
+    if body["networks"]:
+        keys["network"] = networks.keys(body["networks"])
+    elif body["model"] != "given":
         keys["network"] = set(model_options(body["model"]))
+    if body["adapter"] is not None:
+        keys["adapting"] = set(adapter_options(body["adapter"]))
     return keys
 
 
@@ -403,7 +401,7 @@ def places(key: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> li
     The run's own settings have no section in front.
     """
     body = _tables(given)
-    _choose(body, dict(changes))
+    settle(body, dict(changes), _usual())
     keys = _keys(find(body["method"]), body)
     section, dot, name = key.rpartition(".")
     sections: Iterable[str] = keys

@@ -33,6 +33,7 @@ from ..metrics.registry import (
     sheet,
 )
 from .checkpoint import Store
+from .outsiders import STAGES, Outsiders
 
 SCORED = ("validation", "test")
 # One task scores the common model for all clients whose first sample lies in the same such block.
@@ -91,10 +92,27 @@ class Evaluation:
 
         Workers that have nothing left to score continue with `ahead`, the tasks of the next round.
         """
+        outside = self._outside()  # first, as workers continue with `ahead` after the others
         scores = self._scores(trained, ahead)
         # A client that did not train this round has, after training, what it has before it.
         scores["after"] = trained.or_else(trained.trained, scores["before"])
-        return self._figures(scores)
+        return self._figures(scores) | outside
+
+    def _outside(self) -> dict[str, Any]:
+        """By name and stage, the figures of clients that never train; empty if there are none."""
+        federation = self.worker.federation
+        if not federation.outside:
+            return {}
+        outsiders = Outsiders(self.worker, self.executor, self.server, self.round, self.metric)
+        scores = outsiders.scores()
+        record: dict[str, dict[str, Any]] = {}
+        for group, members in outsiders.groups():
+            domains = [federation.member(k).domain for k in members]
+            stages: dict[str, Any] = dict.fromkeys(STAGES)
+            for stage, rows in scores.items():
+                stages[stage] = self._summary(np.stack([rows[k] for k in members]), domains)
+            record[group] = stages
+        return {"outside": record}
 
     def _figures(self, scores: dict[str, Scores]) -> dict[str, Any]:
         worker, method = self.worker, self.worker.method

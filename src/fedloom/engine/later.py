@@ -11,12 +11,18 @@ from typing import Any
 
 LATER = (
     "standardise",
+    "networks",
+    "hold_out",
+    "adapter",
+    "adapting",
+    "new_clients",
     "schedule.metric",
     "training.channels_last",
     "training.compiled",
     "training.class_weights",
     "training.keep_optimizer",
     "training.eval_stats",
+    "training.frozen_once",
     "source.label_column",
     "source.site_column",
     "source.group_column",
@@ -30,9 +36,13 @@ def forget_later(body: dict[str, Any], usual: Mapping[str, Any]) -> None:
     for name in LATER:
         section, _, key = name.rpartition(".")
         table = body
-        before: Any = False  # to standardise nothing is what there was before
+        before: Any
         if section:
             table, before = body[section], usual[section][key]
+        elif name == "standardise":
+            before = False  # to standardise nothing is what there was before
+        else:
+            before = usual[key]
         if table[key] == before:
             del table[key]
     for name, value in LATER_OPTIONS.items():

@@ -23,6 +23,7 @@ from ..data.catalogue import load as load_data
 from ..data.dataset import Dataset, with_classes
 from ..data.federation import Client, Federation
 from .folder import Run
+from .networks import GIVEN
 from .setup import Setup, last_checkpoint, source_of, widened
 
 
@@ -80,7 +81,7 @@ def personalise(
         config, images=images, method=method, progress=progress, device=device
     )
     federation = setup.federation
-    worker = setup.worker
+    worker = setup.worker.of(k)
     shape = run.federation.get("shape", [])
     if shape and list(federation.data.x.shape[1:]) != shape:
         raise FedloomError(
@@ -118,6 +119,7 @@ def _newcomer(run: Run, data: str) -> Federation:
     source = source_of(config).model_copy(update=changes)
     new = load_data(data, source, root=config.execution.data_root)
     classes = tuple(run.federation["classes"])
+    domain = new.domains[0] if len(new.domains) == 1 else None
     new = with_classes(new, classes, f"class of {new.name}, for a run with {len(classes)} classes,")
     is_test = new.test.numpy()
     train = np.flatnonzero(~is_test)
@@ -125,7 +127,7 @@ def _newcomer(run: Run, data: str) -> Federation:
         raise FedloomError(f"{data} has no training samples: a personal model needs a few.")
     none = np.arange(0)
     others = [Client(none, none, none)] * len(run.federation["clients"])
-    return Federation(new, (*others, Client(train, none, np.flatnonzero(is_test))))
+    return Federation(new, (*others, Client(train, none, np.flatnonzero(is_test), domain)))
 
 
 # What was done to the run's samples on purpose is not done to the newcomer's.
@@ -140,7 +142,7 @@ _PLAIN: dict[str, Any] = {
 
 def _refuse(run: Run, method: Method) -> None:
     """Raise an error if the run or its method has nothing for a newcomer."""
-    if run.config.partition == "given" or run.config.model == "given":
+    if run.config.partition == "given" or GIVEN in run.config.model.split(","):
         raise FedloomError(
             f"{run.folder} was made from Python with its own data or model; personalise it there."
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from ..adapters import ADAPTERS
+from ..adapters import options as adapter_options
 from ..core.errors import FedloomError, unknown
 from ..core.lookup import METHODS, PLUGINS
 from ..core.settings import described
@@ -14,7 +16,7 @@ from ..models import options as model_options
 
 
 def owners(key: str) -> list[str]:
-    """The methods, plug-ins, partitions and models that have a setting of that name."""
+    """The methods, plug-ins, partitions, models and adapters that have a setting of that name."""
     owners = []
     for name, method in METHODS.items():
         if key in described(method):
@@ -28,6 +30,9 @@ def owners(key: str) -> list[str]:
     for name in MODELS.names():
         if key in model_options(name):
             owners.append(f"the model {name}")
+    for name in ADAPTERS.names():
+        if key in adapter_options(name):
+            owners.append(f"the adapter {name}")
     return owners
 
 
@@ -41,7 +46,7 @@ def nowhere(key: str, known: Mapping[str, set[str]]) -> FedloomError:
     names = set().union(*known.values())
     if get_close_matches(key, names, n=1, cutoff=0.5):
         return unknown("key", key, names)
-    chosen = known["hyper"] | known["partitioning"] | known["network"]
+    chosen = known["hyper"] | known["partitioning"] | known["network"] | known["adapting"]
     return FedloomError(
         f"unknown key {key!r}; method, partition and model have: "
         f"{', '.join(sorted(chosen)) or 'none'}; `fedloom settings` lists all others."

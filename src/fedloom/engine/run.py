@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,16 @@ from .checkpoint import Checkpoint, Store
 from .config import Config
 from .engine import Callback, Engine, first
 from .folder import Run, begun, locked, refuse_changes, same_run
+from .networks import GIVEN
 from .record import Recorder
 from .setup import Setup
 from .summary import summary
 from .swings import warn_of_swings
 
-DEALING = ("validation", "split", "merged_share")  # settings that say how samples are cut
+# A network that was made in Python, or those of several; None: it is named.
+Own = nn.Module | Sequence[nn.Module | None] | None
+# Settings that say how samples are cut.
+DEALING = ("validation", "split", "merged_share", "hold_out", "new_clients")
 
 
 def run(
@@ -55,6 +59,9 @@ def run(
     given: dict[str, Any] = {"seed": seed, "clients": clients, "partition": partition}
     given |= {"method": method, "model": model, "data": federation}
     own_method, own_federation = None, None
+    own: Own = _own_network(model, seed)
+    if settings.get("networks"):
+        settings["networks"], own = _told_apart(settings["networks"], seed)
     encoded = False
     if isinstance(federation, Dataset):
         dealing = {key: settings[key] for key in DEALING if key in settings}
@@ -66,7 +73,7 @@ def run(
     if isinstance(federation, Federation):
         own_federation = federation
         given |= {"data": federation.data.name, "partition": "given", "clients": len(federation)}
-        if model == "auto":
+        if model == "auto" and not settings.get("networks"):
             given["model"] = MODEL_FOR[federation.data.kind]
         data = federation.data
         encoded = data.encoder is not None and not isinstance(data.x, WithPixels)
@@ -80,7 +87,7 @@ def run(
         fresh=fresh,
         method=own_method,
         federation=own_federation,
-        model=_own_network(model, seed),
+        model=own,
     )
 
 
@@ -92,7 +99,7 @@ def execute(
     fresh: bool = False,
     method: Method | None = None,
     federation: Federation | None = None,
-    model: nn.Module | None = None,
+    model: Own = None,
 ) -> Run:
     """Carry out a config. If the folder holds the same run already, continue it."""
     EXECUTORS.find(config.execution.executor)  # refuse a wrong name before any work
@@ -110,7 +117,7 @@ def execute(
     setup = Setup.from_config(
         config, images=federation, method=method, model=model, progress=_encoding(callbacks)
     )
-    run.federation = setup.federation.describe()
+    run.federation = setup.described()
     if isinstance(setup.method, PromisesPrivacy) and setup.method.promise():
         accountant()  # refuse a run whose promise cannot be accounted for before it is computed
     return carry_out(
@@ -213,8 +220,22 @@ def _encoding(callbacks: Sequence[Callback]) -> Callable[[int, int], None] | Non
     """The first callback's `encoding`, which shows how far a frozen encoder has got."""
     for callback in callbacks:
         if hasattr(callback, "encoding"):
-            return callback.encoding
+            shown: Callable[[int, int], None] = callback.encoding
+            return shown
     return None
+
+
+def _told_apart(networks: Any, seed: int) -> tuple[Any, list[nn.Module | None]]:
+    """Several networks as a config names them, and those of them that were made in Python."""
+    if not isinstance(networks, list | tuple | Mapping):
+        return networks, []
+    table = networks if isinstance(networks, Mapping) else dict(enumerate(networks))
+    told, made = {}, []
+    for place, one in table.items():
+        by_name = isinstance(one, str | Mapping)
+        told[place] = one if by_name else GIVEN
+        made.append(None if by_name else _own_network(one, seed))
+    return (told if isinstance(networks, Mapping) else list(told.values())), made
 
 
 def _own_network(model: str | nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module | None:

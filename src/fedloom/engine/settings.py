@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from .. import models
+from .. import adapters, models
 from ..client.training import Training
 from ..core.lookup import PLUGINS, find, names, plugins
 from ..core.registry import Registry
@@ -13,7 +13,8 @@ from ..core.settings import Option, described, keyword_options
 from ..data import partitions
 from ..data.catalogue import Source
 from .config import SECTIONS as TABLES
-from .config import Config, Execution
+from .config import Config
+from .execution import Execution
 from .schedule import Schedule
 
 SECTIONS: dict[str, tuple[type, str]] = {
@@ -65,6 +66,11 @@ def model_rows(name: str) -> list[Row]:
     return _option_rows(keyword_options(models.MODELS.find(name)))
 
 
+def adapter_rows(name: str) -> list[Row]:
+    """The rows of an adapter's options."""
+    return _option_rows(keyword_options(adapters.ADAPTERS.find(name)))
+
+
 def _option_rows(options: Mapping[str, Option]) -> list[Row]:
     rows = []
     for key, option in options.items():
@@ -99,6 +105,9 @@ def markdown() -> str:
     lines += [*_table(_prefixed("", partitions.PARTITIONS.names(), partition_rows)), ""]
     lines += ["## `[network]`: options of the model", "", *_entries(models.MODELS, models)]
     lines += [*_table(_prefixed("", models.MODELS.names(), model_rows)), ""]
+    lines += ["## `[adapting]`: options of the adapter", ""]
+    lines += [*_entries(adapters.ADAPTERS, adapters)]
+    lines += [*_table(_prefixed("", adapters.ADAPTERS.names(), adapter_rows)), ""]
     lines += ["## `[hyper]`: the method's own settings", ""]
     lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
     lines += [*_table(_prefixed("", names(), method_rows)), "", "## Plug-ins", ""]

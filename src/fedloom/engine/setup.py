@@ -7,7 +7,9 @@ here, so they all see the same federation and the same first weights.
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..adapters import adapt
 from ..client.context import ClientContext
 from ..client.memory import without_memory
+from ..client.networks import Named, Networks
 from ..client.scaling import without_scale
 from ..client.worker import ClientWorker
 from ..core.device import CPU
@@ -30,12 +34,15 @@ from ..core.rng import key
 from ..core.user_files import refuse_untrusted
 from ..data.catalogue import Progress, Source
 from ..data.catalogue import load as load_data
+from ..data.dataset import Dataset
 from ..data.federation import Federation, federate
 from ..data.readers.fitting import Cut
 from ..executors import make as make_executor
 from ..executors.base import Executor
 from ..models import Task, build
+from ..models.base import in_two
 from ..models.fit_for_use import refuse_unfit
+from . import networks
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .folder import Run
@@ -59,7 +66,7 @@ class Setup:
         images: Federation | None = None,
         federation: Federation | None = None,
         method: Method | None = None,
-        model: nn.Module | None = None,
+        model: nn.Module | Sequence[nn.Module | None] | None = None,
         progress: Progress | None = None,
         device: str | None = None,
     ) -> Setup:
@@ -71,10 +78,11 @@ class Setup:
         if device is not None:
             config = config.on(device)
         devices = find_devices(config.execution.device)  # refuse one that is not there at once
-        refuse_untrusted(config.model_dump(include={"encoder", "network"}), "the config")
+        named = config.model_dump(include={"encoder", "model", "network", "networks"})
+        refuse_untrusted(named, "the config")
         if config.partition == "given" and images is None and federation is None:
             raise _made_in_python("federation")
-        if config.model == "given" and model is None:
+        if networks.GIVEN in config.model.split(",") and model is None:
             raise _made_in_python("model")
         if federation is None:
             images = images or deal(config)
@@ -82,21 +90,26 @@ class Setup:
         if method is None:
             refuse_untrusted({"method": config.method}, "the config")
             method = make(config.method, config.hyper)
-        if model is None:
-            model = network(config, federation)
-        else:
-            rows = torch.arange(min(2, len(federation.data.y)))
-            refuse_unfit(model, federation.data.prepare(federation.data.take(rows)))
         worker = ClientWorker(
             method,
             federation,
-            model,
+            _networks(config, federation, model),
             config.training,
             config.seed,
             devices=devices,
             standardise=whose(config.standardise, method, federation.data),
         )
         return Setup(config, method, images or federation, federation, worker)
+
+    def described(self) -> dict[str, Any]:
+        """What the clients have, as plain values; their networks too, where these differ."""
+        facts = self.federation.describe()
+        members = [*facts["clients"], *facts.get("outside", [])]
+        for k, member in enumerate(members):
+            named = self.worker.of(k).named
+            if named is not None:
+                member["network"] = named.model
+        return facts
 
     def executor(self) -> Executor:
         """Start the executor that the config names."""
@@ -154,7 +167,7 @@ class Trained:
 
     def personal(self, client: int) -> Predictor:
         """A client's own model, which becomes the resident one."""
-        method, worker = self.setup.method, self.setup.worker
+        method, worker = self.setup.method, self.setup.worker.of(client)
         local = ClientContext(worker, client, self.round)
         worker.adopt(client, worker.arrived(self.server))
         down = worker.arrived(method.download(self.server, client))
@@ -179,8 +192,8 @@ def last_checkpoint(run: Run) -> tuple[Checkpoint, Store]:
     return checkpoint, store
 
 
-def widened(server: Payload, method: Method, clients: int) -> Payload:
-    """The server with room for one client more."""
+def widened(server: Payload, method: Method, clients: int, more: int = 1) -> Payload:
+    """The server with room for so many clients more."""
     wider = {}
     for name in ("known", *(method.traits.by_client or ())):
         if name not in server:
@@ -191,7 +204,7 @@ def widened(server: Payload, method: Method, clients: int) -> Payload:
                 f"{method.name}: the server's {name!r} has {len(rows)} entries "
                 f"for {clients} clients."
             )
-        wider[name] = torch.cat([rows, torch.zeros_like(rows[:1])])
+        wider[name] = torch.cat([rows, rows.new_zeros(more, *rows.shape[1:])])
     return server.replace(**wider)
 
 
@@ -231,6 +244,11 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
             "to learn.",
             stacklevel=2,
         )
+    return deal_out(data, config)
+
+
+def deal_out(data: Dataset, config: Config) -> Federation:
+    """The data among the clients, as the config says."""
     return federate(
         data,
         config.partition,
@@ -239,6 +257,8 @@ def deal(config: Config, progress: Progress | None = None) -> Federation:
         validation=config.validation,
         split=config.split,
         merged_share=config.merged_share,
+        hold_out=config.hold_out,
+        new_clients=config.new_clients,
         **config.partitioning,
     )
 
@@ -261,13 +281,64 @@ def encoded(config: Config, images: Federation, progress: Progress | None = None
     return images
 
 
-def network(config: Config, federation: Federation) -> nn.Module:
-    """The model that a config describes. Its first weights depend on the seed only."""
+def _networks(
+    config: Config,
+    federation: Federation,
+    own: nn.Module | Sequence[nn.Module | None] | None,
+) -> nn.Module | Networks:
+    """The network that a config describes, or the several ones; `own` were made in Python."""
+    if isinstance(own, nn.Module):
+        return _fitting(config, own, federation)
+    made = [module for module in own or () if module is not None]
+    if config.networks is None:
+        return _fitting(config, made[0], federation) if made else network(config, federation)
+    modules, different = [], networks.different(config.networks)
+    for named in different:
+        if named.model == networks.GIVEN:
+            modules.append(_fitting(config, made.pop(0), federation))
+        else:
+            modules.append(network(config, federation, named))
+    owned = networks.owned(config.networks, federation)
+    return Networks(tuple(modules), tuple(different), tuple(owned))
+
+
+def _fitting(config: Config, own: nn.Module, federation: Federation) -> nn.Module:
+    """A user's own network, refused if it does not fit the samples; an adapter gets a copy."""
+    own = in_two(own)
+    rows = torch.arange(min(2, len(federation.data.y)))
+    refuse_unfit(own, federation.data.prepare(federation.data.take(rows)))
+    if config.adapter is None:
+        return own
+    return adapted(config, copy.deepcopy(own))
+
+
+def network(config: Config, federation: Federation, named: Named | None = None) -> nn.Module:
+    """The model that a config describes, or one of several that it names.
+
+    Its first weights depend on the seed only.
+    """
+    named = named or Named(config.model, config.network)
     data = federation.data
     shape = tuple(data.x.shape[1:])
-    task = Task(shape, len(data.classes), data.vocabulary, data.encoder, data.mean, data.std)
+    task = Task(
+        shape,
+        len(data.classes),
+        data.vocabulary,
+        data.encoder,
+        data.mean,
+        data.std,
+        data.words,
+    )
     with CPU.seeded(key(config.seed, "init")):
-        return build(config.model, task, **config.network)
+        model = build(named.model, task, **named.options)
+    return adapted(config, model)
+
+
+def adapted(config: Config, model: nn.Module) -> nn.Module:
+    """The network with the adapter that the config names, if it names one."""
+    if config.adapter is None:
+        return model
+    return adapt(model, config.adapter, config.seed, **config.adapting)
 
 
 def _made_in_python(what: str) -> FedloomError:

@@ -183,7 +183,7 @@ def _cores() -> int:
 
 def _kind_of_run(worker: ClientWorker, workers: int, cores: int) -> str:
     """A digest of what decides which executor is quicker."""
-    shapes = [tuple(p.shape) for p in worker.model.parameters()]
+    shapes = [tuple(p.shape) for one in worker.crew for p in one.model.parameters()]
     sizes = worker.sizes()
     method = repr(worker.method)
     kind: tuple[object, ...] = (method, worker.training, shapes, len(sizes), median(sizes))

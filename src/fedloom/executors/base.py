@@ -199,6 +199,7 @@ def execute(worker: ClientWorker, task: Task, trainer: Trainer = fit) -> Result:
 
     `trainer` does the training of the hook `client`; see `ClientContext`.
     """
+    worker = worker.of(task.clients[0])
     local = ClientContext(worker, task.clients[0], task.round, task.work, trainer)
     # The model's own randomness (dropout) has its key too; the caller's generators stay untouched.
     with worker.device.seeded(key(worker.seed, task.round, local.id, task.kind)):

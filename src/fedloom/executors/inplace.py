@@ -32,25 +32,8 @@ class Inplace:
         """Execute the tasks in order. What crosses the boundary is copied, as on a wire."""
         for task in tasks:
             result = execute(self.worker, copied(task))
-            yield replace(result, upload=result.upload.copy(), state=self._kept(result.state))
-
-    def _kept(self, state: Payload) -> Payload:
-        """A client's state, copied unless each of its tensors has memory of its own."""
-        if self.worker.device.accelerated:
-            return state  # copied already: it came from the device
-        resident = set()
-        for tensor in (*self.worker.tensors.values(), *self.worker.first.values()):
-            resident.add(tensor.untyped_storage().data_ptr())
-        for value in state.values():
-            if not isinstance(value, Tensor):
-                continue
-            memory = value.untyped_storage()
-            if not value.is_contiguous() or memory.nbytes() != value.nbytes:
-                return state.copy()
-            if memory.data_ptr() in resident:
-                return state.copy()
-            resident.add(memory.data_ptr())
-        return state
+            worker = self.worker.of(task.clients[0])
+            yield replace(result, upload=result.upload.copy(), state=_kept(worker, result.state))
 
     @property
     def processes(self) -> list[int]:
@@ -60,6 +43,25 @@ class Inplace:
     def close(self) -> None:
         """Restore the number of threads."""
         torch.set_num_threads(self._threads)
+
+
+def _kept(worker: ClientWorker, state: Payload) -> Payload:
+    """A client's state, copied unless each of its tensors has memory of its own."""
+    if worker.device.accelerated:
+        return state  # copied already: it came from the device
+    resident = set()
+    for tensor in (*worker.tensors.values(), *worker.first.values()):
+        resident.add(tensor.untyped_storage().data_ptr())
+    for value in state.values():
+        if not isinstance(value, Tensor):
+            continue
+        memory = value.untyped_storage()
+        if not value.is_contiguous() or memory.nbytes() != value.nbytes:
+            return state.copy()
+        if memory.data_ptr() in resident:
+            return state.copy()
+        resident.add(memory.data_ptr())
+    return state
 
 
 def copied(task: Task) -> Task:

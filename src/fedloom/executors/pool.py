@@ -178,11 +178,12 @@ def _parcel(worker: ClientWorker) -> Parcel:
     content = {
         "method": worker.method,
         "federation": worker.federation,
-        "model": worker.given,
+        "model": worker.networks,
         "training": worker.training,
         "seed": worker.seed,
         "strict": worker.strict,
         "standardise": worker.standardise,
+        "outputs": [one.remembered.outputs for one in worker.crew],
     }
     try:
         return Parcel(content)

@@ -1,10 +1,10 @@
 """The split model, the task it is built for, and the registry of builders."""
 
-import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -12,27 +12,39 @@ from torch import Tensor, nn
 
 from ..core.errors import FedloomError, unknown
 from ..core.registry import Registry
-from ..core.settings import keyword_options
+from ..core.roles import twin
+from ..core.settings import keyword_options, refuse_nameless
+from ..core.user_files import code_in
 
 
 class Split(nn.Module):
     """A network in two parts.
 
     `body` gives a feature vector of `width` numbers, `head` turns it into logits. `place` is where
-    the head was in the network that `split` took apart.
+    the head was in the network that `split` took apart. `again` are the options with which an
+    exported model's network is built once more, where they are not those of the run.
     """
 
     body: nn.Module
     head: nn.Module
     width: int
     place: str
+    again: Mapping[str, Any]
 
-    def __init__(self, body: nn.Module, head: nn.Module, width: int, place: str = "") -> None:
+    def __init__(
+        self,
+        body: nn.Module,
+        head: nn.Module,
+        width: int,
+        place: str = "",
+        again: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.body = body
         self.head = head
         self.width = width
         self.place = place
+        self.again = dict(again)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))
@@ -60,7 +72,7 @@ class Task:
 
     `vocabulary` is for tokens and counts every token id, the padding id 0 included. `encoder` names
     the frozen encoders that made the samples; `mean` and `std` are those that images were
-    normalised with.
+    normalised with. `words` is the list that numbered tokens, unless they were hashed.
     """
 
     shape: tuple[int, ...]
@@ -69,6 +81,7 @@ class Task:
     encoder: str | None = None
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
+    words: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
@@ -82,20 +95,24 @@ class Task:
 
 
 def split(module: nn.Module, head: str | None = None) -> Split:
-    """Split a copy of a plain network at its last `nn.Linear`.
+    """Split a copy of a plain network at its last `nn.Linear`; what is frozen in it is not copied.
 
     `head`, a dotted path, names another one. "Last" is in the order in which the layers were
     assigned. The network must return what the head returns: anything applied afterwards, such as a
     softmax, would act on the features instead. A run refuses such a network (`refuse_unfit`).
     """
     unhooked(module)
-    body = copy.deepcopy(module)  # the user's own network stays whole
+    return apart(twin(module), head)  # the user's own network stays whole
+
+
+def apart(body: nn.Module, head: str | None = None) -> Split:
+    """A plain network, itself, split as by `split`."""
     modules = dict(body.named_modules())
     if head is None:
-        head = _last_linear(modules, type(module).__name__)
+        head = _last_linear(modules, type(body).__name__)
     if head not in modules:
         raise unknown(
-            f"submodule of {type(module).__name__}", head, (name for name in modules if name)
+            f"submodule of {type(body).__name__}", head, (name for name in modules if name)
         )
     last = modules[head]
     if not isinstance(last, nn.Linear):
@@ -112,6 +129,13 @@ def split(module: nn.Module, head: str | None = None) -> Split:
         )
     setattr(parent, leaf, nn.Identity())
     return Split(body, last, last.in_features, head)
+
+
+def in_two(module: nn.Module, head: str | None = None) -> nn.Module:
+    """A network with a body and a head: itself if it has them, else as `split` makes it."""
+    if head is None and hasattr(module, "body") and hasattr(module, "head"):
+        return module
+    return split(module, head)
 
 
 def _last_linear(modules: dict[str, nn.Module], network: str) -> str:
@@ -144,29 +168,46 @@ MODELS: Registry[Builder] = Registry(
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """Make a builder `(task, *, option=default, ...) -> Split` available as `name`."""
+    """Make a builder `(task, *, option=default, ...) -> Split` available as `name`.
+
+    The builder of a prefix, such as `timm:`, takes what follows the colon after the task.
+    """
+    leading = 2 if name.endswith(":") else 1
 
     def add(builder: Function) -> Function:
-        for option in list(inspect.signature(builder).parameters.values())[1:]:
-            missing = option.empty in (option.default, option.annotation)
-            if option.kind is not option.KEYWORD_ONLY or missing:
-                raise FedloomError(
-                    f"'{option.name}' of '{name}' must be keyword-only, annotated, with a default"
-                )
+        refuse_nameless(name, builder, leading)
         MODELS.add(name, builder)
         return builder
 
     return add
 
 
+def found(name: str) -> tuple[Builder, str | None]:
+    """The builder of that name; of a prefix such as `timm:`, and of a file, with what it takes."""
+    if any(code_in(name)):
+        return MODELS.find("py:"), name
+    prefix, colon, rest = name.partition(":")
+    if colon and rest:
+        return MODELS.find(f"{prefix}:"), rest
+    return MODELS.find(name), None
+
+
+def spelling(name: str) -> str:
+    """The name as it was registered: `CNN` is `cnn`, `Timm:resnet18` is `timm:resnet18`."""
+    if any(code_in(name)):
+        return name
+    prefix, colon, rest = name.partition(":")
+    return MODELS.spelling(prefix + colon) + rest
+
+
 def options(name: str) -> dict[str, Any]:
     """The options of a model with their defaults."""
-    return {key: option.default for key, option in keyword_options(MODELS.find(name)).items()}
+    return {key: option.default for key, option in keyword_options(found(name)[0]).items()}
 
 
 def doc(name: str) -> str:
     """The first paragraph of a model's docstring, on one line."""
-    return " ".join((inspect.getdoc(MODELS.find(name)) or "").split("\n\n")[0].split())
+    return " ".join((inspect.getdoc(found(name)[0]) or "").split("\n\n")[0].split())
 
 
 def build(name: str, task: Task, **given: Any) -> Split:
@@ -174,7 +215,13 @@ def build(name: str, task: Task, **given: Any) -> Split:
     for option in given:
         if option not in options(name):
             raise unknown(f"option of model '{name}'", option, options(name))
-    model = MODELS.find(name)(task, **given)
+    builder, rest = found(name)
+    if rest is not None:
+        model = builder(task, rest, **given)
+    elif name.endswith(":"):
+        raise FedloomError(f"model {name!r} needs something after the colon.")
+    else:
+        model = builder(task, **given)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

@@ -87,6 +87,9 @@ class Description(BaseModel):
     input: Input
     model: str
     network: dict[str, Any]
+    # Of what is beside the network's weights; low-rank factors are in them.
+    adapter: str | None = None
+    adapting: dict[str, Any] = {}
     pieces: dict[Literal["head", "inputs", "rule"], dict[str, Any] | None]
 
 
@@ -136,8 +139,8 @@ def refuse_oversized(
     stand that.
     """
     numbers = sum(tensor.numel() for tensor in tensors.values())
-    for section in ("hyper", "network"):
-        for value in _whole_numbers(description[section]):
+    for section in ("hyper", "network", "adapting"):
+        for value in _whole_numbers(description.get(section, {})):
             if value > max(numbers, LARGEST):
                 raise FedloomError(f"{folder}: {value} in its {section} does not fit its tensors.")
     if own:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.device import CPU
 from ..core.errors import FedloomError
+from ..core.roles import twin
 from .base import Split
 
 TOLERANCE = 1e-4  # relative to the largest output
@@ -32,7 +32,7 @@ def refuse_unfit(model: Any, x: Tensor) -> None:
         return
     if not (hasattr(model, "body") and hasattr(model, "head")):
         return  # what a method makes of it may have both
-    network = copy.deepcopy(model).eval()
+    network: Any = twin(model).eval()
     in_turn = _output(Split(network.body, network.head, 0), x, "head after its body")
     whole = _rejoined(network)
     if type(whole).forward is nn.Module.forward:

@@ -50,6 +50,23 @@ def test_images_and_masks_are_not_two_classes(images, masks, ending, tmp_path) -
         load(str(tmp_path))
 
 
+def test_masks_under_any_name_are_seen_by_their_colours(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("a.png", "b.png", "c.png", "d.png"):
+        for folder in ("photo", "target"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            if folder == "target":
+                pixels = np.repeat(255 * (pixels[..., :1] > 127), 3, axis=2).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / name)
+    with pytest.raises(FedloomError, match="photo and target look like images and their masks"):
+        load(str(tmp_path))
+    for folder in ("photo", "target"):  # two classes of drawings, with the same file names
+        for file in (tmp_path / folder).iterdir():
+            draw(file.parent, file.name)
+    assert load(str(tmp_path)).classes == ("photo", "target")
+
+
 def test_masks_in_the_folder_of_their_images(tmp_path) -> None:
     """As in a well-known set of ultrasound images, some of which have two masks."""
     for name in ("b (1).png", "b (1)_mask.png", "b (1)_mask_1.png"):

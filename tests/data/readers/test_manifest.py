@@ -66,6 +66,17 @@ def test_a_manifest_is_read_and_patients_stay_on_one_side(tmp_path: Path) -> Non
     assert int(data.test.sum()) == 4 * 3
 
 
+def test_images_that_no_line_names_are_counted(tmp_path: Path) -> None:
+    path = clinics(tmp_path / "skin")
+    for name in ("north/spare.png", "loose.JPG"):
+        Image.new("L", (4, 4)).save(path.parent / name, format="PNG")
+    (path.parent / "north" / "notes.txt").write_text("no image")
+    left_out = r"list.csv: the manifest lists 72 images and leaves out 2 .* such as loose\.JPG\."
+    with pytest.warns(UserWarning, match=left_out):
+        data = load(str(path))
+    assert len(data.y) == 72
+
+
 @pytest.mark.parametrize("how", ["domains", "iid", "dirichlet"])
 @pytest.mark.parametrize("split", ["official", "merged"])
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -5,7 +5,8 @@ import pytest
 
 from fedloom.core.lookup import make, names
 from fedloom.core.payload import Payload
-from fedloom.testing.small_world import trace, usual
+from fedloom.testing import small_world
+from fedloom.testing.small_world import network, trace, usual, with_frozen_stem
 
 
 def flat(record: object) -> list[float]:
@@ -61,3 +62,16 @@ def test_metrics_of_scores_as_in_one_process(name: str, world) -> None:
         assert mine["validation"]["personal"] == pytest.approx(
             theirs["validation"]["personal"], abs=1e-5
         )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "scaffold"])
+def test_frozen_layers_as_in_one_process(name: str, world, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each site has the frozen layers already, so they are not sent."""
+    expected = trace(make(name), model=with_frozen_stem(network()))
+    monkeypatch.setattr(small_world, "network", lambda: with_frozen_stem(network()))
+    here = world(make(name))
+    seen = here.run()
+    assert seen.server.equal(expected.server)
+    assert not [n for n in seen.server if n.startswith("model/body.0.")]
+    for k in range(4):
+        assert here.state(k).equal(Payload.decode(expected.states[-1][k]))

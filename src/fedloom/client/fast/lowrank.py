@@ -111,7 +111,7 @@ def _forward(layer: nn.Linear, weight: Tensor, noted: list[Product], x: Tensor) 
     # Somebody may have lent the layer another weight, or want no gradient.
     if layer.weight is not weight or not torch.is_grad_enabled():
         return F.linear(x, layer.weight, layer.bias)
-    y: Tensor = _Linear.apply(x, weight, layer.bias, noted)
+    y: Tensor = _Linear.apply(x, weight, layer.bias, noted)  # type: ignore[no-untyped-call]
     return y
 
 

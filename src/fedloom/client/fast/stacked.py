@@ -61,7 +61,7 @@ class Entry:
         batches = None
         if norms(self.part):
             batches = len(job.samples), job.work
-        return type(self.part), shapes, job.training, steps, batches
+        return id(job.worker), shapes, job.training, steps, batches, type(self.part)
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,8 @@ def through(module: nn.Module, weights: Mapping[int, Tensor], x: Tensor) -> Tens
     linear head `torch.func.vmap` takes twice as long.
     """
     if isinstance(module, nn.Linear):
-        y: Tensor = _Linear.apply(x, weights[id(module.weight)], weights.get(id(module.bias)))
+        weight, bias = weights[id(module.weight)], weights.get(id(module.bias))
+        y: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
     if isinstance(module, Split):
         return through(module.head, weights, through(module.body, weights, x))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -48,7 +48,10 @@ class Source(BaseModel):
         None, "Keep only these domains, in this order.", affects="data"
     )
     only_classes: Names | None = setting(
-        None, "Keep only these classes, in this order.", affects="data"
+        None,
+        "Keep only these classes, in this order: by name, or by number (from 0) where no class is"
+        " called so.",
+        affects="data",
     )
     limit_train: Count | None = setting(
         None,
@@ -114,6 +117,20 @@ class Source(BaseModel):
     def fit(self) -> Fit:
         """What becomes of images that differ in size, for readers of image files."""
         return self.size or self._cut
+
+
+def class_names(wanted: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of the classes asked for.
+
+    A number that no class is called stands for the class in that place: copies of a set write names
+    differently.
+    """
+    names = []
+    for name in wanted:
+        if name not in classes and name.isdecimal() and int(name) < len(classes):
+            name = classes[int(name)]
+        names.append(name)
+    return tuple(names)
 
 
 class Reader(ABC):

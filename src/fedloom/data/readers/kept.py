@@ -17,7 +17,7 @@ from ..cache import cache_folder
 from ..dataset import Dataset
 from ..store import FILES, facts_of, is_kept
 from .arrays import read_npz_folder
-from .base import READERS, Kind, Progress, Reader, Source
+from .base import READERS, Kind, Progress, Reader, Source, class_names
 from .decoding import ImageFile, decoded
 from .sparse import read_sparse_npz
 from .tables import read_csv
@@ -127,8 +127,9 @@ def _wanted(rows: list[_Row], classes: tuple[str, ...], source: Source) -> list[
     """
     kept = []
     seen: Counter[tuple[str, int, bool]] = Counter()
+    names = class_names(source.only_classes or classes, classes)
     for row in rows:
-        if source.only_classes and classes[row.cls] not in source.only_classes:
+        if classes[row.cls] not in names:
             continue
         if source.only_domains and row.domain not in source.only_domains:
             continue

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import posixpath
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,7 +21,7 @@ from ..cache import cache_folder
 from ..dataset import Dataset
 from .archives import gunzipped
 from .base import READERS, Kind, Progress, Reader, Source
-from .decoding import ImageFile, decoded
+from .decoding import SUFFIXES, ImageFile, decoded
 from .images import CALLED, warn_of_bad_files
 from .naming import class_names, in_order_of_appearance, numbered
 from .splits import every_fifth, every_fifth_group
@@ -60,10 +62,12 @@ def read_manifest(
     Only path and label are needed. Paths are relative to the manifest and stay in its folder. Sites
     become domains. Without a split, every fifth patient of a site is for testing, or without
     patients every fifth image; patients are never split up, and a split that does so is refused.
+    Images beside those listed are left out with a warning.
     """
     lines, has_split, has_patients = _lines(path, source)
     folder = path.parent
     files = [_file(folder, path, line) for line in lines]
+    _warn_of_unlisted(name, folder, lines)
     x, bad = decoded(
         folder, files, source.fit, source.on_bad_file == "refuse", name, cache, progress
     )
@@ -282,6 +286,23 @@ def _file(folder: Path, manifest: Path, line: Line) -> ImageFile:
             f"({error.strerror or error}); paths are relative to the manifest."
         ) from error
     return ImageFile(line.path, line.site, line.label, None, stat.st_size, stat.st_mtime_ns)
+
+
+def _warn_of_unlisted(name: str, folder: Path, lines: Sequence[Line]) -> None:
+    """Say how many images lie beside the manifest, or beside those it lists, without a line."""
+    listed = {line.path for line in lines}
+    unlisted = []
+    for place in sorted({"", *(posixpath.dirname(path) for path in listed)}):
+        for entry in os.scandir(folder / place):
+            path = posixpath.join(place, entry.name)
+            if path not in listed and entry.name.lower().endswith(SUFFIXES):
+                unlisted.append(path)
+    if unlisted:
+        warnings.warn(
+            f"{name}: the manifest lists {len(listed)} images and leaves out {len(unlisted)} "
+            f"beside them, such as {min(unlisted)}.",
+            stacklevel=3,
+        )
 
 
 @READERS.register("manifest")

@@ -25,6 +25,7 @@ from ...engine.config import Config
 from ...engine.setup import Setup, source_of
 from ..base import execute
 from . import store
+from .own import with_network
 from .settings import Settings, parse
 from .sites import NONE, alone, describe, last_part
 from .store import Versions
@@ -105,8 +106,9 @@ def from_config(context: Context) -> Home:
     In the node config, `partition-id` says which client it is, `domain` its domain, `state` where
     it keeps its memory and `device` where it computes, if that is not where the run says. `data`
     names a file or folder with the site's own samples; without it, the site takes its share of the
-    run's data set. Where a site writes, and whether it runs code that is no part of fedloom, is
-    never up to the run config.
+    run's data set. `network` names the site's own network, where the method lets clients have
+    different ones: a model's name, or a table with options. Where a site writes, and whether it
+    runs code that is no part of fedloom, is never up to the run config.
     """
     node = dict(context.node_config)
     if "partition-id" not in node:
@@ -116,14 +118,16 @@ def from_config(context: Context) -> Home:
     client = int(node["partition-id"])
     run = json.dumps(dict(context.run_config), sort_keys=True)
     path = str(node.get("data", ""))
-    setup = _workplace(
-        run,
+    place = Place(
         path,
         str(node.get("domain", "")),
         str(node.get("data-root", "")),
         str(node.get("device", "")),
         node.get("method-files") is True,
+        str(node.get("network", "")),
+        client if path else None,
     )
+    setup = _workplace(run, place)
     worker, federation = setup.worker, setup.federation
     if path:
         federation = _among(federation, client, setup.config)
@@ -139,16 +143,33 @@ def from_config(context: Context) -> Home:
     return Home(client, worker, memory, image)
 
 
+@dataclass(frozen=True)
+class Place:
+    """What a site's node config says of its work."""
+
+    path: str
+    domain: str
+    root: str
+    device: str
+    files: bool
+    network: str
+    client: int | None  # the number of a site with samples of its own
+
+
 @lru_cache(maxsize=1)
-def _workplace(run: str, path: str, domain: str, root: str, device: str, files: bool) -> Setup:
+def _workplace(run: str, place: Place) -> Setup:
     """Model and data, loaded once per process: a simulation plays one client after another."""
-    config, settings = parse(json.loads(run), files)
-    execution = config.execution.model_copy(update={"data_root": root or None})
+    config, settings = parse(json.loads(run), place.files)
+    execution = config.execution.model_copy(update={"data_root": place.root or None})
     config = config.model_copy(update={"execution": execution})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would end up in the server's log
-        images = _samples(config, settings, path, domain) if path else None
-        return Setup.from_config(config, images=images, device=device or settings.device)
+        images, domain = None, None
+        if place.path:
+            images = _samples(config, settings, place.path, place.domain)
+            domain = images.clients[0].domain
+        config = with_network(config, place.client, domain, place.network)
+        return Setup.from_config(config, images=images, device=place.device or settings.device)
 
 
 def _samples(config: Config, settings: Settings, path: str, domain: str) -> Federation:

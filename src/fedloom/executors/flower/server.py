@@ -87,6 +87,11 @@ def _attempt(
     make_worker: MakeWorker,
     callbacks: Sequence[Callback],
 ) -> Run:
+    if config.hold_out or config.new_clients:
+        raise FedloomError(
+            "hold_out and new_clients set samples apart, and a federation's server has none: "
+            "leave them out."
+        )
     folder = Path(settings.out).expanduser()
     book = Book.open(folder, config.hash())
     roster = Roster(grid, book, settings)

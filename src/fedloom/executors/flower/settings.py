@@ -16,6 +16,7 @@ from ...core.user_files import code_in
 from ...engine.config import SECTIONS, Config, affecting, build, parse_set
 
 PREFIX = "federation."
+NAMING = ("encoder", "model", "network", "networks")  # what may name a user's file
 
 
 class Settings(BaseModel):
@@ -102,9 +103,10 @@ def parse(run_config: Mapping[str, Any], files: bool = True) -> tuple[Config, Se
         raise FedloomError(
             "this site runs no method from a file; method-files=true in its node config allows it."
         )
-    if not files and any(code_in([for_config.get("encoder"), for_config.get("network")])):
+    if not files and any(code_in([for_config.get(name) for name in NAMING])):
         raise FedloomError(
-            "this site runs no encoder from a file; method-files=true in its node config allows it."
+            "this site runs no encoder or network from a file; method-files=true in its node "
+            "config allows it."
         )
     config = build(for_config)
     if config.schedule.checkpoint_every != 1:
@@ -119,7 +121,14 @@ def _plain(value: Any) -> str | int | float | bool:
         return ""
     if isinstance(value, bool | int | float | str):
         return value
+    return _within(value)
+
+
+def _within(value: Any) -> str:
+    """A value as TOML has it within a list or a table."""
     if isinstance(value, Mapping):
-        entries = [f"{json.dumps(str(key))} = {_plain(entry)}" for key, entry in value.items()]
+        entries = [f"{json.dumps(str(key))} = {_within(entry)}" for key, entry in value.items()]
         return "{" + ", ".join(entries) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_within, value)) + "]"
     return json.dumps(value)

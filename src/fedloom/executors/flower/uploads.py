@@ -166,7 +166,7 @@ class Inspector:
         return ClientWorker(
             worker.method,
             replace(worker.federation, clients=tuple(clients)),
-            worker.given,
+            worker.networks,
             worker.training.changed(epochs=1, steps=1),
             worker.seed,
             standardise=worker.standardise,
