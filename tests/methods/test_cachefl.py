@@ -63,14 +63,16 @@ def test_drawn_images_are_the_first_keys(
     """Two images of each class, each with one bright pixel."""
     grey = Encoder("grey", 64, Preprocess(8), Grey, settings="grey")
     monkeypatch.setattr("fedloom.parts.drawn.dual", lambda _: SimpleNamespace(image=grey))
-    names = place(CacheFL()).data.classes
+    data = place(CacheFL()).data
+    names, drawn = data.classes, tmp_path / data.name
+    drawn.mkdir()
     for c, name in enumerate(names):
-        (tmp_path / name.upper()).mkdir()
+        (drawn / name.upper()).mkdir()
         for i in range(2):
             pixels = np.zeros((8, 8, 3), np.uint8)
             pixels[c, i] = 255
-            Image.fromarray(pixels).save(tmp_path / name.upper() / f"{i}.png")
-    method = CacheFL(drawn=str(tmp_path))
+            Image.fromarray(pixels).save(drawn / name.upper() / f"{i}.png")
+    method = CacheFL(drawn=str(drawn))
     worker = place(method)
     server = first(worker)
     keys = server.tree("head")["keys"]
@@ -78,6 +80,8 @@ def test_drawn_images_are_the_first_keys(
     assert keys.shape[0] == 2 * len(names) and torch.allclose(
         keys.norm(dim=1), torch.ones(len(keys))
     )
+    several = CacheFL(drawn=str(tmp_path))  # has such a folder for every data set
+    assert first(place(several)).equal(server)
     brightest = [divmod(place, 8) for place in keys.argmax(1).tolist()]
     assert brightest == [(c, i) for c in range(len(names)) for i in range(2)]
     down = method.download(server, 1)
@@ -93,9 +97,9 @@ def test_drawn_images_are_the_first_keys(
         local = ClientContext(worker, 1, 2)
         scores = method.personal(receives, state, local)(x)
         assert scores.shape == (len(x), len(names)) and scores.isfinite().all()
-    (tmp_path / names[0].upper() / "0.png").unlink()
-    (tmp_path / names[0].upper() / "1.png").unlink()
-    (tmp_path / names[0].upper()).rename(tmp_path / "nobody")
-    (tmp_path / names[1].upper() / "0.png").rename(tmp_path / "nobody" / "0.png")
+    (drawn / names[0].upper() / "0.png").unlink()
+    (drawn / names[0].upper() / "1.png").unlink()
+    (drawn / names[0].upper()).rename(drawn / "nobody")
+    (drawn / names[1].upper() / "0.png").rename(drawn / "nobody" / "0.png")
     with pytest.raises(FedloomError, match="has images of 'nobody', which is no class"):
         first(worker)

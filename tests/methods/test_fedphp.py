@@ -26,7 +26,7 @@ def test_momentum_grows_with_own_participation(parabolas) -> None:
     method = FedPHP(lam=0.0, horizon=10)
     for taken, kept in ((5, 0.45), (10, 0.9), (50, 0.9)):
         worker = parabolas([4], [2]).worker(method, 0.0, lr=0.25, steps=1)
-        past = worker.tree("shared").map(lambda t: t + 8.0) | {"head.value": torch.zeros(())}
+        past = worker.tree("shared").map(lambda t: t + 8.0)
         state = Payload(past=past, taken=taken)
         update = method.client(
             Payload(model=worker.tree("shared")), state, ClientContext(worker, 0, 97)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
+from fedloom.core.lookup import make
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fpl import FPL
 from fedloom.parts.contrast import prototype_contrast, relaxed_contrast
 from fedloom.parts.prototypes import class_means, squared_gap
+from fedloom.parts.spectrum import exchanged, low_amplitudes
 from tests.parity.golden import Golden, golden
 from tests.parity.inputs import CLASSES, FEATURES, INPUTS, SIZES, labels, tensor
 from tests.parity.ours import EVERYBODY, Ours, clients, flat, start
@@ -127,4 +130,112 @@ def test_fedmix() -> None:
     for k in EVERYBODY:
         update = ours.method.client(down, Payload(), ours.client(k))
         seen[f"client {k}"] = flat(update.upload.tree("model"))
+    theirs.agrees(seen)
+
+
+FDSE_SHARED = {  # in alphabetical order among FDSE_ERASERS and what does not travel
+    "head.bias": (4,),
+    "head.weight": (4, 6),
+    "layer.dfe_bias": (6,),
+    "layer.dfe_bn.bias": (6,),
+    "layer.dfe_bn.num_batches_tracked": (),
+    "layer.dfe_bn.running_mean": (6,),
+    "layer.dfe_bn.running_var": (6,),
+    "layer.dfe_bn.weight": (6,),
+    "layer.dfe_conv.bias": (3,),
+    "layer.dfe_conv.weight": (3, 3, 1, 1),
+}
+FDSE_ERASERS = {
+    "layer.dse_bn.bias": (3,),
+    "layer.dse_bn.num_batches_tracked": (),
+    "layer.dse_bn.running_mean": (3,),
+    "layer.dse_bn.running_var": (3,),
+    "layer.dse_bn.weight": (3,),
+    "layer.dse_conv.weight": (3, 1, 1, 1),
+}
+
+
+def test_fdse_server() -> None:
+    theirs = golden("fdse")
+    server = _fdse_model(theirs.seed + 100)
+    buffers = [name for name in FDSE_SHARED if "running" in name]  # these have no update
+    erasers = [name for name in server if "dse" in name and "running" not in name]
+    shared = [name for name in server if "dse" not in name]
+    uploads = {}
+    for k in EVERYBODY:
+        model = _fdse_model(theirs.seed + 200 + 100 * k)
+        moved = [name for name in [*shared, *erasers] if name not in buffers]
+        delta = (model - server).only(moved)
+        uploads[k] = Payload(delta=delta, buffers=model.only(buffers))
+    before = Payload(model=server.only(shared), eraser=server.only(erasers))
+    after = make("fdse").aggregate(before, iter(uploads.items()))
+    seen = dict(after.tree("model"))
+    for k in EVERYBODY:
+        for name, value in after.tree(f"erasers/{k}").items():
+            seen[f"{name} of {k}"] = value
+    theirs.agrees(seen)
+
+
+def _fdse_model(seed: int) -> Tree:
+    """The stated tensors of a network, without counters."""
+    tensors = {}
+    for i, (name, shape) in enumerate((FDSE_SHARED | FDSE_ERASERS).items()):
+        if not name.endswith("tracked"):
+            tensors[name] = tensor(seed + i, *shape)
+    return Tree(tensors)
+
+
+def test_fediir() -> None:
+    theirs = golden("fediir")
+    ours = start(theirs).play()
+    seen = clients(ours.uploads, "slope", "slope")
+    given = Tree({"head.weight": tensor(920, 4, 5), "head.bias": tensor(921, 4)})
+    ours = start(theirs)
+    ours.server = ours.server.replace(slope=given)
+    theirs.agrees(seen | clients(ours.play().uploads))
+
+
+def test_fedsr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
+    theirs = golden("fedsr")
+    ours, values = start(theirs), tensor(930, 60, low=-0.5, high=0.5)
+    model = dict(ours.server.tree("model"))
+    model["head.spread.weight"], model["head.spread.bias"] = values[:50].view(10, 5), values[50:]
+    ours.server = ours.server.replace(model=Tree(model))
+    ours.play()
+    seen = {}
+    for k in EVERYBODY:
+        trained, kept = ours.uploads[k].tree("model"), ours.states[k].tree("model")
+        head = trained.only(["head.linear.bias", "head.linear.weight"])
+        seen |= {f"body {k}": flat(trained.without(head)), f"head {k}": flat(head)}
+        kept_rows = [kept[f"by_class.{name}"].flatten() for name in ("mean", "raw", "scale")]
+        seen[f"kept {k}"] = torch.cat(kept_rows)
+    theirs.agrees(seen)
+
+
+def test_fedplvm() -> None:
+    theirs = golden("fedplvm")
+    ours, rows, owners = start(theirs), [], []
+    for c in range(CLASSES):
+        for i in range(1 + c % 2):
+            rows.append(tensor(940 + 10 * c + i, FEATURES, low=0.0))
+            owners.append(c)
+    given = {"clusters": torch.stack(rows), "owners": torch.tensor(owners)}
+    ours.server = ours.server.replace(**given)
+    ours.play()
+    seen = clients(ours.uploads)
+    for k, upload in enumerate(ours.uploads):
+        seen |= {f"{name} {k}": upload.tensor(name) for name in ("rows", "labels")}
+    seen |= {name: ours.server.tensor(name) for name in ("clusters", "owners")}
+    theirs.agrees(seen)
+
+
+def test_elcfs() -> None:
+    theirs, seen = golden("elcfs"), {}
+    for name, (height, width) in {"even": (8, 10), "odd": (7, 9)}.items():
+        x = tensor(950, 1, 3, height, width, low=0.0)
+        other = tensor(951, 1, 3, height, width, low=0.0)
+        for window, own in ((0.0, 0.0), (0.3, 0.4)):
+            low = low_amplitudes(other, int(min(height, width) * window))
+            seen[f"{name} {window} {own}"] = exchanged(x, low, torch.tensor([own])).flatten()
     theirs.agrees(seen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedloom.core.payload import Payload
@@ -102,3 +104,8 @@ def test_cfl() -> None:
 def stated(seed: int, like: Tree) -> Tree:
     """A tree of that shape: each tensor, in alphabetical order, is of the next seed."""
     return Tree({name: tensor(seed + i, *like[name].shape) for i, name in enumerate(sorted(like))})
+
+
+def test_dpsgd() -> None:
+    theirs = replace(golden("dpsgd"), method="fedavg+dpsgd")
+    theirs.agrees(clients(start(theirs).play().uploads))

@@ -13,6 +13,7 @@ from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
 from fedloom.methods.fedtgp import margin_of
 from fedloom.models import Split
+from fedloom.parts.mixtures import head_weights
 from tests.parity.golden import golden
 from tests.parity.inputs import network, tensor
 from tests.parity.ours import EVERYBODY, clients, flat, losses, predictions, start
@@ -200,3 +201,119 @@ def test_fedtgp() -> None:
         "prototypes": trained.tensor("prototypes"),
     }
     theirs.agrees(clients(ours.states) | server)
+
+
+def test_fedbabu() -> None:
+    theirs = golden("fedbabu")
+    ours = start(theirs).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(server | predictions(ours))
+
+
+def test_lg_fedavg() -> None:
+    theirs = golden("lg-fedavg")
+    ours = start(theirs).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.states) | server | predictions(ours))
+
+
+def test_feddbe() -> None:
+    theirs = golden("feddbe")
+    ours = start(theirs).play(3)
+    server = {"server": flat(ours.server.tree("model")), "mean": ours.server.tensor("mean")}
+    theirs.agrees(clients(ours.states) | server | predictions(ours))
+
+
+def test_fedcp() -> None:
+    theirs = golden("fedcp")
+    ours = start(theirs)
+    values = tensor(900, 80, low=-0.5, high=0.5)
+    policy = Tree(
+        {
+            "head.policy.0.weight": values[:50].view(10, 5),
+            "head.policy.0.bias": values[50:60],
+            "head.policy.1.weight": 1 + values[60:70],
+            "head.policy.1.bias": values[70:],
+        }
+    )
+    ours.server = ours.server.replace(model=ours.server.tree("model") | policy)
+    ours.play(3)
+    model = ours.server.tree("model")
+    parts = {
+        "body": flat(part_of(model, "body.")),
+        "general": flat(part_of(model, "head.general.")),
+        "policy": flat(model.only(policy)),
+    }
+    own = {}
+    for k, state in enumerate(ours.states):
+        own[f"own {k}"] = flat(part_of(state.tree("model"), "head.own."))
+    theirs.agrees(parts | own | predictions(ours))
+
+
+def test_gpfl() -> None:
+    theirs = golden("gpfl")
+    ours = start(theirs)
+    values = tensor(910, 100, low=-0.5, high=0.5)
+    first = {"head.classes.weight": values[:20].view(4, 5)}
+    for part, numbers in (("scale", values[20:60]), ("shift", values[60:])):
+        weight, bias, scale, shift = numbers.split([25, 5, 5, 5])
+        first[f"head.valve.{part}.0.weight"] = weight.view(5, 5)
+        first[f"head.valve.{part}.0.bias"] = bias
+        first[f"head.valve.{part}.2.weight"] = 1 + scale
+        first[f"head.valve.{part}.2.bias"] = shift
+    ours.server = ours.server.replace(model=ours.server.tree("model") | Tree(first))
+    ours.play(3)
+    model = ours.server.tree("model")
+    valve = {}
+    for part, there in (("scale", "gamma"), ("shift", "beta")):  # in their alphabetical order
+        for name, tensor_ in part_of(model, f"head.valve.{part}.").items():
+            valve[name.replace(part, there)] = tensor_
+    parts = {
+        "body": flat(part_of(model, "body.")),
+        "classes": flat(part_of(model, "head.classes.")),
+        "valve": flat(valve),
+    }
+    own = {}
+    for k, state in enumerate(ours.states):
+        own[f"own {k}"] = flat(part_of(state.tree("model"), "head.own."))
+    theirs.agrees(parts | own | predictions(ours))
+
+
+def test_fedgh() -> None:
+    theirs = golden("fedgh")
+    ours = start(theirs).play(2)
+    server = {"server": flat(ours.server.tree("model"))}
+    theirs.agrees(clients(ours.states) | server | predictions(ours))
+
+
+def test_fedas() -> None:
+    theirs = golden("fedas")
+    ours = start(theirs).play(3)
+    server = {
+        "server": flat(ours.server.tree("model")),
+        "fisher": torch.tensor([up.number("fisher") for up in ours.uploads]),
+    }
+    theirs.agrees(clients(ours.states) | server | predictions(ours, "after"))
+
+
+def test_fedpac() -> None:
+    theirs = golden("fedpac")
+    ours, seen = start(theirs), {}
+    for round in range(1, 4):
+        ours.play()
+        moments = torch.stack([up.tensor("moments") for up in ours.uploads])
+        variances = torch.tensor([up.number("variance") for up in ours.uploads])
+        seen[f"weights {round}"] = head_weights(moments, variances)
+    heads = {}
+    for k in EVERYBODY:
+        heads[f"client {k}"] = flat(part_of(ours.download(k).tree("model"), "head."))
+    server = {
+        "server": flat(part_of(ours.server.tree("model"), "body.")),
+        "protos": ours.server.tensor("protos"),
+    }
+    theirs.agrees(seen | heads | server | predictions(ours))
+
+
+def part_of(tree: Tree, prefix: str) -> Tree:
+    """The tensors whose names begin so."""
+    return tree.only([name for name in tree if name.startswith(prefix)])

@@ -102,8 +102,12 @@ class FDSE(FedAvg):
         return replace(update, upload=difference(down.tree("model"), local))
 
     def train(self, down: Payload, state: Payload, local: Local) -> Fit:
-        received, norms = down.tree("model"), extractor_norms(local.model.body)
+        received = down.tree("model")
         names = {module: name for name, module in local.model.named_modules()}
+        norms = []
+        for norm in extractor_norms(local.model.body):
+            if f"{names[norm]}.running_mean" in received:  # others are frozen
+                norms.append(norm)
         if not (self.lam and norms and received[f"{names[norms[0]]}.num_batches_tracked"] > 0):
             return local.fit()
         some = received[f"{names[norms[0]]}.running_mean"]

@@ -54,6 +54,7 @@ class FedPCL(Perturbed, Method):
         helps=("labels", "domains", "few"),
         needs=("projection",),
         stage="after",
+        networks="width",
         alone=None,
         by_client=("sizes", "every", "owned"),
         training={"optimizer": "adam", "lr": 0.001, "weight_decay": 0.0001},

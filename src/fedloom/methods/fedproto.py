@@ -44,6 +44,7 @@ class FedProto(Perturbed, Alone):
 
     traits = Alone.traits.but(
         features="common",
+        networks="width",
         helps=("labels",),
         needs=("body",),
         neutral=({"lam": 0.0, "predict": "head"}, "local"),

@@ -55,6 +55,7 @@ class FedSA(Prototypical):
         helps=("labels",),
         needs=("body",),
         personalised=True,
+        networks="width",
         neutral=({"lam": 0.0, "margin": 0.0, "calibration": 0.0, "predict": "head"}, "local"),
     )
     lam: NotNegative = setting(

@@ -54,6 +54,7 @@ class FedTGP(Prototypical):
         helps=("labels",),
         needs=("body",),
         personalised=True,
+        networks="width",
         neutral=({"lam": 0.0, "predict": "head"}, "local"),
     )
     lam: NotNegative = setting(

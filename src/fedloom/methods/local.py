@@ -20,7 +20,9 @@ from .fedavg import FedAvg
 class Alone(Silent, FedAvg):
     """FedAvg in which every tensor is private."""
 
-    traits = FedAvg.traits.but(helps=(), personalised=True, averages=False, features="own")
+    traits = FedAvg.traits.but(
+        helps=(), personalised=True, averages=False, features="own", networks="any"
+    )
 
     def roles(self, model: nn.Module) -> Roles:
         return Roles(model, private=[model])

@@ -24,7 +24,7 @@ from ..core.local import Worker
 from ..core.lookup import method
 from ..core.payload import Payload
 from ..core.settings import Count, setting
-from ..encoders import Dual, dual
+from ..encoders import Context, Dual, dual
 from ..parts.heads import PromptHead
 from ._textual import AveragedHead
 
@@ -42,18 +42,24 @@ class PromptFL(AveragedHead):
     )
 
     def first(self, worker: Worker, texts: Payload) -> nn.Module:
-        pair = _pair(str(worker.data.encoder))
-        if pair.context is None:
-            raise FedloomError(
-                f"promptfl trains through the text encoder, and {pair.name}'s takes no trained "
-                "vectors: use clip:PATH."
-            )
-        context = 0.02 * torch.randn(self.tokens, pair.context.width)
-        return PromptHead(context, worker.data.classes, pair.context, texts.number("scale"))
+        reader = prompt_reader(worker)
+        context = 0.02 * torch.randn(self.tokens, reader.width)
+        return PromptHead(context, worker.data.classes, reader, texts.number("scale"))
 
     def init(self, worker: Worker) -> Payload:
         server = super().init(worker)
         return server.replace(text=torch.zeros(0))  # a client reads the class names itself
+
+
+def prompt_reader(worker: Worker) -> Context:
+    """How the federation's text encoder takes trained vectors."""
+    pair = _pair(str(worker.data.encoder))
+    if pair.context is None:
+        raise FedloomError(
+            f"{worker.method_name} trains through the text encoder, and {pair.name}'s takes no "
+            "trained vectors: use clip:PATH."
+        )
+    return pair.context
 
 
 @lru_cache(maxsize=1)

@@ -23,10 +23,14 @@ def prototype_contrast(
     do not count.
     """
     scores = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T / tau
-    same_class = y[:, None] == owners
-    counted = same_class.any(1)
+    return _missing_share(scores, y[:, None] == owners)
+
+
+def _missing_share(scores: Tensor, own: Tensor) -> Tensor:
+    """-log of the share of a row's own columns, by exp(score); a mean over rows that have any."""
+    counted = own.any(1)
     # A sample that does not count is compared with all prototypes twice, which gives exactly 0.
-    positive = scores.masked_fill(counted[:, None] & ~same_class, -torch.inf)
+    positive = scores.masked_fill(counted[:, None] & ~own, -torch.inf)
     return (scores.logsumexp(1) - positive.logsumexp(1)).sum() / counted.sum().clamp(min=1)
 
 
@@ -49,3 +53,15 @@ def relaxed_contrast(z: Tensor, y: Tensor, tau: float, threshold: float, beta: f
     close = (hard >= threshold) & others.any(1)
     penalty = torch.where(close, F.softplus((hard.clamp(max=1) - 1) / tau), 0.0)
     return (contrast + beta * penalty).mean()
+
+
+def sparse_contrast(
+    z: Tensor, y: Tensor, prototypes: Tensor, owners: Tensor, tau: float, power: float
+) -> Tensor:
+    """As `prototype_contrast`, by exp(cosine ** power / tau); cosines below 0 count as 0.
+
+    A power below 1 brings similar pairs together and leaves only unlike ones far away.
+    """
+    cosines = F.normalize(z, dim=1) @ F.normalize(prototypes, dim=1).T
+    scores = cosines.clamp(min=1e-6).pow(power) / tau
+    return _missing_share(scores, y[:, None] == owners)

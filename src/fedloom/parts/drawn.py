@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,9 +18,13 @@ from .prompts import simplified
 def drawn_keys(worker: Worker, folder: str) -> tuple[Tensor, Tensor]:
     """Unit features of the images in a folder with a subfolder for each class, class by class.
 
-    The federation's own encoder reads them. Returns them with the number of each one's class.
+    The federation's own encoder reads them. Returns them with the number of each one's class. Where
+    the folder holds such a folder for each data set, that of the federation's counts.
     """
     data = worker.data
+    own = Path(folder) / Path(data.name).name
+    if own.is_dir() and any(inside.is_dir() for inside in own.iterdir()):
+        folder = str(own)
     if data.encoder is None:
         raise FedloomError(f"{worker.method_name} needs features of a dual encoder: say --encoder.")
     reader = dual(data.encoder).image

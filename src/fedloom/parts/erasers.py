@@ -75,7 +75,8 @@ def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
     """The body with its convolutions and linear layers split; `ratio` 1 leaves it as it is.
 
     A BatchNorm that is defined next after a layer, with as many channels, keeps its place; a layer
-    without one gets one. Grouped convolutions and layers of fewer than `ratio` channels stay whole.
+    without one gets one. Grouped convolutions and layers of fewer than `ratio` channels stay whole,
+    and so do frozen ones.
     """
     if ratio == 1:
         return body
@@ -92,6 +93,8 @@ def with_erasers(body: nn.Module, ratio: int) -> nn.Module:
 def _split(layer: nn.Module, after: nn.Module, ratio: int) -> Erasing | None:
     """The layer with an eraser in it; None for one that stays whole."""
     norm: nn.Module
+    if not all(parameter.requires_grad for parameter in layer.parameters()):
+        return None
     if isinstance(layer, nn.Conv2d) and layer.groups == 1:
         outputs, kernel = layer.out_channels, 3
         norm = nn.BatchNorm2d(outputs)

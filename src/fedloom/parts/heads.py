@@ -124,9 +124,13 @@ class PromptHead(nn.Module):
         self.context = nn.Parameter(context.clone())
         self.classes, self.reader, self.scale = list(classes), reader, float(scale)
 
+    def rows(self, context: Tensor) -> Tensor:
+        """One unit row per class, with this context."""
+        return F.normalize(self.reader.read(self.classes, context), dim=1)
+
     def text(self) -> Tensor:
         """One unit row per class."""
-        return F.normalize(self.reader.read(self.classes, self.context), dim=1)
+        return self.rows(self.context)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.text().T
@@ -135,6 +139,25 @@ class PromptHead(nn.Module):
     def final(self) -> TextHead:
         """The same head once its context is trained: text rows are all that is left to know."""
         return TextHead(self.text(), self.scale)
+
+
+class LowRankPromptHead(PromptHead):
+    """Context vectors with something of low rank added to them (FedPGP)."""
+
+    def __init__(
+        self,
+        context: Tensor,
+        u: Tensor,
+        v: Tensor,
+        classes: Sequence[str],
+        reader: Context,
+        scale: float,
+    ) -> None:
+        super().__init__(context, classes, reader, scale)
+        self.u, self.v = nn.Parameter(u.clone()), nn.Parameter(v.clone())
+
+    def text(self) -> Tensor:
+        return self.rows(self.context + self.u @ self.v)
 
 
 def beside(head: nn.Module, weights: Tree) -> nn.Module:

@@ -20,3 +20,15 @@ def squared_mmd(a: Tensor, b: Tensor, kernels: int = 5) -> Tensor:
     kernel = torch.stack([(-apart / (middle * s)).exp() for s in scales]).sum(0)
     m = len(a)
     return kernel[:m, :m].mean() + kernel[m:, m:].mean() - 2 * kernel[:m, m:].mean()
+
+
+def smooth_mmd(a: Tensor, b: Tensor) -> Tensor:
+    """The squared MMD of two batches of equal size, with Gaussian kernels of four fixed widths.
+
+    The kernels are exp(-|x - y|^2 / 2v) with v of 10, 15, 20 and 50.
+    """
+    joint = torch.cat([a, b])
+    apart = (joint[:, None] - joint[None]).square().sum(2)
+    kernel = torch.stack([(-0.5 * apart / v).exp() for v in (10.0, 15.0, 20.0, 50.0)]).sum(0)
+    m = len(a)
+    return kernel[:m, :m].mean() + kernel[m:, m:].mean() - 2 * kernel[:m, m:].mean()

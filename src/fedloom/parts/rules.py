@@ -103,5 +103,5 @@ class ShiftedHeads(Piece):
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """A copy of a module, in evaluation mode, that holds these tensors in place of its own."""
     other = copy.deepcopy(module)
-    other.load_state_dict(dict(tensors), assign=True)
+    other.load_state_dict({**module.state_dict(), **tensors}, assign=True)
     return other.eval().requires_grad_(False)

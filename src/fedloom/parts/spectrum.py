@@ -49,3 +49,27 @@ class CommonAmplitude(Piece):
     def forward(self, x: Tensor) -> Tensor:
         plain = x * self.std + self.mean
         return (with_amplitude(plain, self.target, self.mean_only) - self.mean) / self.std
+
+
+def low_amplitudes(x: Tensor, half: int) -> Tensor:
+    """The amplitudes of the 2 half + 1 lowest frequencies along both sides of images."""
+    return torch.fft.fftshift(amplitude(x), dim=(-2, -1))[..., *_window(x, half)]
+
+
+def exchanged(x: Tensor, low: Tensor, own: Tensor) -> Tensor:
+    """The images with `own` of their amplitudes and 1 - `own` of those given, at low frequencies.
+
+    `low` is what `low_amplitudes` gives of other images, `own` a number per image.
+    """
+    spectrum = torch.fft.fftshift(torch.fft.fft2(x), dim=(-2, -1))
+    amplitudes = spectrum.abs()
+    part = (..., *_window(x, low.shape[-1] // 2))
+    amplitudes[part] = low.lerp(amplitudes[part], own.view(-1, 1, 1, 1))
+    mixed = torch.polar(amplitudes, spectrum.angle())
+    return torch.fft.ifft2(torch.fft.ifftshift(mixed, dim=(-2, -1))).real
+
+
+def _window(x: Tensor, half: int) -> tuple[slice, slice]:
+    """Where the lowest frequencies are once the zero frequency is in the middle."""
+    rows, columns = x.shape[-2] // 2, x.shape[-1] // 2
+    return slice(rows - half, rows + half + 1), slice(columns - half, columns + half + 1)

@@ -19,19 +19,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.lookup import find, make
 from ..core.method import Method
 from ..core.payload import Payload
+from ..core.roles import frozen_in
 from ..deploy import export, load
-from ..executors.base import Task
+from ..executors.base import Executor, Task
 from ..executors.inplace import Inplace
 from ..executors.pool import Pool
 from ..models.onnx import close
 from . import on_device
 from .exports import exportable, scores_of
-from .small_world import ROUNDS, Backwards, Trace, federation, place, same, trace, usual, watched
+from .small_world import (
+    ROUNDS,
+    Backwards,
+    Notes,
+    Trace,
+    Watching,
+    federation,
+    network,
+    place,
+    same,
+    trace,
+    usual,
+    watched,
+    with_frozen_stem,
+)
 
 
 @dataclass(frozen=True)
@@ -126,6 +143,12 @@ def _never_alone(method: Method) -> str | None:
 def _transductive(method: Method) -> str | None:
     if method.traits.transductive:
         return "what it predicts for a sample depends on the others that are asked about with it"
+    return None
+
+
+def _on_features(method: Method) -> str | None:
+    if method.traits.world == "dual":
+        return "its network is a head on features of a frozen encoder"
     return None
 
 
@@ -340,6 +363,34 @@ def check_roles(method: Method) -> None:
     kept = {f"/{n}" for n in (*worker.roles.names("private"), *worker.roles.names("frozen"))}
     leaked = sorted(n for n in watched(method)[1].sent if any(n.endswith(k) for k in kept))
     assert not leaked, f"private or frozen tensor {leaked[0]!r} was sent"
+
+
+@check(_on_features)
+def check_frozen(method: Method) -> None:
+    """What the owner of a network has frozen stays as it is, is not sent and not remembered."""
+    places: list[ClientWorker] = []
+    notes = Notes()
+
+    first: dict[str, Tensor] = {}  # what is frozen of the network that the method gets
+
+    def wrap(worker: ClientWorker) -> Executor:
+        places.append(worker)
+        tensors = worker.given.state_dict()
+        first.update({name: tensors[name].clone() for name in frozen_in(worker.given)})
+        return Watching(worker, notes)
+
+    seen = trace(method, wrap=wrap, model=with_frozen_stem(network()), rounds=2)
+    frozen = places[0].tree("frozen")
+    assert len(first) >= 7, "the stem alone has so many tensors"
+    for name, tensor in first.items():
+        inside = name.removeprefix("body.")  # a method may have wrapped the body
+        same = [torch.equal(t, tensor) for n, t in frozen.items() if n.endswith(inside)]
+        assert any(same), "a frozen tensor changed, or is not frozen"
+    told = {*notes.sent, *seen.server}
+    for state in seen.states[-1]:
+        told |= set(Payload.decode(state))
+    leaked = sorted(name for name in told if name.endswith(tuple(f"/{n}" for n in frozen)))
+    assert not leaked, f"frozen tensor {leaked[0]!r} was sent or is remembered"
 
 
 @check(_transductive)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..adapters import adapt
 from ..client.training import Training
 from ..client.worker import ClientWorker
 from ..core.device import CPU, Device
@@ -47,6 +48,15 @@ def network(classes: int = 4) -> Split:
             nn.Flatten(),
         )
         return Split(body, nn.Linear(96, classes), 96)
+
+
+def with_frozen_stem(model: Any) -> Any:
+    """The network behind layers that its owner has frozen; they have buffers and dropout."""
+    stem = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.Dropout(0.5))
+    for tensor, value in zip(stem.state_dict().values(), (1, 0.1, 1, 0, 0.1, 2, 5), strict=True):
+        tensor.fill_(value)
+    model.body = nn.Sequential(stem.requires_grad_(False), *model.body.children())
+    return model
 
 
 def federation(
@@ -85,14 +95,22 @@ def place(
     world: Federation | None = None,
     training: Training | None = None,
     device: Device = CPU,
+    model: Split | None = None,
+    adapter: str | None = None,
 ) -> ClientWorker:
-    """A worker in the small world, on images or on the features of a dual encoder."""
-    world, model = world or federation(), network()
+    """A worker in the small world, on images or on the features of a dual encoder.
+
+    The network has the adapter that the method works on, or the one that is named.
+    """
+    world, model = world or federation(), model or network()
     if method.traits.world == "dual":
         x = world.data.x[torch.arange(len(world.data.x))].float().flatten(1)
         x = F.normalize(x - x.mean(1, keepdim=True), dim=1)
         world = replace(world, data=replace(world.data, x=x, encoder="checks"))
         model = Split(nn.Flatten(), nn.Linear(64, len(world.data.classes)), 64)
+    adapter = adapter or method.traits.adapter
+    if adapter is not None:
+        adapt(model, adapter, seed=7)
     training = training or Training(**{**method.traits.training, "batch": 8})
     return ClientWorker(method, world, model, training, seed=7, devices=(device,))
 
@@ -131,11 +149,13 @@ def trace(
     folder: Path | None = None,
     trained_as: Method | None = None,
     device: Device = CPU,
+    model: Split | None = None,
     **schedule: Any,
 ) -> Trace:
-    """Run a method in the small world, with its own local training or with another method's."""
-    training = Training(**{**(trained_as or method).traits.training, "batch": 8})
-    worker = place(method, world, training, device)
+    """Run a method in the small world, with its own training and adapter or another method's."""
+    traits = (trained_as or method).traits
+    training = Training(**{**traits.training, "batch": 8})
+    worker = place(method, world, training, device, model, traits.adapter)
     seen, store = Trace(), Store(folder)
     executor = wrap(worker)
     try:

@@ -1,0 +1,56 @@
+"""PromptFL beside its authors' code, on a tiny CLIP whose tensors are stated."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedloom.core.tree import Tree
+from fedloom.encoders.bpe import PACKED
+from fedloom.models import Split
+from fedloom.testing.weights import MERGES, WIDTH, clip_tensors
+from tests.parity.golden import golden
+from tests.parity.inputs import CLASSES, INPUTS, tensor, world
+from tests.parity.ours import clients, predictions, start
+
+TOKENS = 4
+
+
+def test_promptfl(tmp_path: Path) -> None:
+    theirs = golden("promptfl")
+    given = world(theirs.seed)
+    name = f"clip:quickgelu:{_saved(theirs.seed, tmp_path)}"
+    federation = replace(given, data=replace(given.data, encoder=name))
+    model = Split(nn.Identity(), nn.Linear(INPUTS, CLASSES), INPUTS)
+    ours = start(theirs, model, federation)
+    context = tensor(theirs.seed + 2, TOKENS, WIDTH, low=-0.5, high=0.5)
+    ours.server = ours.server.replace(head=Tree({"context": context}))
+    ours.play(1)
+    theirs.agrees(clients(ours.uploads, "head") | predictions(ours, "after"))
+
+
+def _saved(seed: int, folder: Path) -> Path:
+    """A CLIP whose text side is the stated one."""
+    drawn = clip_tensors("vit-b-32")
+    drawn["visual.proj"] = torch.zeros(len(drawn["visual.proj"]), INPUTS)
+    drawn["logit_scale"] = torch.tensor(2.0)
+    shapes = {name: drawn[name].shape for name in _text_side(drawn)}
+    shapes["text_projection"] = torch.Size((WIDTH, INPUTS))
+    for part, shape in (("c_fc.weight", (4 * WIDTH, WIDTH)), ("c_fc.bias", (4 * WIDTH,))):
+        shapes[f"transformer.resblocks.0.mlp.{part}"] = torch.Size(shape)
+    shapes["transformer.resblocks.0.mlp.c_proj.weight"] = torch.Size((WIDTH, 4 * WIDTH))
+    for i, (name, shape) in enumerate(shapes.items()):
+        drawn[name] = tensor(seed + 100 + i, *shape, low=-0.5, high=0.5)
+    save_file(drawn, folder / "clip.safetensors")
+    (folder / PACKED).write_bytes(gzip.compress("\n".join(["#version", *MERGES]).encode()))
+    return folder / "clip.safetensors"
+
+
+def _text_side(drawn: dict[str, Tensor]) -> list[str]:
+    others = {"logit_scale"} | {name for name in drawn if name.startswith("visual.")}
+    return sorted(set(drawn) - others)
