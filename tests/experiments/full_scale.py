@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,22 +20,29 @@ from fedloom.data.store import FACTS, FILES, facts_of
 from fedloom.experiments.table import Recipe
 from fedloom.testing import replicas, weights
 
-# How often a set's rows are repeated, and the number of classes that they are dealt out to.
+# Sets of which single shots are dealt out to ten clients, so that ten classes are the least.
+CLIP_SETS = (
+    "flowers102", "dtd", "oxford_pets", "stanford_cars", "ucf101",
+    "caltech101", "food101", "sun397", "fgvc_aircraft", "eurosat",
+)  # fmt: skip
+# How often a set's rows are repeated, those for training and those for testing.
 TIMES = {
-    "digits": (3, None),
-    "digit_five": (60, None),
-    "office_caltech": (4, None),
-    "pacs": (20, None),
-    "domainnet10": (35, None),
-    "mnist": (30, None),
-    "fashion_mnist": (30, None),
-    "cifar10": (30, None),
-    "cifar100": (10, None),
-    "tiny_imagenet": (200, 100),
-    "ag_news": (300, None),
-    "cub200": (200, 100),
-    "isic": (20, None),
-}
+    "digits": (3, 1),
+    "digit_five": (60, 20),
+    "office_caltech": (4, 4),
+    "pacs": (20, 20),
+    "domainnet10": (35, 1),
+    "mnist": (50, 50),
+    "fashion_mnist": (50, 50),
+    "cifar10": (30, 30),
+    "cifar100": (6, 6),
+    "tiny_imagenet": (100, 20),
+    "ag_news": (150, 15),
+    "cub200": (200, 200),
+    "isic": (20, 20),
+} | dict.fromkeys(CLIP_SETS, (30, 10))
+# The number of classes that rows are dealt out to, where there are too few.
+CLASSES = {"tiny_imagenet": 100, "cub200": 100} | dict.fromkeys(CLIP_SETS, 10)
 KINDS = {
     "quickdraw": "resnet18_urt",
     "aircraft": "resnet18_urt",
@@ -64,36 +71,50 @@ def import_replica(name: str, folder: Path) -> None:
         return
     replica = replicas.make(name, folder / "raw" / name)
     import_raw(find(name), replica.folder, folder / "data", expected=replica.expected)
-    times, classes = TIMES.get(name, (1, None))
-    _enlarge(folder / "data" / name, times, classes)
+    _enlarge(folder / "data" / name, Times(*TIMES.get(name, (1, 1))), CLASSES.get(name))
 
 
-def _enlarge(kept: Path, times: int, classes: int | None) -> None:
+class Times(NamedTuple):
+    """How often rows are repeated."""
+
+    train: int
+    test: int
+
+    def of(self, part: str) -> int:
+        """For a part, which may be all there is; what is for validation counts as for testing."""
+        return self.train if part in ("train", "") else self.test
+
+
+def _enlarge(kept: Path, times: Times, classes: int | None) -> None:
     facts = facts_of(kept)
     if classes:
         facts["classes"] = [f"class {number}" for number in range(classes)]
     for parts in facts["counts"].values():
         for part in parts:
-            parts[part] *= times
+            parts[part] *= times.of(part)
     (kept / FACTS).write_text(json.dumps(facts))
     if facts["form"] == "files":
         _repeat_lines(kept / FILES, times, classes)
     elif facts["form"] == "texts":
         for file in kept.glob("*.csv"):
-            _repeat_lines(file, times, None)
+            _repeat_lines(file, times, None, file.stem)
     elif facts["form"] == "arrays":
         for file in kept.glob("*.npz"):
             arrays = dict(np.load(file))
             for key, array in arrays.items():
                 if key != "classes":
-                    arrays[key] = np.tile(array, (times, *[1] * (array.ndim - 1)))
+                    again = times.of(key.partition("_")[2])
+                    arrays[key] = np.tile(array, (again, *[1] * (array.ndim - 1)))
             np.savez(file, **arrays)
 
 
-def _repeat_lines(file: Path, times: int, classes: int | None) -> None:
+def _repeat_lines(file: Path, times: Times, classes: int | None, part: str = "") -> None:
+    """Repeat the lines of a list, each of which names its part unless all are of one."""
     with open(file, encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
-        rows = list(reader) * times
+        rows = []
+        for row in reader:
+            rows += [row] * times.of(row.get("part", part))
         names = list(reader.fieldnames or [])
     for number, row in enumerate(rows):
         if classes:

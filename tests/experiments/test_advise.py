@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,24 +23,28 @@ from PIL import Image
 from rich.console import Console
 
 import fedloom
+from fedloom.cli.advise import _duration
 from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import find, names
+from fedloom.core.method import Trouble
 from fedloom.data.federation import Client, Dataset, Federation
 from fedloom.engine.folder import Run
-from fedloom.experiments.advise import advice, race
+from fedloom.experiments.advise import advice, race, text
 from fedloom.experiments.advise.advice import Advice
 from fedloom.experiments.advise.budget import fitting_points, seconds_per_point
 from fedloom.experiments.advise.diagnosis import Diagnosis, Finding, diagnose
 from fedloom.experiments.advise.judging import decide
 from fedloom.experiments.advise.question import Question
-from fedloom.experiments.advise.race import Pace
+from fedloom.experiments.advise.race import Pace, Stage
 from fedloom.experiments.advise.rehearsal import majority, rehearsal
 from fedloom.experiments.advise.schedule import Plan, Rung, least_points, make_plan, telling_points
-from fedloom.experiments.advise.shortlist import NEEDS, lacking
+from fedloom.experiments.advise.shortlist import NEEDS, Candidate, _place, lacking
 from fedloom.experiments.advise.work import Work
 from fedloom.experiments.advise.world import World
+from fedloom.metrics.gains import gain
 from fedloom.metrics.registry import headline
+from fedloom.report.verdict import Verdict
 
 ANSWER = ("question.json", "plan.json", "advice.json", "advice.md", "advice.html")
 CLASSES = 4
@@ -96,6 +101,13 @@ class Stopped:
 
     def monotonic(self) -> float:
         return 0.0
+
+
+class Late:
+    """A clock by which time is always up."""
+
+    def monotonic(self) -> float:
+        return math.inf
 
 
 @pytest.fixture(autouse=True)
@@ -215,21 +227,49 @@ def test_the_clock_stops_it_and_is_blamed(tmp_path: Path, monkeypatch: pytest.Mo
     assert [stage["rounds"] for stage in found.values["race"]] == [2]
     assert any("The clock stopped the race" in note for note in found.notes)
     assert found.kind == "unsure" and found.verdict.startswith("Too early to say")
+    assert _duration(found).endswith(
+        "--points 48 with another --out carries out all that was planned"
+    )
+    assert "The clock stopped before all" in (tmp_path / "advice.html").read_text()
     monkeypatch.setattr(race, "time", Stopped())
     whole = advice.advise(question, Watch(Console(), 1, quiet=True))
     assert whole.values["complete"]
     assert len(whole.values["race"]) >= 3
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_run_that_ends_late_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    """Time is up when all, or all but one, of the four runs with test data have just ended."""
+    monkeypatch.setattr(advice, "seconds_per_point", lambda *_: 1.0)
+    about = World.of(world(), {}, dict(SETTINGS))
+    question = Question(about, tmp_path, 0.2, rounds=1, **ONLY_ALWAYS)
+
+    class Clock:
+        def monotonic(self) -> float:
+            if len(list(tmp_path.glob("final/*/metrics.jsonl"))) < 4 - missing:
+                return 0.0
+            return math.inf
+
+    monkeypatch.setattr(race, "time", Clock())
+    found = advice.advise(question, Watch(Console(), 1, quiet=True))
+    assert found.values["race"][-1]["seeds"] == 2
+    assert found.values["complete"] == (missing == 0)
+    assert ("on held-out training samples" in found.verdict) == (missing == 1)
+    assert ("on test samples" in found.verdict) == (missing == 0)
+    monkeypatch.setattr(race, "time", Late())
+    assert advice.advise(question, Watch(Console(), 1, quiet=True)) == found
+    monkeypatch.setattr(race, "time", Stopped())
+    again = advice.advise(question, Watch(Console(), 1, quiet=True))
+    assert again.values["complete"]
+    assert (again.values == found.values) == (missing == 0)
+
+
 def test_there_is_a_verdict_even_if_the_clock_is_up_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`local` and FedAvg finish the first stage whatever the clock says; nobody else begins."""
-
-    class Late:
-        def monotonic(self) -> float:
-            return math.inf
-
     monkeypatch.setattr(advice, "seconds_per_point", lambda *_: 1.0)
     monkeypatch.setattr(race, "time", Late())
     about = World.of(world(), {}, dict(SETTINGS))
@@ -318,6 +358,27 @@ def test_the_metric_decides() -> None:
     assert kinds == {"accuracy": "federate", "balanced_accuracy": "alone", "nll": "alone"}
 
 
+def test_a_method_that_equals_fedavg_takes_nobodys_place_in_the_final() -> None:
+    def lines(level: float, seed: int) -> list[dict[str, Any]]:
+        clients = [level + 0.01 * seed] * 3
+        of = {"before": clients, "after": clients}
+        personal = {"accuracy_mean": level}
+        return [{"round": 1, "validation": {}, "personal": personal, "clients": of}]
+
+    asked_about = World.of(world(clients=3), {}, SETTINGS)
+    levels = {"local": 0.5, "fedavg": 0.7, "cfl": 0.7, "fedper": 0.5, "fedprox": 0.6}
+    plan = Plan(tuple(levels), (Rung(1, 4, 2), Rung(2, 2, 2)), 2, 1.0, telling=1)
+    config_of = partial(asked_about.rehearsal_config, step=1)
+    run = race.Race(plan, 0, config_of, asked_about.rehearsal, Path(), Pace(Silent(), 0.0))
+    for method, level in levels.items():
+        for seed in range(2):
+            run._lines[method, seed] = lines(level, seed)
+    kept = run._close(plan.rungs[0], list(levels)[1:], 2)
+    assert kept == ["fedavg", "fedprox"]
+    assert run.twins == {"cfl": "fedavg", "fedper": "local"}
+    assert list(run.stages[0].results) == ["local", "fedavg", "fedprox"]
+
+
 @pytest.mark.parametrize("metric", ["balanced_accuracy", "nll"])
 def test_every_word_is_about_the_metric(tmp_path: Path, metric: str) -> None:
     settings = {**SETTINGS, "metric": metric}
@@ -327,13 +388,29 @@ def test_every_word_is_about_the_metric(tmp_path: Path, metric: str) -> None:
     assert label in found.verdict
     notes = " ".join(found.notes)
     assert f"Decided by {label} without test data" in notes
-    assert re.search(rf"is right for \d+\.\d % \([^)]*\); its {label} is \d", notes)
+    assert re.search(rf"is right for \d+\.\d % of .* \([^)]*\); its {label} is \d", notes)
     alone = next(row for row in found.table if row["method"] == "local")
     tested = []
     for folder in (tmp_path / "final").glob("local-s*"):
         tested.append(Run.load(folder).headline["personal"][f"{metric}_mean"])
     assert len(tested) >= 3
     assert alone["test"] == pytest.approx(np.mean(tested), abs=1e-6)
+
+
+@pytest.mark.parametrize(("lead", "said"), [(0.02, True), (0.1, False)])
+def test_a_plainer_method_that_may_do_as_well_is_named(lead: float, said: bool) -> None:
+    """Differences between seeds are of about the size of the smaller lead."""
+    fedavg = {seed: [0.5 + 0.02 * seed, 0.6 - 0.02 * seed] for seed in range(3)}
+    better = {seed: [v + lead + 0.03 * (seed - 1) for v in fedavg[seed]] for seed in fedavg}
+    stage = Stage(12, 3, {"local": fedavg, "fedavg": fedavg, "ditto": better}, ("ditto",), {})
+    over = gain(better, fedavg)
+    assert over is not None
+    verdict = Verdict("federate", "ditto", over, ours=0.6, alone=0.5)
+    story = SimpleNamespace(verdict=verdict, last=stage, metric=headline("accuracy"))
+    words = text._plainer(cast(Any, story))
+    assert [line.split(" behind it")[0] for line in words] == (
+        ["fedavg, a plainer choice, is 2.0 points"] if said else []
+    )
 
 
 def test_without_a_model_every_metric_has_a_value() -> None:
@@ -449,8 +526,10 @@ def test_agreement_tells_permuted_labels_from_alike_ones() -> None:
 
 # -- shortlist and plan ----------------------------------------------------------------------------
 def test_every_method_says_what_it_is_for() -> None:
-    silent = [name for name in names() if not find(name).traits.helps]
-    assert silent == ["local"]
+    traits = {name: find(name).traits for name in names()}
+    silent = [name for name in names() if not traits[name].helps]
+    # Methods on low-rank factors may be there for their small messages alone.
+    assert [name for name in silent if not traits[name].adapter] == ["local"]
     assert len(names()) >= 45
     for name in names():
         assert set(find(name).traits.needs) <= set(NEEDS)
@@ -462,13 +541,31 @@ def test_methods_are_chosen_for_the_trouble_and_say_why_not(tmp_path: Path) -> N
     federation = world(shifted, clients=4, train=60)
     found = asked(federation, tmp_path, rounds=1, points=72, methods=())
     tried = {row["method"]: row for row in found.table}
-    assert {"local", "fedavg", "fedavg-ft", "fedheal", "fpl"} <= set(tried)
+    assert {"local", "fedavg", "fedavg-ft", "fedsr", "fpl"} <= set(tried)
     for method, row in tried.items():
         if method not in ("local", "fedavg", "fedavg-ft"):
             assert "domains" in row["helps"]
     out = {method: why for why, methods in found.values["left_out"].items() for method in methods}
     assert "BatchNorm" in out["fedbn"]
     assert "images" in out["harmofl"]
+    assert "--set adapter=lora" in out["fedsa-lora"]
+
+
+def test_a_method_for_just_this_comes_before_one_for_everything() -> None:
+    def candidate(method: str, *troubles: Trouble, flops: float = 1e9) -> Candidate:
+        helps = find(method).traits.helps
+        fitting = tuple(trouble for trouble in helps if trouble in troubles)
+        return Candidate(method, fitting, Work(flops, 8, 4))
+
+    def places(*troubles: Trouble) -> list[str]:
+        cheap = candidate("cfl", *troubles, flops=1e6)
+        among = [cheap, candidate("fpl", *troubles), candidate("fedper", *troubles)]
+        fitting = [each for each in among if each.helps]
+        return [each.method for each in sorted(fitting, key=lambda c: _place(c, troubles))]
+
+    assert places("domains") == ["fpl", "cfl"]
+    assert places("labels") == ["fedper", "cfl"]
+    assert places("labels", "domains")[0] == "cfl"
 
 
 COSTS = {"local": 1.0, "fedavg": 1.0, "fedavg-ft": 1.5, "a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}

@@ -53,6 +53,8 @@ F2DC_HYPER = {
     "by_size": 1.0,
     "by_gap": 0.4,
 }
+# Table 5's sigmas; in the figures the values of tau, alpha, beta and the lambdas are drawn only.
+F2DC_SIGMAS = [0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 5.0]
 
 # FedDTR, section 5.1: 2000 rounds, 20 clients, all in each round, 75 % for training, batches of 10,
 # one epoch, rate 0.005 (CNN, MLP) and 0.1 (ResNet-18, fastText). Silent on the optimiser: SGD, and
@@ -80,12 +82,20 @@ FEDDTR_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("feddtr-2", "Tiny-ImageNet, beta 0.01"): {"partitioning.beta": 0.01, "clients": 20},
     ("feddtr-2", "Tiny-ImageNet, beta 0.5"): {"partitioning.beta": 0.5},
     ("feddtr-2", "AG News, beta 1"): {"partitioning.beta": 1.0},
-    ("feddtr-2", "CIFAR-100, 10 clients"): {"clients": 10, "partitioning.beta": 0.1},
+    ("feddtr-2", "CIFAR-100, 10 clients"): {"clients": 10},
     ("feddtr-2", "CIFAR-100, 30 clients"): {"clients": 30},
     ("feddtr-2", "CIFAR-100, 100 clients"): {"clients": 100},
-    ("feddtr-3", "J = 1"): {"clients": 50, "schedule.ratio": 1.0, "schedule.ratio_max": None},
-    ("feddtr-3", "J in [0.5, 1]"): {"schedule.ratio": 0.5, "schedule.ratio_max": 1.0},
-    ("feddtr-3", "J in [0.1, 1]"): {"schedule.ratio": 0.1, "schedule.ratio_max": 1.0},
+    ("feddtr-3", "J = 1"): {"clients": 50, "schedule.ratio_max": None},
+    ("feddtr-3", "J in [0.5, 1]"): {
+        "clients": 50,
+        "schedule.ratio": 0.5,
+        "schedule.ratio_max": 1.0,
+    },
+    ("feddtr-3", "J in [0.1, 1]"): {
+        "clients": 50,
+        "schedule.ratio": 0.1,
+        "schedule.ratio_max": 1.0,
+    },
     ("feddtr-4", "Amazon Review"): {"model": "mlp", "clients": 20},  # silent on the partition
     ("feddtr-5", "Tiny-ImageNet, ResNet-18"): {"model": "resnet18", "partitioning.beta": 0.1},
     ("feddtr-7", "CIFAR-10"): {"clients": 20, "partitioning.beta": 0.1},
@@ -94,7 +104,7 @@ FEDDTR_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("feddtr-7", "Digits"): {"partition": "domains", "clients": 4, "source.size": 32},
     # N = 20, beta = 0.1; silent on networks and image sizes.
     ("feddtr-8", "CUB-200-2011"): {"clients": 20, "partitioning.beta": 0.1, "source.size": 64},
-    ("feddtr-8", "ISIC"): {"clients": 20, "partitioning.beta": 0.1, "source.size": 256},
+    ("feddtr-8", "ISIC"): {"model": "unet", "partitioning.beta": 0.1, "source.size": 256},
     ("feddtr-9", "CIFAR-10"): {"clients": 20, "partitioning.beta": 0.1},
 }
 
@@ -119,7 +129,19 @@ FEDGCR_SETS = {
     "pacs": {"training.augment": ["flip", "rotate"], "source.size": 224},
     "domainnet10": {"training.augment": ["flip", "rotate"], "source.size": 224},
 }
-# lambda_1 0.5, lambda_2 0.1, tau 0.5, gamma 0.5, q 1, delta 0.5.
+# The domains from the most clients to the fewest, as in the tables of clients; in the appendix the
+# first changes places with the second, and the last with the one before it, of PACS and Digit-Five.
+FEDGCR_ORDERS = {
+    "digit_five": ["mnist", "usps", "syn", "mnist_m", "svhn"],
+    "pacs": ["photo", "art_painting", "cartoon", "sketch"],
+    "domainnet10": ["clipart", "real", "painting", "sketch", "quickdraw", "infograph"],
+}
+FEDGCR_SWAPPED = {
+    "digit_five": ["usps", "mnist", "syn", "svhn", "mnist_m"],
+    "pacs": ["art_painting", "photo", "sketch", "cartoon"],
+    "domainnet10": ["real", "clipart", "painting", "sketch", "infograph", "quickdraw"],
+}
+# lambda_1 0.5, lambda_2 0.1, tau 0.5, gamma 0.5, q 1; T' is the number of domains.
 FEDGCR_HYPER = {"lam_gc": 0.5, "lam_ra": 0.1, "tau": 0.5, "group_gamma": 0.5, "group_q": 1.0}
 
 # FedPCL, section 5.1: Adam, rate 0.001, decay 1e-4, batches of 32, one epoch, 5, 4 and 6 clients.
@@ -148,6 +170,22 @@ FEDPCL_SETS = {
         "partitioning.per_class": 40,
         "partitioning.train_share": 0.25,
     },
+}
+# Feature shift, label shift with alpha 1, or both; 5 clients, or one for each domain.
+FEDPCL_SHIFTS = {
+    "fedpcl-1": "feature_shift",
+    "fedpcl-2": "feature_shift",
+    "fedpcl-2official": "feature_shift",
+    ("fedpcl-3", "Office-10"): "feature_label_shift",
+    ("fedpcl-3", "DomainNet"): "label_shift",
+    "fedpcl-4": "feature_label_shift",
+    "fedpcl-5": "feature_label_shift",
+    ("fedpcl-6", "feature shift"): "feature_shift",
+    ("fedpcl-6", "label shift"): "label_shift",
+    ("fedpcl-6", "feature and label shift"): "feature_label_shift",
+    "fedpcl-figure2": "label_shift",
+    "fedpcl-figure3": "feature_shift",
+    "fedpcl-theory": "feature_shift",  # the paper measures nothing of its bound
 }
 FEDPCL_ROUNDS = {("fedpcl-2", "one backbone"): 100, ("fedpcl-2official", "one backbone"): 100}
 
@@ -217,6 +255,8 @@ def test_f2dc() -> None:
         for key, value in F2DC_HYPER.items():
             if config["method"] == "f2dc" and key not in own(table, row):
                 assert config[f"hyper.{key}"] == value
+    rows = recipe("f2dc-5").rows.values()
+    assert [row.get("hyper", {}).get("sigma") for row in rows] == F2DC_SIGMAS
 
 
 def test_feddtr() -> None:
@@ -224,7 +264,11 @@ def test_feddtr() -> None:
     for table, setting, row, config in full_configs("feddtr-"):
         where = (table.name, setting.name)
         seen.add(where)
-        compare((*where, row), config, FEDDTR | FEDDTR_SETTINGS.get(where, {}))
+        said = FEDDTR_SETTINGS.get(where, {})
+        usual = {"clients": 20, "schedule.ratio": 1.0}  # unless otherwise specified
+        if config["partition"] == "dirichlet":
+            usual["partitioning.beta"] = 0.1
+        compare((*where, row), config, FEDDTR | usual | said)
         assert config["training.lr"] == FEDDTR_RATES[config["model"]]
         assert config["validation"] == (0.2 if config["method"] == "fedfomo" else 0.0)
         assert table.seeds["full"] == [0]  # one run
@@ -236,10 +280,21 @@ def test_feddtr() -> None:
 def test_fedgcr() -> None:
     for table, setting, row, config in full_configs("fedgcr-"):
         compare((table.name, setting.name, row), config, FEDGCR | FEDGCR_SETS[setting.data])
-        assert f"DIF {config['partitioning.dif']}" in setting.name or "DIF" not in setting.name
+        orders = FEDGCR_SWAPPED if "swapped" in setting.name else FEDGCR_ORDERS
+        assert config["source.only_domains"] == orders[setting.data]
+        dif = 1 if table.name == "fedgcr-figure3" else 10  # the figure's is not known
+        if "DIF" in setting.name:
+            dif = int(setting.name.partition("DIF ")[2])
+        assert config["partitioning.dif"] == dif
         for key, value in FEDGCR_HYPER.items():
             if config["method"] == "fedgcr" and key not in own(table, row):
                 assert config[f"hyper.{key}"] == value
+        if config["method"] == "fedgcr":
+            asked = int(row[5]) if row.startswith("T' = ") else None  # None: that of the domains
+            assert config["hyper.types"] == asked, row
+    for name, received in (("fedgcr-3", ", received model"), ("fedgcr-4", "")):
+        rows = {f"T' = {number}{end}" for number in range(3, 8) for end in {"", received}}
+        assert set(recipe(name).rows) == rows
 
 
 def test_fedpcl() -> None:
@@ -248,6 +303,13 @@ def test_fedpcl() -> None:
         rounds = FEDPCL_ROUNDS.get(where, 50)
         training = FEDPCL_VIT if "ViT" in row else FEDPCL_ADAM
         paper = {"schedule.rounds": rounds} | FEDPCL | training | FEDPCL_SETS[setting.data]
+        shift = FEDPCL_SHIFTS.get(where) or FEDPCL_SHIFTS[table.name]
+        paper["partition"] = shift
+        if shift != "feature_shift" and not setting.name.startswith("alpha"):
+            paper["partitioning.alpha"] = 1.0
+        if not setting.name.endswith("clients"):  # of the figure, below
+            usual = 10 if setting.name.startswith("alpha") else 5
+            paper.setdefault("clients", usual)
         compare((*where, row), config, paper)
         if config["method"] == "fedpcl":
             assert config["hyper.tau"] == 0.07
@@ -264,14 +326,22 @@ def test_fedpcl_figure_2(clients: str) -> None:
     assert config["clients"] == int(clients) and config["partitioning.alpha"] == 1.0
 
 
+@pytest.mark.parametrize("alpha", ["0.5", "1", "2", "5", "10"])
+def test_fedpcl_figure_2_by_skew(alpha: str) -> None:
+    table = recipe("fedpcl-figure2")
+    (setting,) = [s for s in table.settings if s.name == f"alpha {alpha}"]
+    config = flat(table.config(setting, "full", "FedRep", 0, {}))
+    assert config["clients"] == 10 and config["partitioning.alpha"] == float(alpha)
+
+
 def test_fedpact() -> None:
     seen = set()
     for table, setting, row, config in full_configs("fedpact-"):
         compare((table.name, setting.name, row), config, FEDPACT)
         seen.add(setting.data)
         assert table.seeds["full"] == [0, 1, 2]
-        if setting.name.startswith("rho"):
-            assert config["partitioning.rho"] == float(setting.name.removeprefix("rho = "))
+        rho = setting.name.removeprefix("rho = ") if setting.name.startswith("rho") else 0.1
+        assert config["partitioning.rho"] == float(rho)
         if setting.name.startswith("K"):
             assert config["clients"] == int(setting.name.removeprefix("K = "))
         else:
@@ -306,3 +376,12 @@ def test_encoders_are_the_papers() -> None:
     ]
     assert len(papers["fedpcl-4"]) == 9
     assert papers["f2dc-1"] == []
+
+
+def test_no_recipe_is_left_out() -> None:
+    """Each is of one of the papers above, and so in one of the tests, or is of no paper."""
+    papers = ("f2dc-", "feddtr-", "fedgcr-", "fedpcl-", "fedpact-")
+    checked = set()
+    for prefix in papers:
+        checked |= {table.name for table, *_ in full_configs(prefix)}
+    assert set(tables()) - checked == {"f2dc-surf", "leave-one-domain-out"}

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -19,7 +20,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.engine.checkpoint import Store
 from fedloom.engine.folder import Run
 from fedloom.experiments import recipe as recipes
-from fedloom.experiments.blocks import Order, differences
+from fedloom.experiments.blocks import Order, differences, planned
 from fedloom.experiments.needs import locate_data, overview
 from fedloom.experiments.recipe import recipe, tables
 from fedloom.experiments.reproduce import reproduce
@@ -163,7 +164,11 @@ def test_a_table_is_measured_and_says_what_is_not(
     rows = {r["row"]: r for r in first["rows"]}
     assert list(rows) == ["FedAvg", "FedNone", "fedper"]
     (folder,) = (tmp_path / "R").glob("fedavg-s0-*")
-    summary = Run.load(folder).summary
+    run = Run.load(folder)
+    summary = run.summary
+    train = {client["domain"]: np.array(client["counts"]) for client in run.federation["clients"]}
+    most_frequent = int(sum(train.values()).argmax())
+    own = int(train["photo"].argmax())
     assert [f["mean"] for f in rows["FedAvg"]["ours"]] == [
         summary["common"]["domain_avg"]["last"],
         summary["common"]["domains"]["photo"]["last"],
@@ -179,8 +184,16 @@ def test_a_table_is_measured_and_says_what_is_not(
         for r in second["rows"]
     )
     assert second["rows"][1]["paper"] == ["21.00"]
+    test = {client["domain"]: client["test_counts"] for client in run.federation["clients"]}
+    assert {floor["row"]: floor["ours"][1]["mean"] for floor in first["floors"]} == {
+        "chance": pytest.approx(0.1),
+        "majority": pytest.approx(test["photo"][most_frequent] / sum(test["photo"])),
+        "own majority": pytest.approx(test["photo"][own] / sum(test["photo"])),
+    }
+    assert second["floors"] == []
     text = (tmp_path / "R/table.md").read_text()
     for said in (
+        "| chance | 10.00 | - | 10.00 | - |  |",
         "- smaller images",
         "- schedule.rounds = 2 (paper: 100)",
         "- network.width = 4 (paper: 32)",
@@ -196,23 +209,27 @@ def test_a_table_is_measured_and_says_what_is_not(
 @pytest.mark.parametrize(
     ("name", "words", "changed"),
     [
-        ("fedpcl-2", "Lite0", "partitioning.test_per_class = 100"),
-        ("fedgcr-1", "vit-mini", "schedule.rounds = "),
+        ("fedpcl-2", "Lite0", "partitioning.test_per_class = 30"),
+        ("fedgcr-2", "vit-mini", "schedule.rounds = "),
     ],
 )
 def test_a_network_that_is_not_the_papers_is_told_in_words(
     name: str, words: str, changed: str
 ) -> None:
     table = recipe(name)
-    said = differences(table, table.settings[0], Order("mini"))
+    setting = table.settings[-1]
+    said = differences(table, setting, Order("mini"))
     assert words in " ".join(said)
     assert any(s.startswith(changed) for s in said)
     assert not any(s.startswith(("network", "encoder")) for s in said)
-    at_full_scale = differences(table, table.settings[0], Order("full"))
+    at_full_scale = differences(table, setting, Order("full"))
     assert words not in " ".join(at_full_scale) and "fonts" not in " ".join(at_full_scale)
 
 
+@pytest.mark.parametrize(("times", "printed"), [(3, "50.00(1.00)"), (5, "50.00")])
 def test_the_printed_table_fits_80_columns(
+    times: int,
+    printed: str,
     made_up: None,
     tmp_path: Path,
     watch: Watch,
@@ -224,18 +241,20 @@ def test_the_printed_table_fits_80_columns(
     monkeypatch.setattr(cli, "console", Console(width=80))
     board = reproduce("made-1", "mini", tmp_path / "R", watch, only=["fedavg"])
     first = board["settings"][0]
-    first["columns"] *= 3  # as many as the widest table has
-    first["plain"] *= 3
+    first["columns"] *= times
+    first["plain"] *= times
     for row in first["rows"]:
-        row["paper"] *= 3
-        row["ours"] = row["ours"] and row["ours"] * 3
+        row["paper"] *= times
+        row["ours"] = row["ours"] and row["ours"] * times
+    for row in first["floors"]:
+        row["ours"] *= times
     cli._print_board(board, tmp_path / "R")
     out = capsys.readouterr().out.split("table: ")[0]  # a path is not folded
     assert "…" not in out and max(map(len, out.splitlines())) <= 80
     lines = [line.split() for line in out.splitlines()]
-    assert ["paper", *["50.00", "10.00"] * 3] in lines
+    assert ["paper", *[printed, "10.00"] * times] in lines
     assert not any(line[:1] == ["fedper"] for line in lines)  # neither run nor in the paper
-    assert any(line[:2] == ["FedAvg", "ours"] and len(line) == 8 for line in lines)
+    assert any(line[:2] == ["FedAvg", "ours"] and len(line) == 2 + 2 * times for line in lines)
 
 
 ROWS = """
@@ -335,6 +354,16 @@ def test_only_some_methods(made_up: None, tmp_path: Path, watch: Watch) -> None:
 
 
 @pytest.mark.slow
+def test_mini_runs_some_rows_and_others_by_name(made_up: None, tmp_path: Path) -> None:
+    file = tmp_path / "package/tables/made-1.toml"
+    file.write_text(TINY.replace('name = "first"', 'name = "first"\nmini_rows = ["FedAvg"]'))
+    table = recipe("made-1")
+    left_out = planned(table, Order("mini"))[0].reasons
+    assert left_out["FedAvg"] is None and "unless --only" in str(left_out["fedper"])
+    assert planned(table, Order("mini", ["fedper"]))[0].reasons["fedper"] is None
+    assert planned(table, Order("full"))[0].reasons["fedper"] is None
+
+
 def test_another_precision_is_used_and_told(made_up: None, tmp_path: Path, watch: Watch) -> None:
     board = reproduce("made-1", "mini", tmp_path, watch, only=["fedper"], precision="bf16")
     assert any("training.precision = bf16 (paper: fp32)" in s["differs"] for s in board["settings"])

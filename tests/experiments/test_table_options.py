@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
+from fedloom.engine.engine import Engine
 from fedloom.experiments import recipe as recipes
 from fedloom.experiments.blocks import Order, all_configs, differences, planned
 from fedloom.experiments.cost import A100, _passes, cost_of, span
@@ -158,7 +160,9 @@ def test_changes_reach_the_runs_they_can_and_are_refused_elsewhere() -> None:
     for changes, said in (
         ({"rouns": 2}, "setting 'digits, all', row 'FedAvg': unknown key 'rouns'"),
         ({"mu": 1.0}, "'mu' is a setting of fedprox only: say --set fedprox.mu=1.0"),
-        ({"fedprox_mu": 1.0}, "the rows of table made-1 differ in mu"),
+        ({"fedprox_mu": 1.0}, "--set fedprox.mu=1.0 would make alike what table made-1 compares"),
+        ({"seed": 1}, "a table's seeds are given with --seeds"),
+        ({"method": "ditto"}, "--only chooses methods of the table"),
         ({"ditto_lam": 1.0}, "ditto is not among the methods compared"),
     ):
         with pytest.raises(FedloomError, match=said):
@@ -166,6 +170,26 @@ def test_changes_reach_the_runs_they_can_and_are_refused_elsewhere() -> None:
     brought = Brought(changes={"source.size": 8, "rounds": 2})
     said = differences(table, table.settings[0], Order("full", brought=brought))
     assert "schedule.rounds = 2 (paper: 9)" in said and "source.size = 8 (paper: 28)" in said
+
+
+def test_settings_that_a_table_compares_are_not_made_alike(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.undo()  # the papers' own tables
+    table = recipe("feddtr-2")
+    (tmp_path / "cifar100").mkdir()
+
+    def plan(settings: list[str], **changes: object) -> list:
+        execution = {"data_root": str(tmp_path)}
+        brought = Brought(changes=changes)
+        return planned(table, Order("full", ["ditto"], settings, execution, brought))
+
+    said = "--set clients=5 would make alike .* 'CIFAR-100, 10 clients' and .* '.*, 20 clients'"
+    with pytest.raises(FedloomError, match=said):
+        plan([], clients=5)
+    (config,) = all_configs(plan(["20 clients"], clients=5))
+    assert config.clients == 5
+    assert len(all_configs(plan([], rounds=1, steps=1, batch=2))) == 4
 
 
 def test_shards_and_a_damaged_data_set(tmp_path: Path) -> None:
@@ -183,6 +207,20 @@ def test_shards_and_a_damaged_data_set(tmp_path: Path) -> None:
     for broken in whole["settings"][1]["rows"]:
         assert broken["ours"] is None and broken["remark"].startswith("not run: ")
         assert "broken.npz" in broken["remark"]
+
+
+def test_shards_of_two_machines_merge_into_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(Console(), 1, quiet=True)
+    whole = reproduce("made-1", "mini", tmp_path / "whole", watch)
+    for i in (1, 2):
+        reproduce("made-1", "mini", tmp_path / f"machine-{i}", watch, shard=(i, 2))
+        shutil.copytree(tmp_path / f"machine-{i}", tmp_path / "merged", dirs_exist_ok=True)
+    monkeypatch.setattr(Engine, "run", None)  # nothing is left to compute
+    merged = reproduce("made-1", "mini", tmp_path / "merged", watch)
+    assert merged["settings"][0]["rows"] == whole["settings"][0]["rows"]
+    assert all(row["ours"] for row in merged["settings"][0]["rows"])
 
 
 def test_every_run_belongs_to_one_shard(tmp_path: Path) -> None:
@@ -232,6 +270,10 @@ def test_options_that_a_list_cannot_use_are_refused(
 ) -> None:
     code, _, err = fedloom("reproduce", "--list", "--seeds", "0")
     assert code == 2 and "--seeds is for one table: name it" in err
+    code, _, err = fedloom("reproduce", "made-1", "--seeds", "0,1,0")
+    assert code == 2 and "--seeds names 0 twice" in err
+    code, _, err = fedloom("reproduce", "made-1", "--rounds", "2", "--set", "rounds=1")
+    assert code == 2 and "say the same" in err
     code, out, _ = fedloom("reproduce", "made-1", "--plan", "--out", "nowhere")
     assert code == 0 and "cost: 3 runs to do; " in out and "FLOP" in out
 

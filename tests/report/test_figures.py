@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from xml.etree import ElementTree
 
@@ -63,6 +65,24 @@ def test_axes_have_round_ticks() -> None:
     assert all(t == round(t) for t in axes.get_xticks())
     axes = draw(Chart("", marks, Axis(), Axis(zero=True))).axes
     assert axes.get_ylim()[0] == 0.0
+
+
+def test_a_single_round_has_whole_numbers_beside_it() -> None:
+    once = Chart("", [Mark("line", [1], [40.0], 0)], Axis(whole=True), Axis())
+    axes = draw(once).axes
+    low, high = axes.get_xlim()
+    assert [t for t in axes.get_xticks() if low <= t <= high] == [0, 1, 2]
+    assert plotly(once)["layout"]["xaxis"]["dtick"] == 1
+    many = replace(once, marks=[Mark("line", [1, 60], [40.0, 50.0], 0)])
+    assert "dtick" not in plotly(many)["layout"]["xaxis"]
+
+
+def test_a_narrow_figure_shrinks_on_a_phone_and_does_not_fill_a_page() -> None:
+    root = ElementTree.fromstring(page_svg(chart(), "id"))
+    width = float(root.attrib["viewBox"].split()[2])
+    assert root.attrib["class"] == "fit" and "width" not in root.attrib
+    (widest,) = re.findall(r"max-width: ([\d.]+)px", root.attrib["style"])
+    assert width < float(widest) <= 1.25 * width + 1
 
 
 def test_a_band_has_several_lines_before_its_name_is_turned() -> None:

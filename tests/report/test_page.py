@@ -163,6 +163,17 @@ def test_a_single_seed_is_never_marked(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_the_smallest_loss_is_not_marked_as_the_best_gain(make: Make) -> None:
+    levels = {"local": 0.6, "fedavg": 0.55, "fedbn": 0.5}
+    runs = [make(name, [level], seed) for name, level in levels.items() for seed in range(2)]
+    gains = Balance(render(runs, "t")).column("Mean gain")
+    assert {name: mark for name, (_, mark) in gains.items()} == dict.fromkeys(levels, "")
+    runs += [make("ditto", [0.65], seed) for seed in range(2)]
+    gains = Balance(render(runs, "t")).column("Mean gain")
+    assert {name for name, (_, mark) in gains.items() if mark} == {"ditto"}
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_different_seeds_are_not_compared(make: Make) -> None:
     runs = [make("a", [0.9], 0), make("a", [0.8], 1), make("b", [0.5], 0), make("b", [0.5], 2)]
     text = render(runs, "t")

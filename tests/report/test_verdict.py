@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from fedloom.metrics.gains import Accuracies, gain
 from fedloom.report.verdict import (
+    Kind,
+    Samples,
     Verdict,
     client_names,
     judge,
@@ -108,9 +111,23 @@ def test_the_conclusion_comes_first_and_has_its_figures() -> None:
     assert "11.0 % against 10.0 %" in told
 
 
+@pytest.mark.parametrize("samples", ["test samples", "held-out training samples"])
+def test_every_verdict_says_what_its_figures_are_of(samples: Samples) -> None:
+    for kind in get_args(Kind):
+        found = replace(verdict(kind, shaky(0.56), level(0.5)), samples=samples)
+        assert f"on {samples}" in sentence(found)
+        assert f"on {samples}" in sentence(replace(found, probe=0.7))
+        assert "samples" not in sentence(replace(found, samples=""))
+
+
+def test_a_lead_that_only_test_data_make_sure_is_no_contradiction() -> None:
+    told = sentence(verdict("longer", flat(0.6), level(0.5)))
+    assert "is ahead of training alone, but on validation data was not surely so (60.2 %" in told
+
+
 def test_figures_that_do_not_bear_out_the_decision_are_said_to_be_in_doubt() -> None:
     assert "with doubt" in sentence(verdict("federate", shaky(0.5), level(0.5)))
-    tested = replace(verdict("alone", flat(0.6), level(0.5)), tested=True)
+    tested = replace(verdict("alone", flat(0.6), level(0.5)), samples="test samples")
     assert "with doubt" in sentence(tested)
 
 

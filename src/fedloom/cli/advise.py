@@ -174,7 +174,11 @@ def _print(advice: Advice) -> None:
 def _duration(advice: Advice) -> str:
     """How long it took, beside what was asked; not part of the answer, which repeats."""
     text = f"took {advice.seconds / 60:.1f} minutes here"
+    points = f"--points {advice.values['budget']}"
     asked = advice.values["question"].get("minutes")
     if asked is not None:
         text += f" of {asked:g}"
-    return f"{text}; --points {advice.values['budget']} repeats it exactly"
+        points += " with another --out"
+    if not advice.values["complete"]:
+        return f"{text}; {points} carries out all that was planned"
+    return f"{text}; {points} repeats it exactly"

@@ -225,7 +225,8 @@ def write(
     name: Name,
     folder: Annotated[Path, typer.Argument(help="The folder to write, new or empty.")],
     per_class: Annotated[
-        int | None, typer.Option(min=1, help="How many images of each class and domain at most.")
+        int | None,
+        typer.Option(min=1, help="At most so many images of a class in each domain and part."),
     ] = None,
     reading: Reading,
 ) -> None:
@@ -241,7 +242,10 @@ def write(
         number = write_images(data, folder, per_class)
     except OSError as error:
         raise FedloomError(f"cannot write {folder}: {error.strerror or error}.") from error
-    _print_plain(f"wrote {number} images and {folder / 'manifest.csv'}")
+    chosen = ""
+    if per_class is not None:
+        chosen = f" (at most {per_class} of a class in each domain and part)"
+    _print_plain(f"wrote {number} images{chosen} and {folder / 'manifest.csv'}")
 
 
 def _deal(

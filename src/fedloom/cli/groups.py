@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
 from .options import (
+    AdapterOption,
     AsJson,
     BadFile,
     Clients,
@@ -79,6 +80,7 @@ class World:
     data: Data = None
     partition: Partition = None
     model: Model = None
+    adapter: AdapterOption = None
     encoder: EncoderOption = None
     clients: Clients = None
     rounds: Rounds = None
@@ -89,6 +91,7 @@ class World:
             data=self.data,
             partition=self.partition,
             model=self.model,
+            adapter=self.adapter,
             encoder=self.encoder,
             clients=self.clients,
             **others,

@@ -4,51 +4,71 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 
 from .options import AsJson, console, print_json
 
 if TYPE_CHECKING:
     from ..core.method import Method
 
+LAID_OUT: Any = {
+    "box": box.SIMPLE_HEAD,
+    "title_justify": "left",
+    "title_style": "bold",
+    "pad_edge": False,
+}
+
 
 def methods(
     name: Annotated[
         str | None, typer.Argument(help="Show one method's page, with its settings.")
     ] = None,
+    needing: Annotated[
+        str | None,
+        typer.Option(
+            "--needs",
+            help="Only methods that need this: batchnorm, body, images, validation, projection, "
+            "prompts, dual, or nothing.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods with their settings and defaults; with a name, show all about one."""
+    """List the methods by what they are for; with a name, show all about one, and its settings."""
     from ..core.lookup import make, names
+    from ..experiments.kinds import with_needs
 
     if name is not None and not as_json:
         _print_method(name)
         return
-    wanted = names()
+    wanted: Sequence[str] = names()
     if name is not None:
         wanted = (name,)
-    rows = [_row(make(each)) for each in wanted]
+    if needing is not None:
+        wanted = with_needs(wanted, needing)
     if as_json:
-        print_json(rows)
+        print_json([_row(make(each)) for each in wanted])
     else:
-        _print_methods(rows)
+        _print_methods(wanted, plugins_too=needing is None)
 
 
 def _row(method: Method) -> dict[str, Any]:
     """What a list says about a method."""
-    model = "common"
-    if method.traits.personalised:
-        model = "personal"
+    from ..experiments import kinds
+
+    cls = type(method)
     return {
         "name": method.name,
-        "about": _about(type(method)).split("\n")[0],
-        "model": model,
+        "about": _about(cls).split("\n")[0],
+        "model": "personal" if cls.traits.personalised else "common",
+        "purpose": kinds.purpose(cls),
+        "needs": kinds.needs(cls),
+        "promises": kinds.promises(cls),
         "settings": method.params(),
     }
 
@@ -66,7 +86,8 @@ def _about(cls: Any) -> str:
 def _print_method(name: str) -> None:
     from ..core.lookup import find
     from ..engine.settings import method_rows
-    from ..experiments.advise.shortlist import NEEDS, TROUBLES
+    from ..experiments import kinds
+    from ..experiments.advise.shortlist import TROUBLES
 
     cls = find(name)
     # Join lines that were full, so that the text fits a terminal of any width.
@@ -81,38 +102,60 @@ def _print_method(name: str) -> None:
     if cls.traits.helps:
         listed = ", ".join(TROUBLES[trouble] for trouble in cls.traits.helps)
         console.print(f"It is made for {listed}.", highlight=False)
-    if cls.traits.needs:
-        listed = ", ".join(NEEDS[need] for need in cls.traits.needs)
+    if kinds.needs(cls):
+        listed = ", ".join(map(kinds.meaning, kinds.needs(cls)))
         console.print(f"It needs {listed}.", highlight=False)
+    if kinds.promises(cls):
+        console.print(f"It promises: {'; '.join(kinds.promises(cls))}.", highlight=False)
 
 
-def _print_methods(rows: Iterable[dict[str, Any]]) -> None:
-    from ..core.lookup import PLUGINS, plugins
-    from ..engine.settings import plugin_rows, shown
+def _print_methods(wanted: Sequence[str], plugins_too: bool) -> None:
+    """A table for each purpose, and what their words mean."""
+    from ..core.lookup import METHODS, PLUGINS, plugins
+    from ..experiments import kinds
 
-    settings = Column("settings", overflow="fold")
-    table = Table("method", "what it is", "gives", settings, box=box.SIMPLE_HEAD)
-    for row in rows:
-        values = ", ".join(f"{key}={shown(value)}" for key, value in row["settings"].items())
-        table.add_row(row["name"], row["about"], f"{row['model']} model", values)
-    for plugin in plugins():
-        values = ", ".join(f"{key}={value}" for key, value, _ in plugin_rows(plugin))
-        about = _about(PLUGINS.find(plugin)).split("\n")[0]
-        table.add_row(f"...+{plugin}", about, "as the method", values)
-    console.print(table)
+    used: dict[str, None] = {}  # a set that keeps the order
+    for kind, names in kinds.by_purpose(wanted).items():
+        table = Table("method", "what it is", "needs", "promises", **LAID_OUT, title=kind)
+        for name in names:
+            cls = METHODS.find(name)
+            used |= dict.fromkeys(kinds.needs(cls))
+            about = _about(cls).split("\n")[0].partition(": ")[2]
+            held = "; ".join(kinds.promises(cls))
+            table.add_row(name, escape(about), ", ".join(kinds.needs(cls)), held)
+        console.print(table)
+    if plugins_too:
+        table = Table("plug-in", "what it is", **LAID_OUT, title=kinds.ADDED)
+        for plugin in plugins():
+            about = _about(PLUGINS.find(plugin)).split("\n")[0]
+            table.add_row(f"...+{plugin}", escape(about.partition(": ")[2] or about))
+        console.print(table)
+    for need in sorted(set(used) - {"images"}):
+        console.print(f"{need}: {kinds.meaning(need)}", highlight=False, markup=False)
+    console.print(
+        "`fedloom methods NAME` says more about one, with its settings; `--needs nothing` lists "
+        "those that run everywhere.",
+        highlight=False,
+    )
 
 
 def models() -> None:
-    """List the networks with their options and defaults."""
+    """List the networks and the adapters with their options and defaults."""
+    from .. import adapters
     from .. import models as networks
-    from ..engine.settings import model_rows
+    from ..engine.settings import adapter_rows, model_rows
 
-    table = Table("model", "option", "what it is", box=box.SIMPLE_HEAD)
-    for name in networks.MODELS.names():
-        table.add_row(name, "", escape(networks.doc(name)))
-        for key, default, meaning in model_rows(name):
-            table.add_row("", escape(f"{key}={default}"), escape(meaning))
-    console.print(table)
+    kinds = (
+        ("model", networks.MODELS, networks, model_rows),
+        ("adapter", adapters.ADAPTERS, adapters, adapter_rows),
+    )
+    for kind, registry, room, rows_of in kinds:
+        table = Table(kind, "option", "what it is", box=box.SIMPLE_HEAD)
+        for name in registry.names():
+            table.add_row(name, "", escape(room.doc(name)))
+            for key, default, meaning in rows_of(name):
+                table.add_row("", escape(f"{key}={default}"), escape(meaning))
+        console.print(table)
 
 
 def settings(

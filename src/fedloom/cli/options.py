@@ -34,6 +34,7 @@ def listed(group: str, package: str, decorator: str = "") -> str:
 
 EXECUTORS = listed("executors", "fedloom.executors")
 MODELS = listed("models", "fedloom.models", "register")
+ADAPTERS = listed("adapters", "fedloom.adapters", "register")
 PARTITIONS = listed("partitions", "fedloom.data.partitions", "register")
 READERS = listed("readers", "fedloom.data.readers")
 METRICS = listed("metrics", "fedloom.metrics", "metric")
@@ -73,6 +74,14 @@ Model = Annotated[
     str | None,
     typer.Option(
         help=f"The network: {MODELS} (see `fedloom models`). Default: what fits the data."
+    ),
+]
+AdapterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        help=f"What is trained of a network that stays as it is otherwise: {ADAPTERS} "
+        "(docs/adapters.md). Default: all of it.",
     ),
 ]
 Clients = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from ..core.errors import FedloomError, unknown
 from .experiments import print_paragraph
 from .groups import Machine, Printing, grouped
 from .options import Rounds, Set, console, given, print_json, print_line, separated, watching
+from .overview import print_overview
 
 if TYPE_CHECKING:
     from ..experiments.blocks import Block, Order
@@ -26,7 +27,7 @@ Name = Annotated[
     typer.Argument(metavar="TABLE", help="A table, such as `feddtr-1` or `fedpcl-table2`."),
 ]
 ListTables = Annotated[
-    bool, typer.Option("--list", help="List the tables and how long they should take.")
+    bool, typer.Option("--list", help="List the tables (or one), and what they still need.")
 ]
 ScaleName = Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")]
 Only = Annotated[str | None, typer.Option(help="Run these methods only, comma-separated.")]
@@ -113,13 +114,20 @@ def reproduce(
             shard=shard,
             out=out,
         )
-        _print_overview(overview(machine.data_root, table), printing.as_json)
+        rows = overview(machine.data_root, table)
+        if printing.as_json:
+            print_json(rows)
+        else:
+            print_overview(rows)
         return
     chosen_scale = _parse_scale(scale)
     recipe_ = recipe(table)
     if rounds is not None and rounds < 1:
         raise FedloomError(f"--rounds {rounds}: a table needs at least one round.")
-    changes = parse_set(set_ or []) | given(rounds=rounds)
+    changes = parse_set(set_ or [])
+    if rounds is not None and "rounds" in changes:
+        raise FedloomError("--rounds and --set rounds say the same: leave one out.")
+    changes |= given(rounds=rounds)
     if machine.precision:
         changes["training.precision"] = machine.precision
     names = [setting.name for setting in recipe_.settings]
@@ -185,6 +193,8 @@ def _parse_seeds(text: str | None) -> list[int]:
     for part in separated(text):
         if not part.strip().isdigit():
             raise FedloomError(f"--seeds wants whole numbers such as 0,1,2; got {part!r}.")
+        if int(part) in seeds:
+            raise FedloomError(f"--seeds names {part} twice.")
         seeds.append(int(part))
     return seeds
 
@@ -204,40 +214,18 @@ def _parse_scale(text: str) -> Scale:
     raise unknown("scale", text, SCALES)
 
 
-def _print_overview(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-        return
-    table = Table("table", "what it is", "rows", "settings", "minutes", box=box.SIMPLE_HEAD)
-    for row in rows:
-        rows_here = f"{row['rows']['here']} of {row['rows']['all']}"
-        settings_here = f"{row['settings']['here']} of {row['settings']['all']}"
-        minutes = f"{row['minutes']:g}"
-        table.add_row(row["table"], row["title"], rows_here, settings_here, minutes)
-    console.print(table)
-    console.print(
-        "rows and settings: those whose methods and data are available (data lie under "
-        "--data-root or FEDLOOM_DATA). minutes: an estimate for all of them at the scale mini, "
-        "on two idle cores.\n\nWhat --scale full, the papers' own setting, still needs here:",
-        highlight=False,
-    )
-    for row in rows:
-        needed = [*row["get"], *row["bring"]] or ["nothing"]
-        print_line(f"  {row['table']}: {'; '.join(needed)}")
-
-
 def _print_board(board: Mapping[str, Any], folder: Path) -> None:
     from ..experiments.board import asked_for
 
     for block in asked_for(board):
-        console.print(_block_table(block))
+        console.print(_fitting(block))
         print_paragraph(_missing_rows(block))
         if block["data"]:
             differences = [f"Differs: {difference}." for difference in block["differs"]]
             print_paragraph([f"Ours: {block['data']}.", *differences])
     seeds = "one seed"
     if len(board["seeds"]) > 1:
-        seeds = "spreads over seeds are in the files"
+        seeds = "(spread over seeds), here where it fits, and in the files"
     console.print(f"\nIn percent; {seeds}.", highlight=False)
     print_line(f"table: {(folder / 'table.md').resolve()}")
     for name in board["pictures"]:
@@ -256,8 +244,17 @@ def _missing_rows(block: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _block_table(block: Mapping[str, Any]) -> Table:
-    """Our figures of a setting above the paper's, without spreads, which would not fit."""
+def _fitting(block: Mapping[str, Any]) -> Table:
+    """A setting's figures with their spreads, or without where the lines would be too long."""
+    whole = _block_table(block, list)
+    boundless = console.options.update(max_width=1000)
+    if console.measure(whole, options=boundless).maximum <= console.width:
+        return whole
+    return _block_table(block, _without_spreads)
+
+
+def _block_table(block: Mapping[str, Any], written: Callable[[Sequence[str]], list[str]]) -> Table:
+    """Our figures of a setting above the paper's."""
     from ..experiments.board import texts
 
     table = Table(
@@ -275,10 +272,12 @@ def _block_table(block: Mapping[str, Any]) -> Table:
     for row in block["rows"]:
         name = row["row"]
         if row["ours"]:
-            table.add_row(name, "ours", *_without_spreads(texts(block, row)))
+            table.add_row(name, "ours", *written(texts(block, row)))
             name = ""
         if set(row["paper"]) != {"-"}:  # the paper has this row
-            table.add_row(name, "paper", *_without_spreads(row["paper"]))
+            table.add_row(name, "paper", *written(row["paper"]))
+    for row in block["floors"]:
+        table.add_row(row["row"], "", *written(texts(block, row)))
     return table
 
 

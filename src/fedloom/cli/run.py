@@ -232,7 +232,7 @@ def _print_run(run: Run, printing: Printing) -> None:
         accuracy = accuracy_line(run.metrics[-1], run.config.schedule.metric)
     line = f"{run.config.method}: {accuracy} after round {run.summary['rounds']}"
     print_line(line)
-    for text in (_best_by_validation(run), _cost(run)):
+    for text in (_best_by_validation(run), *_outside(run), _cost(run)):
         if text:
             print_line(text)
     for remark in run.summary.get("remarks", []):
@@ -257,6 +257,19 @@ def _best_by_validation(run: Run) -> str:
             accuracy = accuracy_line(record, run.config.schedule.metric)
             return f"best by validation: {accuracy} in round {best}"
     return ""
+
+
+def _outside(run: Run) -> list[str]:
+    """A line for each name under which clients that never train are scored."""
+    lines = []
+    for group, stages in run.summary.get("outside", {}).items():
+        figures = [
+            f"{stage} {figure['last']:.1%}"
+            for stage, figure in stages.items()
+            if figure is not None
+        ]
+        lines.append(f"never trained, {group}: {'  '.join(figures) or 'no model'}")
+    return lines
 
 
 def _cost(run: Run) -> str:
@@ -291,7 +304,8 @@ def personalise(
 
     Class folders are matched with the run's classes by name. Samples in a folder `test` are only
     tested on; without such a folder, some samples are held out, as in any data set. The first
-    line of the output says how many.
+    line of the output says how many. The model that is written is the one after the newcomer's own
+    work, even where that is worse than the model as it comes.
     """
     from ..deploy import export as write
     from ..deploy import personalise as make
@@ -323,7 +337,7 @@ def _print_newcomer(newcomer: Personal, out: Path | None) -> None:
     samples = f"{newcomer.train} training and {newcomer.test} test samples"
     print_line(f"{samples}, {newcomer.seconds:.1f} s; {accuracy}")
     if out is not None:
-        print_line(f"model: {out}")
+        print_line(f"model, after its own work: {out}")
 
 
 def export(

@@ -92,7 +92,33 @@ def planned(table: Recipe, order: Order) -> list[Block]:
                     config = _config(table, setting, row, seed, order)
                     block.plan.append((row, config.model_copy(update=found)))
         blocks.append(block)
+    _refuse_alike(table, order, blocks)
     return blocks
+
+
+def _refuse_alike(table: Recipe, order: Order, blocks: Sequence[Block]) -> None:
+    """Refuse changes that make alike what the table compares: its rows, or its settings."""
+    if not order.brought.changes:
+        return
+    first = order.seeds(table)[0]
+    usual = Brought(order.brought.encoders)
+    seen: dict[str, tuple[str, str, str]] = {}
+    for block in blocks:
+        for row, config in block.plan:
+            if config.seed != first:
+                continue
+            setting = block.setting
+            unchanged = table.config(setting, order.scale, row, first, order.execution, usual)
+            mine = (unchanged.hash(), setting.name, row)
+            other = seen.setdefault(config.hash(), mine)
+            if other[0] != mine[0]:
+                changes = ", ".join(
+                    f"{key}={value}" for key, value in order.brought.changes.items()
+                )
+                raise FedloomError(
+                    f"--set {changes} would make alike what table {table.name} compares: row "
+                    f"{other[2]!r} of {other[1]!r} and row {row!r} of {setting.name!r}."
+                )
 
 
 def _why_not_row(table: Recipe, setting: Setting, row: str, order: Order) -> str | None:
@@ -101,6 +127,8 @@ def _why_not_row(table: Recipe, setting: Setting, row: str, order: Order) -> str
         return "not run: method not available"
     if order.only and method not in order.only:
         return LEFT_OUT
+    if order.scale == "mini" and not order.only and row not in setting.mini_rows:
+        return "not run at the scale mini unless --only names its method"
     lack = lacking(table, setting, order.scale, row, order.root, order.brought)
     if lack:
         return lack
@@ -136,24 +164,15 @@ def _methods(table: Recipe, order: Order) -> list[str]:
 
 
 def _refuse_changes(table: Recipe, order: Order) -> None:
-    """Refuse changes that only some methods know, and of what the table's rows differ in."""
+    """Refuse changes that only some methods know, and what has options of its own."""
     methods = _methods(table, order)
     choices = table.settings[0].given(order.scale, order.root)
     for key, value in order.brought.changes.items():
         refuse_private(key, value, methods, choices)
-        bare = key.rpartition(".")[2]
-        values = []
-        for row in table.rows.values():
-            values += [given[bare] for given in row.values() if _names(given, bare)]
-        if len(set(map(str, values))) > 1:
-            raise FedloomError(
-                f"the rows of table {table.name} differ in {bare}: --set {key}={value} would make "
-                "them alike."
-            )
-
-
-def _names(given: Any, key: str) -> bool:
-    return isinstance(given, Mapping) and key in given
+        if key == "seed":
+            raise FedloomError(f"--set seed={value}: a table's seeds are given with --seeds.")
+        if key == "method":
+            raise FedloomError(f"--set method={value}: --only chooses methods of the table.")
 
 
 # ------------------------------------------------------------------------------ what differs

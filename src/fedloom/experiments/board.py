@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LEFT_OUT = "not run: left out"
+NO_FIGURE = {"mean": None, "std": None}
 
 
 def text(figure: Mapping[str, float | None], plain: bool = False) -> str:
@@ -61,7 +62,7 @@ def _markdown_table(block: Mapping[str, Any]) -> list[str]:
         if in_paper:
             headings.append(f"{column}, paper")
     lines = [f"| method | {' | '.join(headings)} | |", f"| --- |{' ---: |' * len(headings)} --- |"]
-    for row in block["rows"]:
+    for row in [*block["rows"], *block["floors"]]:
         figures = []
         for ours, paper in zip(texts(block, row), row["paper"], strict=True):
             figures.append(ours)
@@ -115,6 +116,7 @@ def _joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "columns": columns,
         "plain": plain,
         "rows": [_joined_row(blocks, number) for number in range(len(blocks[0]["rows"]))],
+        "floors": _joined_floors(blocks),
         "data": _joined_texts(data),
         "differs": list(dict.fromkeys(differs)),
     }
@@ -132,7 +134,7 @@ def _joined_row(blocks: Sequence[Mapping[str, Any]], number: int) -> dict[str, A
         if row["ours"]:
             ours += row["ours"]
         else:
-            ours += [{"mean": None, "std": None}] * len(block["columns"])
+            ours += [NO_FIGURE] * len(block["columns"])
             not_run += block["columns"]
     joined = {**blocks[0]["rows"][number], "paper": paper, "remark": _joined_texts(remarks)}
     if len(not_run) == len(ours):
@@ -140,6 +142,21 @@ def _joined_row(blocks: Sequence[Mapping[str, Any]], number: int) -> dict[str, A
     if not_run:  # the file has each column's reason
         joined["remark"] = f"not run: {', '.join(not_run)}"
     return {**joined, "ours": ours}
+
+
+def _joined_floors(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that need no model; a column that was not run has no figures in them."""
+    names: list[str] = []
+    for block in blocks:
+        names += [floor["row"] for floor in block.get("floors", ())]
+    joined = []
+    for name in dict.fromkeys(names):
+        ours: list[Mapping[str, Any]] = []
+        for block in blocks:
+            found = [floor["ours"] for floor in block.get("floors", ()) if floor["row"] == name]
+            ours += found[0] if found else [NO_FIGURE] * len(block["columns"])
+        joined.append({"row": name, "ours": ours, "paper": ["-"] * len(ours), "remark": None})
+    return joined
 
 
 def _joined_texts(parts: Sequence[str | None]) -> str | None:
@@ -162,13 +179,14 @@ def _add_means(block: dict[str, Any], printed: Mapping[str, Sequence[str]], numb
     """
     block["columns"].append("Mean")
     block["plain"].append(False)
-    for row in block["rows"]:
+    for row in [*block["rows"], *block["floors"]]:
         in_paper = "-"
         if row["row"] in printed:
             in_paper = printed[row["row"]][number]
         row["paper"].append(in_paper)
         if row["ours"]:
             row["ours"].append({"mean": _mean(row["ours"]), "std": None})
-    block["differs"].append(
-        "Mean: ours is over the columns measured here, the paper's over all its own"
-    )
+    if any(row["paper"][-1] != "-" for row in block["rows"]):
+        block["differs"].append(
+            "Mean: ours is over the columns measured here, the paper's over all its own"
+        )

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..client.context import ClientContext
 from ..client.scaling import without_scale
+from ..client.training import Training
 from ..core.device import find as find_devices
 from ..core.lookup import make
 from ..data.dataset import Dataset
@@ -26,6 +27,7 @@ from ..data.federation import Client, Federation
 from ..engine.checkpoint import Store
 from ..engine.config import Config, build
 from ..engine.engine import Engine
+from ..engine.networks import entries
 from ..engine.schedule import Schedule
 from ..engine.setup import Setup
 from ..executors.inplace import Inplace
@@ -90,7 +92,7 @@ class Cost:
             parts[0] += f", {self.finished} finished"
         if self.runs:
             work = self.work
-            parts.append(f"{amount(work.steps)} steps, {amount(work.flops)}FLOP")
+            parts.append(f"{amount(work.steps).strip()} steps, {amount(work.flops)}FLOP")
             for speed in (here, A100):
                 parts.append(f"about {span(speed.seconds(work))} on {speed.name} ({speed.told})")
         line = "; ".join(parts)
@@ -136,25 +138,33 @@ def cost_of(configs: Sequence[Config], out: Path) -> Cost:
 def _work_of(config: Config, features: set[str]) -> Work:
     """The work of a run, with that of its encoder unless another run's has it done."""
     dealt = _sketched(_data_only(config))
-    net = _network(_network_key(config, dealt))
-    training, schedule = config.training, config.schedule
+    schedule = config.schedule
     share = (schedule.ratio + (schedule.ratio_max or schedule.ratio)) / 2
-    steps = sum(training.planned(n, 1.0) for n in dealt.train)
-    samples = float(sum(dealt.train) * training.epochs)
+    rounds = schedule.rounds * share * _passes(config.method, json.dumps(config.hyper))
+    evaluations = -(-schedule.rounds // schedule.eval_every) * EVALUATED
+    nets = [_network(key) for key in _network_keys(config, dealt)]
+    work = _encoding(config, dealt, features)
+    for place, net in enumerate(nets):  # dealt out in turn, as if domains came in that order too
+        train, test = dealt.train[place :: len(nets)], dealt.test[place :: len(nets)]
+        work += _trained(config.training, train, rounds, net)
+        work += Work(
+            operations=evaluations * len(test) * net.operations,
+            flops=evaluations * sum(test) * net.flops,
+        )
+    return work
+
+
+def _trained(training: Training, sizes: Sequence[int], rounds: float, net: Work) -> Work:
+    """The steps of clients of these sizes with this network."""
+    steps = sum(training.planned(n, 1.0) for n in sizes)
+    samples = float(sum(sizes) * training.epochs)
     if training.steps:
         samples = float(steps * training.batch)
-    rounds = schedule.rounds * share * _passes(config.method, json.dumps(config.hyper))
-    local = Work(
+    return Work(
         rounds * steps,
         rounds * steps * BACKWARDS * net.operations,
         rounds * samples * BACKWARDS * net.flops,
     )
-    evaluations = -(-schedule.rounds // schedule.eval_every) * EVALUATED
-    tests = Work(
-        operations=evaluations * len(dealt.test) * net.operations,
-        flops=evaluations * sum(dealt.test) * net.flops,
-    )
-    return local + tests + _encoding(config, dealt, features)
 
 
 def _encoding(config: Config, dealt: Sketch, features: set[str]) -> Work:
@@ -180,6 +190,8 @@ def _data_only(config: Config) -> str:
             "validation": config.validation,
             "split": config.split,
             "merged_share": config.merged_share,
+            "hold_out": config.hold_out,
+            "new_clients": config.new_clients,
             "source": config.source.model_dump(mode="json"),
             "partitioning": config.partitioning,
             "execution": {"data_root": config.execution.data_root},
@@ -218,20 +230,27 @@ def _counted(module: Any, sample: Tensor) -> Work:
     return Work(operations=operations.count, flops=float(flops.get_total_flops()))
 
 
-def _network_key(config: Config, dealt: Sketch) -> str:
+def _network_keys(config: Config, dealt: Sketch) -> list[str]:
+    """What each of the config's networks is made from, as a text."""
     shape = list(dealt.shape)
     if config.encoder and not config.pixels:
         from ..encoders import images
 
         shape = [sum(encoder.dim for encoder in images(config.encoder))]
-    told: Mapping[str, Any] = {
-        "model": config.model,
-        "network": config.network,
-        "shape": shape,
-        "classes": dealt.classes,
-        "vocabulary": dealt.vocabulary,
-    }
-    return json.dumps(told, sort_keys=True)
+    several: Sequence[Mapping[str, Any]] = [{"model": config.model, **config.network}]
+    if config.networks:
+        several = entries(config.networks)
+    keys = []
+    for entry in several:
+        told: Mapping[str, Any] = {
+            "model": entry["model"],
+            "network": {name: value for name, value in entry.items() if name != "model"},
+            "shape": shape,
+            "classes": dealt.classes,
+            "vocabulary": dealt.vocabulary,
+        }
+        keys.append(json.dumps(told, sort_keys=True))
+    return keys
 
 
 @lru_cache(maxsize=64)

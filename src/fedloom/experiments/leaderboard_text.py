@@ -7,6 +7,7 @@ from typing import Any
 
 from ..metrics.registry import DEFAULT, Metric, headline
 from ..report import tuning
+from ..report.verdict import counted
 from .leaderboard import class_metrics, metric_columns
 
 MOST_CLASSES = 20  # with more classes than this, a table of classes would be too wide to read
@@ -112,8 +113,8 @@ def _facts(facts: Mapping[str, Any]) -> str:
     if len(facts["seeds"]) > 1:
         seeds = f"seeds {', '.join(map(str, facts['seeds']))}"
     return (
-        f"{facts['clients']} clients, {facts['rounds']} rounds, model {facts['model']}, {seeds}; "
-        f"fedloom {facts['fedloom']}, torch {facts['torch']}."
+        f"{facts['clients']} clients, {counted(facts['rounds'], 'round')}, model {facts['model']}, "
+        f"{seeds}; fedloom {facts['fedloom']}, torch {facts['torch']}."
     )
 
 

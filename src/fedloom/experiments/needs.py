@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,18 @@ def _data_sets(table: Recipe) -> Sequence[str]:
     return list(dict.fromkeys(wanted))
 
 
+def _short(title: str) -> str:
+    """A title without what it says of encoders."""
+    return re.sub(r" \([^()]*\{encoder\}[^()]*\)", "", title)
+
+
+def _counted(table: Recipe, scale: Scale, root: str | None) -> dict[str, int]:
+    """How many of the settings that a scale has find their data here."""
+    settings = [setting for setting in table.settings if scale not in setting.missing]
+    found = [locate_data(setting, scale, root)[1] is None for setting in settings]
+    return {"here": sum(found), "all": len(settings)}
+
+
 def overview(root: str | None = None, only: str | None = None) -> list[dict[str, Any]]:
     """All tables, or one: what they are, how much of them can be run here, and what is lacking."""
     names = tables()
@@ -139,13 +152,11 @@ def overview(root: str | None = None, only: str | None = None) -> list[dict[str,
         rows.append(
             {
                 "table": name,
-                "title": titled(table, "mini"),
+                "title": _short(table.title),
                 "minutes": table.minutes * able,
                 "rows": {"here": able, "all": len(table.rows)},
-                "settings": {
-                    "here": len(at_hand(table, "mini", root)),
-                    "all": len(table.settings),
-                },
+                "mini": _counted(table, "mini", root),
+                "full": _counted(table, "full", root),
                 "get": to_get(table, root),
                 "bring": to_bring(table),
             }

@@ -11,21 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..adapters import ADAPTERS
+from ..adapters import options as adapter_options
+from ..client.training import Training
 from ..core.device import find as find_devices
 from ..core.errors import FedloomError, unknown
 from ..core.files import write_atomic
 from ..core.lookup import find, parsed
 from ..core.lookup import names as method_names
 from ..data import partitions
-from ..data.catalogue import MODEL_FOR
+from ..data.catalogue import MODEL_FOR, Source
 from ..data.federation import Federation
 from ..data.fingerprint import fingerprint
-from ..engine import config as settings
 from ..engine import made_with
 from ..engine.config import SECTIONS, Config, build
 from ..engine.engine import Callback
+from ..engine.execution import Execution
 from ..engine.folder import Run
 from ..engine.run import execute
+from ..engine.schedule import Schedule
 from ..engine.setup import deal
 from ..executors import EXECUTORS
 from ..metrics.cost import forget_peak
@@ -36,10 +40,10 @@ from .apart import compute_apart
 
 COMMON_SETTINGS = (
     Config,
-    settings.Schedule,
-    settings.Training,
-    settings.Source,
-    settings.Execution,
+    Schedule,
+    Training,
+    Source,
+    Execution,
 )
 
 Logs = Callable[[Config, Path], AbstractContextManager[Sequence[Callback]]]
@@ -199,13 +203,16 @@ def refuse_private(
 
 
 def _sections_with(bare: str, choices: Mapping[str, Any]) -> dict[str, str]:
-    """The section of the partition or the model, if the one that the user chose has the setting."""
+    """The sections of the partition, model and adapter that the user chose with the setting."""
     sections = {}
     partition, model = str(choices.get("partition")), str(choices.get("model"))
     if partition in partitions.PARTITIONS and bare in partitions.options(partition):
         sections["partitioning"] = "partition"
     if model in MODELS and bare in model_options(model):
         sections["network"] = "model"
+    adapter = str(choices.get("adapter"))
+    if adapter in ADAPTERS and bare in adapter_options(adapter):
+        sections["adapting"] = "adapter"
     return sections
 
 
@@ -271,7 +278,7 @@ def described(federation: Federation, given: Mapping[str, Any]) -> dict[str, Any
     """What a config says about a federation that the user has made."""
     start = dict(given)
     start |= {"data": federation.data.name, "partition": "given", "clients": len(federation)}
-    if start.get("model", "auto") == "auto":
+    if start.get("model", "auto") == "auto" and not start.get("networks"):
         start["model"] = MODEL_FOR[federation.data.kind]
     return start
 

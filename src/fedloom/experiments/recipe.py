@@ -9,7 +9,8 @@
 - `apart` gives each run a process of its own, in tables of time and memory.
 - `[[drawings]]` are the pictures: a `kind` of report/table_figures and its options.
 - `[[settings]]` are the blocks of columns, each with one federation. Settings with the same name
-  stand side by side. `[settings.of.METHOD]` holds what a setting gives to one method only.
+  stand side by side. `[settings.of.METHOD]` holds what a setting gives to one method only. Of its
+  `rows`, `mini` runs the `mini_rows`, and others where `--only` names their methods.
 - `[sets.NAME]` says what belongs to a data set in whatever setting it is used: `all`, `mini`, `of`
   and `stand_in`, as in a setting. A setting's `stand_in` that names `data` is all its own.
 - `[encoders.NAME]` is a frozen network that the user has to bring: `paper` says what the paper has,
@@ -140,6 +141,7 @@ def _setting(body: Mapping[str, Any], part: Mapping[str, Any], rows: list[str]) 
         stand_in=stand_in,
         missing=part.get("missing", {}),
         rows=part.get("rows", rows),
+        mini_rows=part.get("mini_rows", part.get("rows", rows)),
         of=merged(its.get("of", {}), part.get("of", {})),
     )
 
@@ -168,6 +170,6 @@ def _check(table: Recipe) -> None:
                 f"table {table.name}: the row {row!r} does not fit its {width} columns."
             )
     for setting in table.settings:
-        for row in setting.rows:
+        for row in [*setting.rows, *setting.mini_rows]:
             if row not in table.rows:
                 raise FedloomError(f"table {table.name}: there is no row {row!r}.")

@@ -16,6 +16,7 @@ from .asked import add_asked
 from .blocks import Block, Order, all_configs, differences, planned
 from .board import markdown
 from .derived import compare_prototypes, count_costs
+from .floors import floors
 from .needs import titled, told
 from .pictures import write_pictures
 from .plan import Cell, Dealer, Display, carry_out, finished_runs
@@ -141,6 +142,7 @@ def _described_block(table: Recipe, block: Block, order: Order) -> dict[str, Any
         "columns": list(setting.columns),
         "plain": [column in table.plain for column in setting.columns],
         "rows": rows,
+        "floors": floors(setting.columns, block.runs),
         "data": _data(block),
         "differs": _differences(table, block, order),
     }

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data.catalogue import keep_domains, keep_first, locate
+from ..data.catalogue import keep_classes, keep_domains, keep_first, locate
 from ..data.dataset import Dataset
-from ..data.federation import Federation, federate
+from ..data.federation import Federation
 from ..data.published import Published, published
 from ..data.store import facts_of, is_kept
 from ..engine.config import Config
-from ..engine.setup import deal
+from ..engine.setup import deal, deal_out
 
 USUAL_SIDE = 32  # of images whose size neither the settings nor the catalogue name
 BAG = 5000  # words that a bag counts
@@ -60,20 +60,13 @@ def _sized(federation: Federation, shape: tuple[int, ...], vocabulary: int | Non
 
 def _dealt(config: Config, data: Dataset) -> Federation:
     source = config.source
+    if source.only_classes:
+        data = keep_classes(data, source.only_classes)
     if source.only_domains:
         data = keep_domains(data, source.only_domains)
     if source.limit_train or source.limit_test:
         data = keep_first(data, source.limit_train, source.limit_test)
-    return federate(
-        data,
-        config.partition,
-        clients=config.clients,
-        seed=config.seed,
-        validation=config.validation,
-        split=config.split,
-        merged_share=config.merged_share,
-        **config.partitioning,
-    )
+    return deal_out(data, config)
 
 
 def _hollow(config: Config, entry: Published) -> Dataset:

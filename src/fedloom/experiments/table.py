@@ -45,6 +45,7 @@ class Setting:
     missing: dict[str, str]  # scale -> why it is not run
     rows: list[str]  # the rows that have figures here
     of: dict[str, dict[str, Any]]  # method -> what only this method is given
+    mini_rows: list[str]  # the rows that `mini` runs unless it is asked for others
 
     @property
     def data(self) -> str:

@@ -81,14 +81,15 @@ class Observer:
 def theory(run: Run) -> dict[str, float | None]:
     """The largest values over clients, and the gap between test and training loss over all."""
     trained = Trained.from_folder(run)
-    worker, method = trained.setup.worker, trained.setup.method
+    crew, method = trained.setup.worker, trained.setup.method
     turn = trained.round + 1
     server = trained.server.replace(round=turn)
     observer = Observer()
     sizes = []
-    for k in range(worker.clients):
-        if not len(worker.rows(k)):
+    for k in range(crew.clients):
+        if not len(crew.rows(k)):
             continue
+        worker = crew.of(k)
         observer.local = ClientContext(worker, k, turn, trainer=observer)
         worker.adopt(k, worker.arrived(trained.server))
         down = worker.arrived(method.download(server, k))
@@ -103,7 +104,7 @@ def theory(run: Run) -> dict[str, float | None]:
         "variance": max(one.variance for one in observer.seen),
         "smoothness": max(one.smoothness for one in observer.seen),
         "gap": gap([one.gap for one in observer.seen], sizes),
-        "sampling": sampling_term(sum(sizes), worker.clients, worker.classes),
+        "sampling": sampling_term(sum(sizes), crew.clients, crew.classes),
     }
 
 

@@ -40,9 +40,23 @@ def summarise_run(
     if last["common"]:
         common = {"accuracy": _pick(chosen, "common", "accuracy_mean")}
         summary["common"] = common | _all_metrics(chosen, "common") | _by_domain(chosen, "common")
+    if "outside" in last:
+        summary["outside"] = _outside(chosen, last["outside"])
     if any("clustering" in record for record in metrics):
         summary["clustering"] = _pick(chosen, "clustering")
     return summary | cost
+
+
+def _outside(chosen: dict[str, Record | None], last: Record) -> dict[str, Any]:
+    """By name and stage, the accuracy of clients that never train."""
+    figures: dict[str, Any] = {}
+    for group, stages in last.items():
+        figures[group] = {}
+        for stage, value in stages.items():
+            figures[group][stage] = None
+            if value:
+                figures[group][stage] = _pick(chosen, "outside", group, stage, "accuracy_mean")
+    return figures
 
 
 def headline_line(metrics: Sequence[Record], summary: Mapping[str, Any]) -> Record:

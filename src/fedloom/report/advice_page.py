@@ -14,7 +14,9 @@ from .palette import slots
 
 Values = Mapping[str, Any]
 MOST_COLUMNS = 60  # clients or classes that a picture shows
-WIDE = 1080
+MOST_NAMED = 12  # clients that a caption names
+WIDE, NARROW = 1080, 460  # a wide chart scrolls on a phone, a narrow one shrinks
+FEW_BARS = 6  # so many have room for their names in a narrow chart
 
 
 def advice_page(values: Values) -> str:
@@ -25,12 +27,14 @@ def advice_page(values: Values) -> str:
         figure = None
         if finding["numbers"]:
             drawn = _DRAWN[finding["name"]](finding["numbers"])
-            figure = page.figure(Panel(finding["name"], drawn.title, "", drawn))
+            caption = _CAPTIONS.get(finding["name"], _nothing)(finding["numbers"])
+            figure = page.figure(Panel(finding["name"], drawn.title, caption, drawn))
         findings.append({**finding, "figure": figure})
     metric = headline(values["metric"])
+    gains = _gains(values["clients"], metric)
     shown = {
         "race": page.figure(Panel("race", "The race", _about_race(metric), _race(values, metric))),
-        "gains": page.figure(Panel("gains", "Who gains", GAINS, _gains(values["clients"], metric))),
+        "gains": page.figure(Panel("gains", "Who gains", _about_gains(values), gains)),
         "heads": heads(metric),
         "rows": [(row["helps"], cells(row, metric)) for row in values["table"]],
     }
@@ -38,7 +42,11 @@ def advice_page(values: Values) -> str:
     return in_document(page, body)
 
 
-GAINS = "Each client's gain over training alone with the method of the verdict."
+def _about_gains(values: Values) -> str:
+    return (
+        f"Each client's gain over training alone with {values['method']}, on {values['samples']}: "
+        "a mean over seeds."
+    )
 
 
 def _about_race(metric: Metric) -> str:
@@ -68,7 +76,10 @@ def _bars(title: str, names: Sequence[str], values: Sequence[float], label: str)
             said = [tips[i] for i in chosen]
             marks.append(Mark("bars", x, y, ink=ink, tips=said, size=0.9))
     across = Axis(ticks=ticks, ends=(-0.5, len(names) - 0.5))
-    return Chart(title, marks, across, Axis(label, zero=True), width=WIDE, height=240)
+    width = NARROW
+    if len(names) > FEW_BARS:
+        width = WIDE
+    return Chart(title, marks, across, Axis(label, zero=True), width=width, height=240)
 
 
 def _sizes(numbers: Values) -> Figure:
@@ -118,6 +129,30 @@ _DRAWN = {
 }
 
 
+def _nothing(numbers: Values) -> str:
+    return ""
+
+
+def _columns_of_labels(numbers: Values) -> str:
+    """Which client a column is; many would fill the page."""
+    names = numbers["names"]
+    by_number = [f"client {number}" for number in range(len(names))]
+    if len(names) > MOST_NAMED or list(names) == by_number:
+        return "A column is a client."
+    called = [f"{number} {name}" for number, name in enumerate(names)]
+    return f"A column is a client: {', '.join(called)}."
+
+
+def _rows_of_domains(numbers: Values) -> str:
+    return (
+        "A row is where samples come from, a column what the classifier takes them for, in per "
+        "cent of the row."
+    )
+
+
+_CAPTIONS = {"labels": _columns_of_labels, "domains": _rows_of_domains}
+
+
 def _race(values: Values, metric: Metric) -> Chart:
     """A line for each method, with a point for each stage; of one length, the last counts."""
     points: dict[str, dict[int, float]] = {}
@@ -138,7 +173,7 @@ def _race(values: Values, metric: Metric) -> Chart:
     if metric.sign:
         label += f",{metric.sign}"
     across, up = Axis("rounds", whole=True), Axis(label)
-    return Chart("The race", marks, across, up, width=WIDE, height=320, legend=True)
+    return Chart("The race", marks, across, up, width=NARROW, height=320, legend=True)
 
 
 def _gains(clients: Sequence[Values], metric: Metric) -> Chart:

@@ -13,7 +13,7 @@ def heads(metric: Metric) -> list[str]:
     sign = metric.sign
     if metric.name != DEFAULT:
         sign = f" {metric.in_a_sentence}{metric.sign}"
-    return ["method", "rounds", "seeds", f"held-out{sign}", "over local", f"test{sign}", ""]
+    return ["method", "rounds", "seeds", f"held-out{sign}", "over local there", f"test{sign}", ""]
 
 
 def cells(row: Mapping[str, Any], metric: Metric) -> list[str]:

@@ -15,6 +15,7 @@ from .verdict import (
     Judgement,
     Verdict,
     client_names,
+    counted,
     judge,
     mean_accuracy,
     named,
@@ -261,7 +262,7 @@ def cost(page: Page, entry: Entry) -> str:
         rounds = max(run.round for run in entry.shown)
         text = (
             f"{entry.name} sends {megabytes(up)} MB up and {megabytes(down)} MB down per round, "
-            f"{megabytes((up + down) * rounds)} MB in {rounds} rounds"
+            f"{megabytes((up + down) * rounds)} MB in {counted(rounds, 'round')}"
         )
     seconds, _ = entry.over(_seconds)
     if seconds is not None:

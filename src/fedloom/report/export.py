@@ -25,7 +25,9 @@ PROPER = (
     "APFL", "MOON", "FPL", "FedTGP", "FedRCL", "FedHEAL", "FedSA", "FDSE", "AFL", "q-FFL", "TERM",
     "HarmoFL", "FedSAM", "FedMix", "Zero-shot", "Tip-Adapter", "Tip-Adapter-F", "ECALP", "CacheFL",
     "FedPGA", "FedCLIP", "PromptFL", "FedDTR", "FedPCL", "FedPACT", "FedGCR", "FedGC", "F2DC",
-    "FedDyn", "FedLC", "FedNTD", "IFCA", "CFL",
+    "FedDyn", "FedLC", "FedNTD", "IFCA", "CFL", "FedIT", "FFA-LoRA", "FedSA-LoRA", "LoRA-FAIR",
+    "FLoRA", "FedBABU", "LG-FedAvg", "FedDBE", "FedCP", "ELCFS", "FedAS", "FedGH", "FedIIR",
+    "FedPAC", "FedPGP", "FedPLVM", "FedSR", "GPFL", "pFedHN",
     "DFDC", "DAA", "FedGR", "DP", "GA", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova",
     "FedDisco", "FedDecorr", "Krum", "Multi-Krum",
 )  # fmt: skip

@@ -111,6 +111,12 @@ class Chart:
         return self.width > 700
 
     @property
+    def span(self) -> float:
+        """How far apart the first and the last x are."""
+        places = [x for mark in self.marks for x in mark.x]
+        return max(places, default=0.0) - min(places, default=0.0)
+
+    @property
     def rule_side(self) -> str:
         """On which side of its line the name of the rule has more room: `left` or `right`."""
         places = [self.rule or 0.0]

@@ -146,10 +146,15 @@ def _errors(mark: Mark, reach: Sequence[Sequence[float]]) -> Json:
     }
 
 
+FEW_WHOLES = 10  # over a longer span Plotly chooses whole numbers by itself
+
+
 def _layout(chart: Chart) -> Json:
     across = _axis(chart.x, chart.square)
     if chart.x.ticks:
         across["showgrid"] = False
+    if chart.x.whole and chart.span <= FEW_WHOLES:
+        across |= {"tick0": 0, "dtick": 1}
     layout: Json = {
         "xaxis": across,
         "yaxis": _axis(chart.y, chart.square),

@@ -12,7 +12,7 @@ from ..metrics.registry import Metric
 from .columns import Column, cell, columns_for, headline_key
 from .entries import ALONE, Entry, RunData, domain_names
 from .figures import Value
-from .statistics import ALPHA, paired_tests
+from .statistics import ALPHA, level, paired_tests
 from .twins import twins
 
 
@@ -132,7 +132,7 @@ class Ranking:
         """Which methods are marked as `best`, or as a `tie` with the best.
 
         A single seed may have been lucky, and means over different seeds cannot be compared: then
-        nothing is marked.
+        nothing is marked. Nor is the smallest loss where nobody gains.
         """
         means = self.means(column.key)
         seeds = self.seed_sets()
@@ -144,6 +144,8 @@ class Ranking:
         top = min(means.values())
         if column.higher:
             top = max(means.values())
+        if column.key == self.gain and (top <= 0 or level(top, self.metric)):
+            return {}
         # Methods that look equal at the printed precision share the mark; if all do, none has it.
         best = set()
         for series, mean in means.items():

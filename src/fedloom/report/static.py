@@ -244,6 +244,10 @@ def _limits(axes: Axes, chart: Chart) -> None:
     elif chart.x.zero:
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.0), max(high, 0.0))
+    elif chart.x.whole:
+        low, high = axes.get_xlim()
+        if high - low < 1:  # a single round: fractions would stand beside it
+            axes.set_xlim(low - 1, high + 1)
     if chart.y.ends:
         axes.set_ylim(*chart.y.ends)
     elif chart.y.zero:

@@ -13,6 +13,7 @@ from .palette import COLOURS
 SPACE = "http://www.w3.org/2000/svg"
 LINE_STYLE = "stroke-linejoin: round; stroke-linecap: butt"
 SHAPES = ("path", "use", "text")
+LARGEST = 1.25  # what is drawn for a column does not fill a page
 
 
 class Tag(NamedTuple):
@@ -25,13 +26,16 @@ class Tag(NamedTuple):
 def inline(text: str, tags: Mapping[str, Tag], label: str, *, fit: bool) -> str:
     """An SVG element for the page: colours are names of the style sheet, the font is the page's.
 
-    With `fit` it takes the width that it gets.
+    With `fit` it takes the width that it gets, up to `LARGEST` times its own.
     """
     root = _clean(text, tags, label)
     for name in ("width", "height"):
         size = root.attrib.pop(name).removesuffix("pt")
         if not fit:
             root.set(name, size)
+        elif name == "width":
+            widest = LARGEST * float(size)
+            root.set("style", f"{root.get('style')}; max-width: {widest:g}px")
     if fit:
         root.set("class", "fit")
     for element in root.iter():

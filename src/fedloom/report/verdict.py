@@ -19,6 +19,7 @@ from .statistics import amount, level
 # Pick a method, train alone, train longer before deciding, there is nothing to be learned, or: the
 # figures of one seed do not tell.
 Kind = Literal["federate", "alone", "longer", "nothing", "unsure"]
+Samples = Literal["", "test samples", "held-out training samples"]
 ALONE = "local"
 # Methods that a more elaborate one must really beat, the simplest first.
 SIMPLE = ("fedavg", "fedavg-ft")
@@ -43,9 +44,10 @@ class Verdict:
     `gain` is that of the method over training alone; `ours`, `alone` and `majority` are mean
     accuracies of clients: with the method, alone, and by always naming a client's most frequent
     class. `rise` is what the second half of the rounds has brought the method. `probe` is given if
-    only a linear classifier beats the most frequent class. `tested` says whether the figures are of
-    test data, which had no part in the decision. All are of another metric if `metric` names one,
-    and `against` another method if that takes the place of `local`.
+    only a linear classifier beats the most frequent class. `samples` says what the figures are of:
+    test samples that had no part in the decision, or training samples set aside for it; nothing, if
+    decision and figures are of the same test samples. All are of another metric if `metric` names
+    one, and `against` another method if that takes the place of `local`.
     """
 
     kind: Kind
@@ -57,9 +59,14 @@ class Verdict:
     rounds: int = 0
     rise: float | None = None
     probe: float | None = None
-    tested: bool = False
+    samples: Samples = ""
     metric: str = DEFAULT
     against: str = ALONE
+
+    @property
+    def tested(self) -> bool:
+        """Whether the figures are of test samples that had no part in the decision."""
+        return self.samples == "test samples"
 
     @property
     def confirmed(self) -> bool:
@@ -186,10 +193,13 @@ def _longer(verdict: Verdict) -> str:
         return (
             f"Train longer, or with another network or step size: {after} no model tried is surely "
             f"better than always naming a client's most frequent class "
-            f"({_value(verdict.majority, verdict)}), but a linear classifier is "
-            f"({100 * verdict.probe:.1f} % accuracy)."
+            f"({_with_samples(_value(verdict.majority, verdict), verdict)}), but a linear "
+            f"classifier is ({100 * verdict.probe:.1f} % accuracy, cross-validated on training "
+            "samples)."
         )
     behind = f"is ahead of {_rival(verdict)}, but not surely"
+    if verdict.gain.won:
+        behind = f"is ahead of {_rival(verdict)}, but on validation data was not surely so"
     if verdict.gain.mean < 0:
         behind = f"is still behind {_rival(verdict)}"
     rise = ""
@@ -208,7 +218,8 @@ def _nothing(verdict: Verdict) -> str:
         best = verdict.alone
     naming = "always naming a client's most frequent class"
     if verdict.majority is not None:
-        naming += f" ({_value(best, verdict)} against {_value(verdict.majority, verdict)})"
+        figures = f"{_value(best, verdict)} against {_value(verdict.majority, verdict)}"
+        naming += f" ({_with_samples(figures, verdict)})"
     return (
         "Nothing can be learned from these data as they are: no model tried is surely better "
         f"than {naming}."
@@ -247,7 +258,18 @@ def _figures(verdict: Verdict, between: str) -> str:
 
 
 def _sureness(verdict: Verdict) -> str:
-    return sureness(verdict.gain, verdict.metric)
+    """How sure the gain is, after what it was measured on."""
+    sure = sureness(verdict.gain, verdict.metric)
+    if verdict.samples:
+        return f"on {verdict.samples}, {sure}"
+    return sure
+
+
+def _with_samples(figures: str, verdict: Verdict) -> str:
+    """Figures and what they were measured on."""
+    if verdict.samples:
+        return f"{figures} on {verdict.samples}"
+    return figures
 
 
 def sureness(gained: Gain, metric: str = DEFAULT) -> str:

@@ -210,6 +210,7 @@ def _values(
         "kind": verdict.kind,
         "method": verdict.method,
         "metric": verdict.metric,
+        "samples": verdict.samples,
         "notes": notes(story) + remarks,
         "next": next_step(question, verdict, points, _costs(story.shortlist)),
         "complete": verdict.tested and not story.race.stopped,

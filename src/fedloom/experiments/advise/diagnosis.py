@@ -108,11 +108,13 @@ def _classes(counts: np.ndarray, names: Sequence[str]) -> Finding:
     imbalance = float(there.max() / there.min())
     rate = float(np.mean(counts.max(1) / counts.sum(1)))
     shots = float(np.median(counts[counts > 0]))
+    alike = "all of about one size"
+    if imbalance >= 1.05:
+        alike = f"the largest has {imbalance:.1f} times as many samples as the smallest"
     sentence = (
-        f"{len(there)} classes; the largest has {imbalance:.1f} times as many samples as the "
-        f"smallest. Always naming a client's most frequent class is right for {100 * rate:.1f} % "
-        f"of its samples: that is the rate to beat. Of a class that it has, a client has "
-        f"{shots:g} samples (median)"
+        f"{len(there)} classes; {alike}. Always naming a client's most frequent class is right for "
+        f"{100 * rate:.1f} % of its samples: that is the rate to beat. Of a class that it has, a "
+        f"client has {shots:g} samples (median)"
     )
     if shots < FEW:
         sentence += ", which is few"
@@ -139,11 +141,15 @@ def _labels(counts: np.ndarray, classes: Sequence[str], names: Sequence[str], se
     verb = "evenly"
     if skew.mean() - by_chance >= UNEVEN:
         verb = "unevenly"
+    lacks = "No client lacks a class"
+    if absent:
+        lacks = (
+            f"{100 * missing:.0f} % of that is classes that a client lacks altogether, on average "
+            f"{absent:.1f} of {int((everybody > 0).sum())}"
+        )
     sentence = (
         f"Labels are {verb} dealt out: {100 * skew.mean():.0f} % of a client's samples would need "
-        f"another class to have everybody's mix ({100 * by_chance:.0f} % by chance alone). "
-        f"{100 * missing:.0f} % of that is classes that a client lacks altogether, on average "
-        f"{absent:.1f} of {int((everybody > 0).sum())}."
+        f"another class to have everybody's mix ({100 * by_chance:.0f} % by chance alone). {lacks}."
     )
     shares = counts / counts.sum(1, keepdims=True)
     numbers = {

@@ -11,8 +11,9 @@ from ...core.errors import FedloomError
 from ...engine.folder import Run
 from ...metrics.gains import Accuracies, gain, oriented
 from ...metrics.registry import DEFAULT, headline
-from ...report.verdict import ALONE, Judgement, Verdict, judge, mean_accuracy
+from ...report.verdict import ALONE, Judgement, Samples, Verdict, judge, mean_accuracy
 from ..compare import compare
+from ..plan import folder_of
 from .diagnosis import Diagnosis
 from .race import OutOfTime, Pace, Stage, chosen_clients
 from .rehearsal import majority
@@ -86,13 +87,15 @@ def run_tests(
 ) -> Tests:
     """Run the method and `local` with test data; nothing if time is up before they are done.
 
-    What is compared is the metric that decides.
+    What is compared is the metric that decides. Runs that an earlier call has finished count
+    whatever the time is now.
     """
     configs = []
     for each in seeds_of(last, seed):
         for name in (ALONE, method):
             configs.append(world.config(name, each, last.rounds, step))
     title = f"{method} and {ALONE} on {configs[0].data}, {configs[0].partition}"
+    pace.may_stop = not all((folder_of(out, c) / "summary.json").exists() for c in configs)
     try:
         board = compare(configs, out, pace, title, report=False, dealer=world.dealer())
     except OutOfTime:
@@ -119,8 +122,10 @@ def verdict_of(
     """The decision with its figures: of test data, or of rehearsals if time was up."""
     results: Mapping[str, Accuracies] = last.results
     federations = world.rehearsal
+    samples: Samples = "held-out training samples"
     if tests:
         results, federations = tests.results, world.real
+        samples = "test samples"
     over = gain(results[judgement.method], results[ALONE])
     if over is None:
         raise FedloomError("no client has samples to be measured on.")
@@ -138,7 +143,7 @@ def verdict_of(
         rounds=last.rounds,
         rise=last.rises.get(judgement.method),
         probe=probe,
-        tested=bool(tests),
+        samples=samples,
         metric=metric.name,
     )
 

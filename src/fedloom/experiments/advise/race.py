@@ -32,7 +32,11 @@ class OutOfTime(BaseException):
 
 
 class Pace:
-    """The display of many runs one after another, which also keeps an eye on the clock."""
+    """The display of many runs one after another, which also keeps an eye on the clock.
+
+    When time is up no more work is begun. Work that is done counts, however late: a run that has
+    just come to its end is not thrown away.
+    """
 
     def __init__(self, watch: Display, deadline: float) -> None:
         self._watch = watch
@@ -44,12 +48,17 @@ class Pace:
         return getattr(self._watch, name)
 
     def begin(self, label: str, before: int = 0) -> None:
-        """Start on a run."""
+        """Start on a run, unless time is up."""
+        self._stop_if_late()
         self._watch.begin(label, before=self.before + before)
 
     def after_round(self, engine: Engine, record: Record | None) -> None:
-        """Show the round, and stop if time is up."""
+        """Show the round, and stop if time is up and the run has further rounds."""
         self._watch.after_round(engine, record)
+        if engine.round < engine.schedule.rounds:
+            self._stop_if_late()
+
+    def _stop_if_late(self) -> None:
         if self.may_stop and time.monotonic() > self._deadline:
             raise OutOfTime
 
@@ -92,6 +101,7 @@ class Race:
     pace: Pace
     stages: list[Stage] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    twins: dict[str, str] = field(default_factory=dict)  # methods that equal `local` or FedAvg
     stopped: bool = False  # by the clock
     _lines: dict[tuple[str, int], list[Record]] = field(default_factory=dict)
 
@@ -186,8 +196,7 @@ class Race:
                 config = self.config_of(method, seed, run.config.schedule.rounds)
             else:
                 run.lengthen(config, rounds)
-        self.pace.before -= there
-        self.pace.begin(f"{name_of(method)} seed {seed}")
+        self.pace.begin(f"{name_of(method)} seed {seed}", before=-there)
         try:
             run = execute(
                 config, out=folder, callbacks=[self.pace], federation=self.rehearsals(seed)
@@ -198,7 +207,7 @@ class Race:
             self.failed[method] = str(error) or type(error).__name__
             return
         finally:
-            self.pace.before += rounds
+            self.pace.before += rounds - there
         self._lines[method, seed] = run.metrics
 
     def _line(self, method: str, seed: int, rounds: int) -> Record | None:
@@ -209,16 +218,22 @@ class Race:
         return None
 
     def _results(self, methods: Sequence[str], rounds: int, seeds: int) -> dict[str, Accuracies]:
-        """Values by method, the best first; a method that is `local` in disguise is left out.
+        """Values by method, the best first; `local` or FedAvg in disguise is left out.
 
         In every run the round is the one that validation data choose among those so far.
         """
         alone = self._accuracies(ALONE, rounds, seeds)
+        plain = {ALONE: alone}
+        if COMMON in methods:
+            plain[COMMON] = self._accuracies(COMMON, rounds, seeds)
         results: dict[str, Accuracies] = {}
         for method in methods:
             accuracies = self._accuracies(method, rounds, seeds)
-            if accuracies != alone or method == COMMON:
+            twin = next((name for name in plain if plain[name] == accuracies), method)
+            if method == COMMON or twin == method:
                 results[method] = accuracies
+            else:
+                self.twins[method] = twin
         ranked = sorted(results, key=lambda method: -mean_accuracy(results[method]))
         return {ALONE: alone, **{method: results[method] for method in ranked}}
 

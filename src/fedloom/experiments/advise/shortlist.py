@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...core.errors import FedloomError
 from ...core.lookup import find, names
-from ...core.method import Need, Trouble
+from ...core.method import Need, Traits, Trouble
 from ...data.federation import Federation
 from ...engine.config import Config
 from ...engine.setup import network
@@ -86,7 +86,7 @@ def shortlist(
         wanted = method in ALWAYS or method in asked
         if not wanted and not fitting:
             continue
-        reason = lacking(traits.needs, have) or _other_world(traits.world, config)
+        reason = lacking(traits.needs, have) or _other_world(traits, config)
         if reason:
             left_out[method] = reason
             continue
@@ -110,13 +110,17 @@ def shortlist(
     return Shortlist((*always, *others), left_out)
 
 
-def _place(candidate: Candidate, troubles: Sequence[Trouble]) -> tuple[int, bool, float, str]:
+def _place(candidate: Candidate, troubles: Sequence[Trouble]) -> tuple[int, bool, int, float, str]:
     """Where a method stands: first by how many troubles it is made for, last by what it costs.
 
-    Where labels are uneven, a model of its own serves a client better than any common one.
+    Where labels are uneven, a model of its own serves a client better than any common one. A method
+    for everything must not take the place of one made for just these troubles, of which there are
+    more than places.
     """
-    common = "labels" in troubles and not find(candidate.method).traits.personalised
-    return -len(candidate.helps), common, candidate.work.points, candidate.method
+    traits = find(candidate.method).traits
+    common = "labels" in troubles and not traits.personalised
+    elsewhere = len(traits.helps) - len(candidate.helps)
+    return -len(candidate.helps), common, elsewhere, candidate.work.points, candidate.method
 
 
 def facilities(config: Config, federation: Federation) -> set[Need]:
@@ -150,7 +154,10 @@ def lacking(needs: Sequence[Need], have: set[Need]) -> str:
     return f"it needs {' and '.join(missing)}"
 
 
-def _other_world(world: str, config: Config) -> str:
-    if world == "dual" and not config.encoder:
+def _other_world(traits: Traits, config: Config) -> str:
+    """Why a method cannot be raced with the others, which train the network as it is."""
+    if traits.world == "dual" and not config.encoder:
         return "it needs features of a dual encoder (--encoder lite-clip)"
+    if traits.adapter and not config.adapter:
+        return f"it trains an adapter only (--set adapter={traits.adapter})"
     return ""

@@ -13,6 +13,7 @@ from ...report.statistics import amount
 from ...report.verdict import (
     ALONE,
     RISES,
+    SIMPLE,
     Verdict,
     counted,
     mean_accuracy,
@@ -22,7 +23,7 @@ from ...report.verdict import (
 )
 from ..leaderboard_text import table_line
 from .judging import Tests
-from .race import Race, Stage
+from .race import COMMON, Race, Stage
 from .shortlist import Shortlist
 from .work import Work
 
@@ -58,7 +59,7 @@ def notes(story: Story) -> list[str]:
     found = []
     if verdict.kind != "nothing":
         found += [_for_whom(story), _cost(story)]
-    found += [_how_sure(story), _majority(story)]
+    found += [_how_sure(story), *_plainer(story), _majority(story)]
     if story.short:
         found.append(_too_short(story))
     rise = verdict.rise
@@ -79,14 +80,17 @@ def notes(story: Story) -> list[str]:
 
 def _for_whom(story: Story) -> str:
     helped, hurt = who(story.verdict.gain, story.clients, story.metric.name)
-    least = "a point"
+    least, samples = "a point", story.verdict.samples
     if story.metric.unit != "percent":
         least = story.metric.shown(0.01)
-    text = f"With {story.verdict.method} no client gains {least} or more over training alone"
+    text = (
+        f"On {samples}, with {story.verdict.method} no client gains {least} or more over training "
+        "alone"
+    )
     if helped:
         text = (
-            f"{story.verdict.method} helps {len(helped)} of {len(story.clients)} clients by "
-            f"{least} or more: {named(helped)}"
+            f"On {samples}, {story.verdict.method} helps {len(helped)} of {len(story.clients)} "
+            f"clients by {least} or more: {named(helped)}"
         )
     if hurt:
         return f"{text}; it hurts {len(hurt)}: {named(hurt)}."
@@ -96,14 +100,17 @@ def _for_whom(story: Story) -> str:
 def _cost(story: Story) -> str:
     work = _work(story, story.verdict.method)
     sent = {way: number / 1e6 for way, number in story.bytes.items()}
-    minutes = work.points * story.last.rounds / 60
+    seconds = work.points * story.last.rounds
+    time = f"{seconds / 60:.2g} minutes"
+    if seconds < 100:
+        time = counted(max(1, round(seconds)), "second")
     rounds, verb = f"{story.last.rounds} rounds", "send"
     if story.last.rounds == 1:
         rounds, verb = "round", "sends"
     return (
         f"Its {rounds} {verb} {sent['up']:.1f} MB up and {sent['down']:.1f} MB down, all clients "
-        f"together; a round computes {work.flops / 1e9:.3g} GFLOP, and all take about "
-        f"{minutes:.2g} minutes on two cores of a laptop."
+        f"together; a round computes {work.flops / 1e9:.3g} GFLOP, and all take about {time} on "
+        "two cores of a laptop."
     )
 
 
@@ -135,11 +142,25 @@ def _how_sure(story: Story) -> str:
     return text
 
 
+def _plainer(story: Story) -> list[str]:
+    """Whether FedAvg, which everybody knows, would do as well as far as one can tell."""
+    verdict, results = story.verdict, story.last.results
+    if verdict.kind != "federate" or verdict.method in SIMPLE or COMMON not in results:
+        return []
+    lead = gain(results[verdict.method], results[COMMON])
+    if lead is None or lead.won:
+        return []
+    return [
+        f"{COMMON}, a plainer choice, is {amount(lead.mean, story.metric)} behind it on held-out "
+        f"training samples, not surely ({sureness(lead, story.metric.name)})."
+    ]
+
+
 def _majority(story: Story) -> str:
     text = (
         "Majority class: always naming a client's most frequent class is right for "
-        f"{100 * story.majority:.1f} % ({100 * story.majority_trained:.1f} % of its training "
-        "samples)"
+        f"{100 * story.majority:.1f} % of its {story.verdict.samples} "
+        f"({100 * story.majority_trained:.1f} % of all training samples)"
     )
     metric, reached = story.metric, story.verdict.majority
     if metric.name != DEFAULT and reached is not None:
@@ -209,9 +230,11 @@ def _outcome(story: Story, method: str, row: Mapping[str, Any]) -> str:
     """What became of a method, in a few words."""
     if method in story.race.failed:
         return f"failed: {story.race.failed[method]}"
+    if method in story.race.twins:
+        return f"equal to {story.race.twins[method]} here"
     if not row["rounds"]:
         if method in story.race.plan.methods:
-            return "equal to local with this network"
+            return "not tried: the clock stopped the race before"
         return str(row["what"])
     if method == story.verdict.method and story.verdict.kind == "federate":
         return "picked"

@@ -45,14 +45,12 @@ def grad_cam(one: Opened) -> Tiles | None:
     data = one.federation.data
     if data.kind != "image" or not isinstance(data.x, Tensor) or data.x.shape[1] not in (1, 3):
         return None
-    body: Any = one.worker.model.body
-    convolutions = [module for module in body.modules() if isinstance(module, nn.Conv2d)]
-    if not convolutions:
-        return None
     clients: dict[str | None, int] = {}
     for k, client in enumerate(one.federation.clients):
-        if len(client.test):
+        if len(client.test) and _convolves(one.worker.of(k).model):
             clients.setdefault(client.domain, k)
+    if not clients:
+        return None
     each = max(1, SHOWN // max(len(clients), 1))
     tiles = Tiles()
     for domain, k in list(clients.items())[:SHOWN]:
@@ -62,9 +60,14 @@ def grad_cam(one: Opened) -> Tiles | None:
     return tiles
 
 
+def _convolves(model: Any) -> bool:
+    """Whether there are convolutions in the body of a network."""
+    return any(isinstance(module, nn.Conv2d) for module in model.body.modules())
+
+
 def add_maps(tiles: Tiles, one: Opened, k: int, chosen: np.ndarray, name: str) -> None:
     """Add these rows of the data set, under this name, as client `k`'s model sees them."""
-    data, model = one.federation.data, one.worker.model
+    data, model = one.federation.data, one.worker.of(k).model
     rows = torch.from_numpy(chosen)
     x, y = data.take(rows), data.y[rows]
     # Predicted as the method does it, which need not be with the model's head.

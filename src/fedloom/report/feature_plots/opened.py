@@ -64,7 +64,7 @@ class Opened:
             return torch.zeros(0, 1), y
         outputs: list[Tensor] = []
         predict = self.predictor(k)
-        part = of or self.worker.model.body
+        part = of or self.worker.of(k).model.body
         hook = part.register_forward_hook(lambda _m, _i, out: outputs.append(out.detach().cpu()))
         try:
             predict(x)
@@ -80,6 +80,8 @@ class Opened:
 def joined(samples: Samples) -> tuple[Tensor, Tensor]:
     """The features and the labels of all clients, one client after another."""
     features, labels = zip(*samples.values(), strict=True)
+    if len({rows.shape[1] for rows in features}) > 1:
+        raise FedloomError("clients' networks give different numbers of features.")
     return torch.cat(features), torch.cat(labels)
 
 

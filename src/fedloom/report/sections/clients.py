@@ -236,7 +236,7 @@ def gain(page: Page) -> Panel | None:
         marks,
         Axis(f"{_unit(page)} better than {against}", zero=True),
         Axis(ticks=names, ends=(names[-1][0] - 0.6, 0.6)),
-        width=1080,
+        width=700,
         height=60 + 44 * len(names),
         rule=0.0,
     )

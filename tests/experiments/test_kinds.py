@@ -1,0 +1,79 @@
+"""What methods are for, need and promise, and the pages that say so."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from fedloom.core.errors import FedloomError
+from fedloom.core.lookup import METHODS, find, names
+from fedloom.experiments import kinds
+
+README = Path(__file__).parents[2] / "papers" / "README.md"
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """By method, the heading that it stands under in papers/README.md, and what it needs there."""
+    found, heading = {}, ""
+    for line in README.read_text("utf-8").partition("## Checked")[0].splitlines():
+        if line.startswith("### "):
+            heading = line.removeprefix("### ")
+        row = re.fullmatch(r"\| (`.*`)(?: \(.*\))? \| .* \| (.*) ?\| \[.*\) \|", line)
+        if row:
+            for name in re.findall(r"`([^`]+)`", row[1]):
+                found[name] = heading, row[2].strip()
+    return found
+
+
+def test_the_table_of_pages_has_each_method_under_what_it_is_for() -> None:
+    found = rows()
+    seen = 0
+    for name, (heading, needs) in found.items():
+        if name in METHODS:
+            cls = METHODS.find(name)
+            assert heading == kinds.purpose(cls), name
+            assert needs == ", ".join(kinds.needs(cls)), name
+            seen += 1
+        else:  # a plug-in, beside the method from which it comes or among its like
+            assert name.startswith("+") and (name in ("+dfdc", "+daa") or heading == kinds.ADDED)
+    assert seen > 50
+
+
+def test_every_method_has_one_purpose() -> None:
+    groups = kinds.by_purpose(names())
+    assert sorted(chain.from_iterable(groups.values())) == sorted(names())
+    assert list(groups) == list(kinds.PURPOSES)
+    assert "fedgcr" in groups[kinds.DOMAINS] and "ifca" in groups[kinds.GROUPS]
+
+
+def test_needs_filter() -> None:
+    assert "harmofl" in kinds.with_needs(names(), "images")
+    assert "fedavg" in kinds.with_needs(names(), "nothing")
+    assert not set(kinds.with_needs(names(), "body")) & set(kinds.with_needs(names(), "nothing"))
+    with pytest.raises(FedloomError, match="unknown need 'imags'; did you mean 'images'"):
+        kinds.with_needs(names(), "imags")
+    for need in {need for name in names() for need in kinds.needs(METHODS.find(name))}:
+        assert kinds.meaning(need)
+
+
+def test_promises_are_those_of_the_traits() -> None:
+    assert kinds.promises(find("fedprox")) == ["fedavg with mu=0"]
+    assert kinds.promises(find("fedproto")) == [
+        "local with lam=0 predict=head",
+        "differential privacy, if asked",
+        "another network for each client",
+        "a model for newcomers",
+    ]
+
+
+def test_the_command_lists_them(fedloom) -> None:
+    code, out, _ = fedloom("methods", "--needs", "validation")
+    assert code == 0 and "fedfomo" in out and "fedavg " not in out and "...+dp" not in out
+    code, out, _ = fedloom("methods", "fedfomo")
+    assert code == 0 and "It needs validation samples" in out and "It promises: local with" in out
+    row = json.loads(fedloom("methods", "--needs", "validation", "--json")[1])[0]
+    assert row["needs"] == ["validation"] and row["purpose"] == kinds.PERSONAL
