@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint venv clean
+.PHONY: demo test test-all lint venv docs clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "fedloom needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name."; exit 1; }
@@ -33,6 +33,11 @@ test: $(VENV)/.ready
 test-all: $(VENV)/.ready
 	FEDLOOM_ATTACKS=full FEDLOOM_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 	FEDLOOM_FEDERATION=1 $(BIN)/python -m pytest -n 0 -rs -m federation
+
+# The site, into build/site; a broken link fails.
+docs: $(VENV)/.demo
+	@$(PIP) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

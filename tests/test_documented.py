@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 import pytest
+import torch
 import typer.main
 
 from fedloom.cli.main import app
@@ -28,6 +29,7 @@ from fedloom.testing import weights
 from fedloom.testing.pretend import pretend
 from tests import stand_ins
 from tests.documented import PAGES, Command, commands, demo, name_of
+from tests.models import libraries
 
 TREE: Any = typer.main.get_command(app)
 PRINTED = {name_of(page): commands(page, "fedloom") for page in PAGES}
@@ -59,7 +61,7 @@ NOT_HERE = {
 }
 
 # Pages of which something takes longer than a second or so: they wait for FEDLOOM_ALL.
-SLOW_PAGES = {"docs/encoders", "docs/vision-language", "docs/speed"}
+SLOW_PAGES = {"docs/adapters", "docs/encoders", "docs/vision-language", "docs/speed"}
 SLOW_COMMANDS = ("advise", "check", "bench", "reproduce")
 SLOW_WORDS = ("--views", "--encoder", "pdf")
 QUICK_ALL_THE_SAME = ("fedloom reproduce --list",)
@@ -73,6 +75,8 @@ SETTINGS = {"limit_train": "4", "limit_test": "2", "steps": "1"}
 SMALLER = {"limit_train": "16", "limit_test": "2", "width": "4", "features": "8", "dif": "5"}
 LESS_UNEVEN = {"dif": {"dif": 3}, "dirichlet": {"least": 1}}
 CLIENTS = 5  # at most: with fewer, ten classes cannot be dealt out by two
+# Networks of libraries that need not be installed: what stands in for them is called otherwise.
+NETWORKS = {"timm:resnet50": "timm:tiny", "torchvision:resnet18": "torchvision:resnet_like"}
 
 
 def is_slow(command: Command) -> bool:
@@ -131,6 +135,8 @@ def _smaller_value(before: str, word: str) -> str:
         return str(min(int(word), CLIENTS))
     if before == "--device":
         return word.replace("cuda", "pretend")
+    if before == "--model":
+        return NETWORKS.get(word, word)
     key, _, value = word.partition("=")
     if before == "--set" and key in SMALLER:
         return f"{key}={SMALLER[key]}"
@@ -171,11 +177,15 @@ def typed(
             if before == "--out":  # the command makes it
                 continue
             name = word.rpartition(":")[2].rpartition("=")[2]
+            if before == "--model" and ".py:" in word:
+                name = word.partition(":")[0]
             if name in TAKEN_FOR_GRANTED and not Path(name).exists():
                 TAKEN_FOR_GRANTED[name](Path(name), call)
             elif name == "vit-b16" and not Path(name).exists():
                 Path(name).symlink_to(tiny_vit())
-        with pretend() if "--device" in words else nullcontext():
+        with pretend() if "--device" in words else nullcontext(), pytest.MonkeyPatch.context() as m:
+            if set(words) & set(NETWORKS.values()):
+                libraries.inject(m, {**libraries.timm(), **libraries.torchvision()})
             call(words)
 
     return type_
@@ -283,6 +293,31 @@ def resnet_weights(file: Path, call: Call) -> None:
     weights.WRITERS["resnet18"](file.parent)
 
 
+def network_weights(file: Path, call: Call) -> None:
+    torch.save(libraries.ResNetLike().state_dict(), file)
+
+
+def network_file(file: Path, call: Call) -> None:
+    """A function that makes a network for the task."""
+    file.write_text(
+        """from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, channels, classes):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 4, 3)
+        self.fc = nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).mean((2, 3)))
+
+
+def make(task):
+    return Net(task.shape[0], task.classes)
+"""
+    )
+
+
 TAKEN_FOR_GRANTED: dict[str, Callable[[Path, Call], None]] = {
     "runs/pets": pets_run,
     "runs/demo": compared,
@@ -303,6 +338,8 @@ TAKEN_FOR_GRANTED: dict[str, Callable[[Path, Call], None]] = {
     "srv/runs/first": federated,
     "RN50.pt": clip_weights,
     "resnet18-f37072fd.pth": resnet_weights,
+    "resnet18.pth": network_weights,
+    "net.py": network_file,
 }
 
 

@@ -18,6 +18,7 @@ ROOMS = (
     "data",
     "encoders",
     "models",
+    "adapters",
     "client",
     "parts",
     "methods",

@@ -71,24 +71,6 @@ def test_a_damaged_timing_file_ends_at_the_damage(line: bytes, tmp_path: Path) -
     assert _read_lines(path) == [{"round": 1}]
 
 
-def test_the_command_line_answers_with_a_sentence(tmp_path: Path) -> None:
-    images = tmp_path / "images"
-    for name in (b"a", b"\xff\xfe"):
-        os.makedirs(os.path.join(os.fsencode(images), name))
-    commands = {
-        "run ../x": "unknown method",
-        "run fedavg --set features=2024-01-01": "features",
-        f"run fedavg --data {images}": "is not UTF-8; rename it",
-    }
-    for command, said in commands.items():
-        done = subprocess.run(
-            [sys.executable, "-m", "fedloom", *command.split()],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 2, (command, done.stderr)
-        assert said in done.stderr and "Traceback" not in done.stderr, command
-
-
 Say = Any
 
 
@@ -111,6 +93,20 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def is_a_sentence(said: str) -> bool:
     lines = said.strip().splitlines()
     return len(lines) == 1 and lines[0].startswith("error: ") and "Traceback" not in said
+
+
+def test_the_command_line_answers_with_a_sentence(say: Say, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    for name in (b"a", b"\xff\xfe"):
+        os.makedirs(os.path.join(os.fsencode(images), name))
+    commands = {
+        "run ../x": "unknown method",
+        "run fedavg --set features=2024-01-01": "features",
+        f"run fedavg --data {images}": "is not UTF-8; rename it",
+    }
+    for command, meant in commands.items():
+        code, said = say(*command.split())
+        assert code == 2 and meant in said and is_a_sentence(said), command
 
 
 @pytest.mark.parametrize("content", [b"method = '\xff'", b"a = " + b"[" * 1000, None])
