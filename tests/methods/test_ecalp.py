@@ -43,7 +43,8 @@ def test_the_first_image_does_not_see_later_ones_and_the_second_sees_the_first()
         F.normalize(torch.rand(4, 3, generator=g), dim=1),
     )
     whole = propagate(images, text, *NONE, **USUAL)
-    assert torch.equal(propagate(images[:3], text, *NONE, **USUAL), whole[:3])
+    first = propagate(images[:3], text, *NONE, **USUAL)
+    assert torch.allclose(first, whole[:3], rtol=1e-6)  # other shapes round otherwise
     backwards = propagate(images.flip(0), text, *NONE, **USUAL).flip(0)
     assert not torch.allclose(backwards, whole)
 

@@ -34,7 +34,8 @@ def test_each_phase_leaves_the_other_part_bitwise(place, monkeypatch, training) 
     method.client(Payload(model=worker.tree("shared")), Payload(), ClientContext(worker, 0, 1))
     (head, head_steps), (body, body_steps) = seen
     assert head == {"head.weight", "head.bias"}
-    assert body == {n for n in worker.tensors if n.startswith("body.")}
+    # What a bias adds before BatchNorm is subtracted again: it moves by rounding, if at all.
+    assert body | {"body.0.bias"} == {n for n in worker.tensors if n.startswith("body.")}
     assert (head_steps, body_steps) == (3 * 3, 2 * 3)  # 24 samples in batches of 8
 
 

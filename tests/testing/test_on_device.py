@@ -329,7 +329,10 @@ def test_a_vit_is_trained_on_the_device(tmp_path: Path, monkeypatch: pytest.Monk
 
     expected = learnt("cpu", CPU)
     with accelerator() as device:
-        assert trees_agree(expected, learnt("device", device), ATTENTION)
+        found = learnt("device", device)
+        # The bias of keys changes no attention, so its gradient is rounding, which Adam enlarges.
+        told = [name for name in expected if not name.endswith("key.bias")]
+        assert trees_agree(expected.only(told), found, ATTENTION)
 
 
 # -- what it costs ---------------------------------------------------------------------------------
