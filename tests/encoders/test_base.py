@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import nn
 
 from fedloom.core.errors import FedloomError
 from fedloom.encoders import IMAGE, TEXT, Encoder, Preprocess, image, images
-from fedloom.encoders.base import load_weights, package
+from fedloom.encoders.base import load_weights, package, remembered
 
 
 def picture(n: int = 3, channels: int = 3, height: int = 20, width: int = 20) -> torch.Tensor:
@@ -117,3 +120,28 @@ def test_weights_that_do_not_fit_are_named() -> None:
         FedloomError, match=r"tensor bias in w.pth has shape \(4,\), the network wants \(3,\)"
     ):
         load_weights(net, {**good, "bias": torch.zeros(4)}, "w.pth")
+
+
+def test_a_file_is_looked_into_again_only_once_it_has_changed(tmp_path, monkeypatch) -> None:
+    looks = []
+
+    @remembered
+    def length(file: Path, unit: int = 1) -> int:
+        looks.append(file)
+        return len(file.read_bytes()) // unit
+
+    file = tmp_path / "weights"
+    with pytest.raises(FileNotFoundError):
+        length(file)
+    looks.clear()
+    file.write_bytes(b"1234")
+    assert [length(file), length(file), length(file, 2), length(file, 2)] == [4, 4, 2, 2]
+    assert len(looks) == 2
+    os.utime(file, ns=(0, 0))  # another file of the same length
+    assert length(file) == 4 and len(looks) == 3
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "weights").write_bytes(b"12345")
+    monkeypatch.chdir(tmp_path)
+    assert length(Path("weights")) == 4
+    monkeypatch.chdir(tmp_path / "here")
+    assert length(Path("weights")) == 5

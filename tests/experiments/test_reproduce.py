@@ -424,3 +424,17 @@ def test_every_setting_at_hand_can_be_dealt_out() -> None:
     for config, wanted, where in sorted(cases, key=lambda case: Dealer.key(case[0])):
         missing = wanted - {c.domain for c in dealer(config).clients}
         assert missing <= {"caltech", "syn"}, (where, missing)
+
+
+def test_settings_are_chosen_by_their_data_set_too() -> None:
+    table = recipe("fedpact-3")  # whose settings are called K = 10, K = 20 and K = 50
+    by_set = [setting for setting in table.settings if setting.chosen(["DTD"])]
+    assert [setting.name for setting in by_set] == ["K = 10", "K = 20", "K = 50"]
+    assert {setting.data for setting in by_set} == {"dtd"}
+    assert sum(setting.chosen(["K = 10", "dtd"]) for setting in table.settings) == 12
+    mnist = [
+        setting for setting in recipe("feddtr-1").settings if setting.chosen(["fashion_mnist"])
+    ]
+    assert {setting.data for setting in mnist} == {"fashion_mnist"}
+    with pytest.raises(FedloomError, match=r"unknown setting .* 'dt'; did you mean 'dtd'"):
+        table.has([], ["dt"])

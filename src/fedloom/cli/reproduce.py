@@ -34,7 +34,8 @@ Only = Annotated[str | None, typer.Option(help="Run these methods only, comma-se
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        help="Run these settings only: parts of their names, comma-separated; repeat it for more."
+        help="Run these settings only: parts of their names, or their data sets, comma-separated; "
+        "repeat it for more."
     ),
 ]
 OtherEncoder = Annotated[
@@ -130,11 +131,10 @@ def reproduce(
     changes |= given(rounds=rounds)
     if machine.precision:
         changes["training.precision"] = machine.precision
-    names = [setting.name for setting in recipe_.settings]
     order = Order(
         chosen_scale,
         separated(only),
-        split_names(settings or [], names),
+        split_names(settings or [], recipe_.setting_names()),
         given(executor=recipe_.executor, data_root=machine.data_root) | machine.execution(),
         Brought(parse_encoders(recipe_, ",".join(encoder or [])), changes, _parse_seeds(seeds)),
         parse_shard(shard),

@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..core.device import on_device
 from ..core.errors import FedloomError
-from .base import Preprocess, fitted
+from .base import Preprocess, fitted, remembered
 from .bpe import Tokeniser, merges_file
 from .duals import Normalised, Tower
 from .nets.clip import Clip
@@ -44,6 +44,36 @@ def _parted(name: str) -> tuple[str | None, str]:
     return None, name
 
 
+class Facts(NamedTuple):
+    """What the tensors of a CLIP say about it."""
+
+    joint: int  # the width of the common space
+    width: int  # of the vectors that stand for words
+    size: int  # the side of images
+    scale: float
+    openai: bool  # whether the file is one of OpenAI's own
+
+
+@remembered
+def _facts(file: Path) -> Facts:
+    tensors = _tensors(file)
+    return Facts(
+        joint=tensors["text_projection"].shape[1],
+        width=tensors["token_embedding.weight"].shape[1],
+        size=_weightless(tensors, True, file).visual.size,
+        scale=float(tensors["logit_scale"].float().exp()),
+        openai="input_resolution" in tensors,  # others do not have it
+    )
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    tensors = read_weights(file)
+    for name in NEEDED:
+        if name not in tensors:
+            raise FedloomError(f"{file} holds no CLIP of OpenAI or open_clip: it has no {name}.")
+    return tensors
+
+
 class FileClip:
     """A CLIP in a file: its sizes are those of its tensors."""
 
@@ -59,15 +89,15 @@ class FileClip:
         if self.path.is_dir():
             self.path = _weights_in(self.path)
         self.folder = self.path.parent
-        tensors = self._tensors()
-        self.quick = self._is_quick(tensors)
+        facts = _facts(self.path)
+        self.quick = self._is_quick(facts)
         if self.quick:
             self.settings += ", QuickGELU"
         self.files: tuple[Path, ...] = (self.path,)
-        self.dim = tensors["text_projection"].shape[1]
-        self.context: int | None = tensors["token_embedding.weight"].shape[1]
-        self._scale = float(tensors["logit_scale"].float().exp())
-        self.preprocess = self._preprocess(_weightless(tensors, self.quick, self.path).visual.size)
+        self.dim = facts.joint
+        self.context: int | None = facts.width
+        self._scale = facts.scale
+        self.preprocess = self._preprocess(facts.size)
 
     @property
     def text_files(self) -> tuple[Path, ...]:
@@ -77,20 +107,11 @@ class FileClip:
         except FedloomError:  # said again when a text is to be read; images need no list
             return self.files
 
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = read_weights(self.path)
-        for name in NEEDED:
-            if name not in tensors:
-                raise FedloomError(
-                    f"{self.path} holds no CLIP of OpenAI or open_clip: it has no {name}."
-                )
-        return tensors
-
-    def _is_quick(self, tensors: Mapping[str, Tensor]) -> bool:
+    def _is_quick(self, facts: Facts) -> bool:
         """Whether the network was trained with OpenAI's approximation of GELU."""
         if self.activation is not None:
             return ACTIVATIONS[self.activation]
-        if "input_resolution" in tensors:  # only OpenAI's own files have it
+        if facts.openai:
             return True
         if self.config:
             return bool(self.config["model_cfg"].get("quick_gelu", False))
@@ -109,7 +130,7 @@ class FileClip:
     @cached_property
     def model(self) -> Clip:
         """The whole network, frozen."""
-        tensors = self._tensors()
+        tensors = _tensors(self.path)
         for name in BESIDE:
             tensors.pop(name, None)
         network = _weightless(tensors, self.quick, self.path)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError, unknown
-from .base import Preprocess, fitted
+from .base import Preprocess, fitted, remembered
 from .encoder import IMAGE, Encoder
 from .nets.attention import ViT
 from .nets.names import mlp_names, vit_names
@@ -169,14 +169,21 @@ def pth(rest: str) -> Encoder:
         raise FedloomError(
             f"pth:{rest} should name a network and a file of weights, as in pth:resnet18:FILE."
         )
-    size = int(parts["size"]) if parts["size"] else None
-    weights = WeightFile(parts["name"], size, Path(parts["file"]))
-    network, _ = weights.network()
+    asked = int(parts["size"]) if parts["size"] else None
+    weights = WeightFile(parts["name"], asked, Path(parts["file"]))
+    dim, size = _dim_and_size(weights.file, weights.name, asked)
     return Encoder(
         name=f"pth:{rest}",
-        dim=network.dim,
-        preprocess=weights.architecture.preprocess(network.size, whole=size is not None),
+        dim=dim,
+        preprocess=weights.architecture.preprocess(size, whole=asked is not None),
         load=weights.load,
         files=(weights.file,),
-        settings=f"{weights.name} {network.size}",
+        settings=f"{weights.name} {size}",
     )
+
+
+@remembered
+def _dim_and_size(file: Path, name: str, asked: int | None) -> tuple[int, int]:
+    """How many features a network in a file gives, and the side of the images that it takes."""
+    network, _ = WeightFile(name, asked, file).network()
+    return network.dim, network.size

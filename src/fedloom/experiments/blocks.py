@@ -13,7 +13,7 @@ from ..report.table_figures import Runs
 from .board import LEFT_OUT
 from .needs import lacking, locate_data, told
 from .plan import Cell, changes_for, finished_runs, refuse_private
-from .table import NOTHING, Brought, Recipe, Scale, Setting, available, is_part
+from .table import NOTHING, Brought, Recipe, Scale, Setting, available
 
 # What a table says of its settings in words, and what is said elsewhere.
 IN_WORDS = {"data", "source", "hyper"}
@@ -80,7 +80,7 @@ def planned(table: Recipe, order: Order) -> list[Block]:
     blocks = []
     for setting in table.settings:
         found, why_not = locate_data(setting, order.scale, order.root)
-        if order.settings and not is_part(order.settings, setting.name):
+        if order.settings and not setting.chosen(order.settings):
             why_not = LEFT_OUT
         reasons = {}
         for row in setting.rows:

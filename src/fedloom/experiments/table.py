@@ -52,6 +52,10 @@ class Setting:
         """The paper's data set."""
         return str(self.paper.given["data"])
 
+    def chosen(self, parts: Sequence[str]) -> bool:
+        """Whether parts of names choose it: of its own name or, in full, its data set's."""
+        return is_part(parts, self.name) or self.data in [part.lower() for part in parts]
+
     def stands_in(self, scale: Scale, root: str | None) -> bool:
         """Whether another data set stands in for the paper's, which is not at hand."""
         return scale == "mini" and self.stand_in is not None and not is_there(self.data, root)
@@ -165,11 +169,14 @@ class Recipe:
         for method in methods:
             if method not in available:
                 raise unknown(f"method in table {self.name}", method, available)
-        names = [setting.name for setting in self.settings]
         for part in settings:
-            matching = [name for name in names if is_part([part], name)]
-            if not matching:
-                raise unknown(f"setting of table {self.name}", part, names)
+            if not any(setting.chosen([part]) for setting in self.settings):
+                raise unknown(f"setting of table {self.name}", part, self.setting_names())
+
+    def setting_names(self) -> list[str]:
+        """What `--settings` knows: the settings' names and their data sets', each once."""
+        names = [setting.name for setting in self.settings]
+        return list(dict.fromkeys(names + [setting.data for setting in self.settings]))
 
     def method(self, row: str) -> str:
         """The method of a row."""
