@@ -22,12 +22,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make, names
 from fedloom.data.catalogue import Source
 from fedloom.data.catalogue import load as load_data
 from fedloom.data.dataset import Dataset
-from fedloom.deploy import Served, export, load, predict, trained
+from fedloom.deploy import Served, export, load, personalise, predict, trained
 from fedloom.encoders import IMAGE, Encoder, Preprocess
 from fedloom.engine.run import run  # as fedloom.run, without a report
 from fedloom.testing import small_world
@@ -78,7 +79,9 @@ def shown(data: Dataset) -> Tensor:
     return data.take(data.test.nonzero().flatten())
 
 
-def run_of(name: str, out: Path, network: dict[str, Any] | None = None) -> Served:
+def run_of(
+    name: str, out: Path, network: dict[str, Any] | None = None, client: str | None = None
+) -> Served:
     """A trained model of a method: a client's own, by its name, or the common one."""
     method = make(name)
     network = network or NETWORKS.get(name, PLAIN)
@@ -96,7 +99,7 @@ def run_of(name: str, out: Path, network: dict[str, Any] | None = None) -> Serve
         out=out,
         **network,
     )
-    return trained(out, client_of(name))
+    return trained(out, client or client_of(name))
 
 
 def client_of(name: str) -> str | None:
@@ -160,6 +163,44 @@ def test_the_run_itself_gives_what_it_has_written_down(tmp_path: Path, photos: P
         mine = [i for i in range(200) if data.domains[int(domains[i])] == name]
         right = [next(iter(answers[i].classes)) == data.classes[int(truth[i])] for i in mine]
         assert len(right) == 50 and np.mean(right) == pytest.approx(written)
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedavg"])
+def test_a_model_is_served_with_the_statistics_it_was_scored_with(
+    name: str, tmp_path: Path
+) -> None:
+    """Own statistics of BatchNorm make another model of the common one for each client."""
+    out = tmp_path / "run"
+    served = run_of(name, out, PLAIN | {"eval_stats": "own"}, client="photo")
+    federation = served.worker.federation
+    norms = set()
+    for k, written in enumerate(served.run.clients):
+        served = trained(out, k)
+        x, y = federation.samples(k, "test")
+        model, _ = load(export(served, tmp_path / str(k)))
+        for answers in (served.predict(x), model(x)):
+            assert float((answers.argmax(1) == y).double().mean()) == pytest.approx(written)
+        running = [t for n, t in model.state_dict().items() if n.endswith("running_mean")]
+        norms.add(float(torch.cat(running).sum()))
+    assert len(norms) == 4
+    if name == "fedavg":
+        with pytest.raises(FedloomError, match="other statistics of BatchNorm for each client"):
+            trained(out)
+        with pytest.raises(FedloomError, match=r"--client NUMBER` writes it as one of the run's"):
+            personalise(out, "digits4")
+
+
+def test_a_newcomers_model_has_its_own_statistics(tmp_path: Path) -> None:
+    """So it is scored in `before`, and so it is exported."""
+    out = tmp_path / "run"
+    run_of("fedper", out, PLAIN | {"eval_stats": "own"})
+    found = personalise(out, "digits4")
+    x, y = found.worker.federation.samples(4, "test")
+    before = found.predict(x)
+    assert found.after == pytest.approx(float((before.argmax(1) == y).double().mean()))
+    local = ClientContext(found.worker, 4, 2)
+    local.renormalise()
+    torch.testing.assert_close(found.predict(x), before)
 
 
 def test_several_samples_are_named_as_they_were_given(tmp_path: Path, photos: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,11 @@ def trained(
                 f"{worker.method_name} has no common model: name a client, whose own model is "
                 "meant, with --client."
             )
+        if worker.training.eval_stats == "own":
+            raise FedloomError(
+                f"{trained.run.folder} has eval_stats=own: its common model has other statistics "
+                "of BatchNorm for each client, so name the client who is to use it with --client."
+            )
     else:
         number = worker.federation.number(client)
         predict, worker = trained.personal(number), worker.of(number)
@@ -74,6 +80,7 @@ def _of_federation(folder: Path, client: int | str | None, trust: bool, device: 
     trained = Trained.from_folder(folder, federation=federation, trust=trust, device=device)
     method, worker = trained.setup.method, trained.setup.worker
     predict = trained.common()
+    own = worker.training.eval_stats == "own"
     if client is not None:
         k = federation.number(client)
         if method.traits.personalised:
@@ -81,10 +88,22 @@ def _of_federation(folder: Path, client: int | str | None, trust: bool, device: 
                 f"client {k}'s own model needs what only its site has, its samples and its memory; "
                 f"`fedloom personalise {folder} --data PATH`, at the site, makes a model of them."
             )
+        if own:
+            raise FedloomError(
+                f"with eval_stats=own, statistics of BatchNorm for client {k} come from its "
+                "samples, which only its site has; without a client there is the common model with "
+                "the server's."
+            )
     elif predict is None:
         raise FedloomError(
             f"{method.name} has no common model; `fedloom personalise {folder} --data PATH`, "
             "at a site, makes one of its own for it."
+        )
+    elif own:
+        warnings.warn(
+            "this model has the server's statistics of BatchNorm; the run's scores are of models "
+            "with each site's own (eval_stats=own), which only sites can compute.",
+            stacklevel=3,
         )
     assert predict is not None  # a method that is not personalised has one
     return Served(predict, worker, trained.run, made_up)

@@ -135,6 +135,15 @@ class ClientContext(Local):
             m.momentum = momentum
         worker.model.eval()
 
+    def settle_statistics(self) -> None:
+        """Give the resident model the statistics of BatchNorm with which this client uses it.
+
+        Whoever scores, serves or exports a client's model does this between the hook that makes
+        the predictor and the first prediction.
+        """
+        if self.worker.training.eval_stats == "own":
+            self.renormalise()
+
     def _running_norms(self) -> list[_BatchNorm]:
         """The BatchNorm layers that keep running statistics which are not frozen."""
         norms = []

@@ -98,11 +98,15 @@ def personalise(
         server = method.join(server, {k: hello})
         worker.adopt(k, worker.arrived(server))
         down = worker.arrived(method.download(server, k))
-        predict = method.personal(down, Payload(), ClientContext(worker, k, number))
+        local = ClientContext(worker, k, number)
+        predict = method.personal(down, Payload(), local)
+        local.settle_statistics()
         before = _accuracy(predict, x, y)
     with worker.device.seeded(config.seed):
         update = method.client(down, Payload(), ClientContext(worker, k, number))
-        predict = method.personal(update.trained, update.state, ClientContext(worker, k, number))
+        local = ClientContext(worker, k, number)
+        predict = method.personal(update.trained, update.state, local)
+        local.settle_statistics()
         after = _accuracy(predict, x, y)
     seconds = round(time.monotonic() - clock, 3)
     train = len(images.clients[k].train)
@@ -147,9 +151,12 @@ def _refuse(run: Run, method: Method) -> None:
             f"{run.folder} was made from Python with its own data or model; personalise it there."
         )
     if not method.traits.personalised:
+        how = "` writes it."
+        if run.config.training.eval_stats == "own":
+            how = " --client NUMBER` writes it as one of the run's clients uses it."
         raise FedloomError(
             f"{method.name} gives everybody the common model, there is nothing to personalise; "
-            f"`fedloom export {run.folder}` writes it."
+            f"`fedloom export {run.folder}{how}"
         )
     if method.traits.by_client is None:
         raise FedloomError(

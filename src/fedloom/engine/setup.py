@@ -173,7 +173,9 @@ class Trained:
         down = worker.arrived(method.download(self.server, client))
         # A method may train before it predicts; the keys are those of an evaluation.
         with worker.device.seeded(key(worker.seed, self.round, client, "before")):
-            return method.personal(down, self.state(client), local)
+            predict = method.personal(down, self.state(client), local)
+            local.settle_statistics()
+        return predict
 
     def common(self) -> Predictor | None:
         """The one model for all, if the method has one; it becomes the resident one."""

@@ -262,6 +262,6 @@ def _execute(worker: ClientWorker, task: Task, local: ClientContext) -> Result:
 def _scores(
     worker: ClientWorker, predict: Predictor | None, task: Task, local: ClientContext
 ) -> dict[str, Tensor]:
-    if predict is not None and worker.training.eval_stats == "own":
-        local.renormalise()  # of the resident model, which predicts
+    if predict is not None:
+        local.settle_statistics()
     return score(worker, predict, task.clients, task.splits, task.metric)

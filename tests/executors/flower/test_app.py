@@ -287,6 +287,19 @@ def test_a_federations_common_model_is_exported_and_used(tmp_path: Path) -> None
     assert predict(out, tmp_path / "photos", client="ward-1.npz") == answers
 
 
+def test_statistics_that_only_sites_have_are_not_made_up(tmp_path: Path) -> None:
+    """The server's common model is served with its own statistics, and whoever does it is told."""
+    changes = {"rounds": 1, "width": 4, "features": 8, "norm": True, "size": 16}
+    out = hospitals(tmp_path, "fedavg", changes | {"eval_stats": "own"}, model="cnn")
+    server = Store(out / "checkpoint").load().server.tree("model")
+    with pytest.warns(UserWarning, match="the run's scores are of models with each site's own"):
+        served = trained(out)
+    for name, tensor in server.items():
+        assert torch.equal(served.worker.tensors[name], tensor)
+    with pytest.raises(FedloomError, match="statistics of BatchNorm for client 1 come from its"):
+        trained(out, client="ward-1.npz")
+
+
 def test_an_exported_federation_brings_its_encoder(tmp_path: Path) -> None:
     out = hospitals(tmp_path, "fedavg", {"rounds": 1}, model="linear", encoder="vit-mini")
     export(trained(out), tmp_path / "model")
