@@ -195,7 +195,7 @@ def test_methods_have_the_names_that_papers_write() -> None:
         "scaffold",
     )
     assert list(map(proper, names)) == [
-        "FedAvg", "FedAvg-FT", "FPL+DFDC", "FedProx (mu=0.1)", "mine", "FedAvg (tuned)", "SCAFFOLD",
+        "FedAvg", "FedAvg-FT", "FPL+DFDC", "FedProx (mu=0.1)", "mine", "FedAvg-after", "SCAFFOLD",
     ]  # fmt: skip
 
 

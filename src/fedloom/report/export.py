@@ -12,7 +12,7 @@ from . import static
 from .canvas import FORMATS as DRAWN
 from .columns import MINUS, Column
 from .document import main
-from .entries import AFTER, Entry, seeds_of, shown_runs
+from .entries import Entry, seeds_of, shown_runs
 from .figures import ABSENT, Panel
 from .page import Page
 from .statistics import ALPHA
@@ -20,7 +20,8 @@ from .statistics import ALPHA
 FORMATS = ("html", *DRAWN, "tex")
 # How papers write methods and plug-ins; a page needs no method's code, so it cannot be asked.
 PROPER = (
-    "Local", "FedAvg", "FedAvg-FT", "FedProx", "SCAFFOLD", "FedBN", "FedPer", "Per-FedAvg",
+    "Local", "FedAvg", "FedAvg-FT", "FedAvg-after", "FedProx", "SCAFFOLD", "FedBN", "FedPer",
+    "Per-FedAvg",
     "pFedMe", "FedRep", "FedProto", "FedAMP", "Ditto", "FedFomo", "FedPHP", "FedRoD", "FedALA",
     "APFL", "MOON", "FPL", "FedTGP", "FedRCL", "FedHEAL", "FedSA", "FDSE", "AFL", "q-FFL", "TERM",
     "HarmoFL", "FedSAM", "FedMix", "Zero-shot", "Tip-Adapter", "Tip-Adapter-F", "ECALP", "CacheFL",
@@ -191,8 +192,6 @@ def proper(name: str) -> str:
 
     So does a name that no paper has, such as that of a row.
     """
-    if name == AFTER:
-        return "FedAvg (tuned)"
     words, space, settings = name.partition(" ")
     spelled = [SPELLED.get(word.replace("-", ""), word) for word in words.split("+")]
     return "+".join(spelled) + space + settings
