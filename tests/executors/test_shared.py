@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -145,15 +146,16 @@ def files() -> set[str]:
     gc.collect()  # data that nobody uses any more
     opened = set()
     for number in os.listdir("/proc/self/fd"):
-        try:
-            opened.add(os.readlink(f"/proc/self/fd/{number}"))
-        except FileNotFoundError:
-            pass  # the listing's own file, or one that another thread has just closed
-    return {name for name in opened if name.startswith(("/memfd:", "pipe:", "socket:"))}
+        # The listing's own file, or one that another thread has just closed, is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(f"/proc/self/fd/{number}")
+            if target.startswith(("/memfd:", "pipe:", "socket:")):
+                opened.add(f"{number} is {target}")
+    return opened
 
 
 def left_open(before: set[str]) -> set[str]:
-    """Files that are open and were not before; another thread may need a moment to close its own."""
+    """Files that were not open before; another thread has a moment to close its own."""
     until = time.monotonic() + 5
     while files() - before and time.monotonic() < until:
         time.sleep(0.05)
