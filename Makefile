@@ -28,15 +28,19 @@ demo: $(VENV)/.demo
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
-# All tests: every attack of tests/security in full, every method's export, every command of the pages, real
-# federations. This takes hours, not minutes.
-test-all: $(VENV)/.ready
+# All tests: every attack of tests/security in full, every method's export, every command of the pages, the
+# built site in a browser, real federations. This takes hours, not minutes.
+test-all: $(VENV)/.ready $(VENV)/.docs
 	FEDLOOM_ATTACKS=full FEDLOOM_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 	FEDLOOM_FEDERATION=1 $(BIN)/python -m pytest -n 0 -rs -m federation
 
-# The site, into build/site; a broken link fails.
-docs: $(VENV)/.demo
+# What the site is made with; once it is there, `make docs` needs no network.
+$(VENV)/.docs: $(VENV)/.demo
 	@$(PIP) -e '.[docs]'
+	@touch $@
+
+# The site, into build/site; a broken link fails.
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/.ready

@@ -5,9 +5,10 @@ import sys
 import numpy as np
 import torch
 
-from fedloom import Federation, Worker
+from fedloom import Federation
+from fedloom.client.context import ClientContext
 from fedloom.client.training import Training
-from fedloom.core.local import Local
+from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make
 from fedloom.data.catalogue import load
 from fedloom.data.federation import Client
@@ -29,12 +30,12 @@ federation = Federation(data, clients)
 table = np.zeros((len(clients), len(clients)))
 for seed in seeds:
     torch.manual_seed(seed)
-    worker = Worker(
+    worker = ClientWorker(
         make("local"), federation, build("cnn", Task((3, 32, 32), 10)), Training(epochs=15), seed
     )
     for k in range(len(clients)):
         worker.load()
-        Local(worker, k, round=1).fit()
+        ClientContext(worker, k, round=1).fit()
         for d in range(len(clients)):
             x, y = federation.samples(d, "test")
             table[k, d] += (

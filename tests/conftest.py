@@ -12,7 +12,9 @@ from pathlib import Path
 # Before anything imports torch: xdist workers must not fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault(
-    "FEDLOOM_CACHE", str(Path(tempfile.gettempdir()) / f"fedloom-test-cache-{os.getuid()}")
+    "FEDLOOM_CACHE",
+    # Windows has no such numbers, and a temporary folder for each user.
+    str(Path(tempfile.gettempdir()) / f"fedloom-test-cache-{getattr(os, 'getuid', str)()}"),
 )
 
 # Before anything is trained: torch counts its devices then. A test that forks does without.

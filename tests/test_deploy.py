@@ -59,8 +59,9 @@ def test_a_newcomer_gets_a_model_of_its_own_and_the_run_stays(
     names_ = shape(runs["fedper"])[1]
     data = pictures(tmp_path / "mine", [names_[7], names_[2]])
     found = personalise(runs["fedper"], str(data))
-    assert (found.train, found.test) == (6, 4) and found.after is not None and 0 <= found.after <= 1
-    x = found.worker.federation.samples(4, "test")[0]
+    assert (found.train, found.test) == (6, 4)
+    x, y = found.worker.federation.samples(4, "test")
+    assert found.after == pytest.approx(float((found.predict(x).argmax(1) == y).float().mean()))
     read, _ = load(export(found, tmp_path / "model"))
     assert torch.allclose(read(x), found.predict(x), atol=1e-6)
     assert {p: p.read_bytes() for p in sorted(runs["fedper"].rglob("*")) if p.is_file()} == before

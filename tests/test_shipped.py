@@ -30,6 +30,33 @@ for cell in CELLS:
         exec(compile(ast.Module([last], []), "cell", "exec"), names)
 """
 EXAMPLES = {"own_data.py": "fedper", "own_model.py": "fedbn", "own_method.py": "worst client"}
+# Those of real size are run on a few samples for two rounds; the rest of the script is as it is.
+SHORTENED = {
+    "quickstart.py": ([], "of clients are better off than alone"),
+    "domain_gap.py": (["0"], "| trained on \\ tested on |"),
+    "reconstruction.py": (["picture.png"], "| read from the prototype |"),
+}
+SHORTEN = """
+import runpy, sys
+import fedloom
+from fedloom.data import catalogue
+
+FEW = {"limit_train": 16, "limit_test": 8}
+load, run = catalogue.load, fedloom.run
+
+def load_few(name, source=None, *others, **more):
+    return load(name, catalogue.Source(**FEW), *others, **more)
+
+def run_shortly(method, data, **settings):
+    if isinstance(data, str):
+        settings |= FEW
+    settings |= {"rounds": 2, "eval_every": 1, "checkpoint_every": 1, "executor": "inplace"}
+    return run(method, data, **settings)
+
+catalogue.load, fedloom.run = load_few, run_shortly
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def test_the_version_stands_in_one_place() -> None:
@@ -67,6 +94,21 @@ def test_an_example_runs(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert EXAMPLES[name] in done.stdout
+
+
+@pytest.mark.parametrize("name", SHORTENED)
+def test_an_example_runs_on_few_samples(name: str, tmp_path: Path) -> None:
+    arguments, wanted = SHORTENED[name]
+    command = [sys.executable, "-c", SHORTEN, str(ROOT / "examples" / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert wanted in done.stdout
+    assert "nan" not in done.stdout.lower()
+
+
+def test_every_example_is_run() -> None:
+    found = {path.name for path in (ROOT / "examples").iterdir() if path.suffix != ".md"}
+    assert found == {*EXAMPLES, *SHORTENED, "clinics.ipynb"}
 
 
 @pytest.mark.slow

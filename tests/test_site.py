@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -58,3 +60,22 @@ def test_the_command_line_is_described(hooks: ModuleType) -> None:
 def test_a_notebook_becomes_a_page(hooks: ModuleType) -> None:
     page = hooks.code(ROOT / "examples" / "clinics.ipynb")
     assert page.startswith("# Six clinics") and page.count("```python") == 6
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_docs_installs_nothing_twice(tmp_path: Path) -> None:
+    """Once its tools are there, it needs no network."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def steps() -> str:
+        command = ["make", "--dry-run", "docs"]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert "pip install" in steps()
+    (tmp_path / ".venv").mkdir()
+    for stamp in (".demo", ".docs"):
+        (tmp_path / ".venv" / stamp).touch()
+    assert "mkdocs build --strict" in steps() and "pip" not in steps()

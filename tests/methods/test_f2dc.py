@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ def test_round_any_weight_sharing_method(base: str) -> None:
     seen = trace(make(f"{base}+dfdc", options), rounds=2)
     said = {n.split("/")[-1] for n in seen.metrics[0]["loss"]}
     assert {"decouple", "correct"} <= said
-    assert 0 <= seen.metrics[-1]["personal"]["accuracy_mean"] <= 1
+    assert all(math.isfinite(part) for part in seen.metrics[-1]["loss"].values())
 
 
 def site_of(method, model: str = "resnet10", **options: object) -> ClientWorker:

@@ -31,8 +31,10 @@ def _peak_on_linux(pid: int) -> float:
 
 
 def _peak_on_a_mac() -> float:
-    import resource
-
+    try:
+        import resource
+    except ImportError:  # an interpreter built without it says nothing either
+        return 0.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
 
 
