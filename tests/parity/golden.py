@@ -5,7 +5,10 @@ A file `golden/METHOD.json` holds
     repository, commit, date    whose code was run, and the date on which it was
     recipe                      what of it was run, and how, in words
     seed                        of the inputs
-    settings                    ours, where they are not the defaults: `method`, `training`, `norm`
+    settings                    ours, where they are not the defaults: `preset`, which a method that
+                                has the preset "official" must name, and on top of it `method`,
+                                `training` and `norm`; `no_preset` and `instead` (by setting) say
+                                why a preset, or what it chooses, was not what was run
     numbers                     tensors by name, as nested lists; a model is one row, its tensors
                                 in the alphabetical order of their names in our network
 
@@ -16,12 +19,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedloom.core.lookup import find
 
 FOLDER = Path(__file__).parent / "golden"
 CLOSE = 1e-5
@@ -42,6 +47,25 @@ class Golden:
 
     def __getitem__(self, name: str) -> Tensor:
         return torch.tensor(self.numbers[name], dtype=torch.float64)
+
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """What the method's preset of that name sets."""
+        if "preset" not in self.settings:
+            return {}
+        return find(self.method).traits.presets[self.settings["preset"]]
+
+    def chosen(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Our settings of the method and of training: the preset's, then those of the file."""
+        own = {field.name for field in fields(find(self.method))}
+        method, training = {}, {}
+        for key, value in self.preset.items():
+            if key in own:
+                method[key] = value
+            else:
+                training[key.removeprefix("training.")] = value
+        method |= self.settings.get("method", {})
+        return method, training | self.settings.get("training", {})
 
     def part(self, prefix: str, **method: Any) -> Golden:
         """The numbers whose names begin so, with further settings of the method."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.data.federation import Federation
 from tests.parity.golden import Golden
 from tests.parity.inputs import BATCH, SIZES, network, world
@@ -46,24 +46,27 @@ class Ours:
     def play(self, rounds: int = 1) -> Ours:
         """Some rounds with all clients."""
         for _ in range(rounds):
-            self._play_one()
+            self.play_with(EVERYBODY)
         return self
 
-    def _play_one(self) -> None:
+    def play_with(self, cohort: Sequence[int]) -> None:
+        """A round with some clients; all say hello before the first."""
         self.round += 1
         self.server = self.server.replace(round=self.round)
         if self.round == 1:
             hellos = {k: self.method.hello(self.client(k)).copy() for k in EVERYBODY}
             self.server = self.method.join(self.server, hellos)
         self.uploads, self.trained, self.losses = [], [], []
-        for k in EVERYBODY:
+        for k in cohort:
             local = self.client(k)
             update = self.method.client(self.download(k), self.states[k].copy(), local)
             self.states[k] = update.state.copy()
             self.uploads.append(update.upload.copy())
             self.trained.append(update.trained.copy())
             self.losses.append(local.losses())
-        self.server = self.method.aggregate(self.server, enumerate(self.uploads)).copy()
+        self.server = self.method.aggregate(
+            self.server, zip(cohort, self.uploads, strict=True)
+        ).copy()
 
     def download(self, k: int) -> Payload:
         """What client k is sent."""
@@ -84,16 +87,25 @@ def start(
     golden: Golden, model: nn.Module | None = None, federation: Federation | None = None
 ) -> Ours:
     """Our method with the settings of a golden file, before the first round."""
-    training: dict[str, Any] = {"batch": BATCH, "lr": 0.1, **golden.settings.get("training", {})}
+    method, training = golden.chosen()
     worker = ClientWorker(
-        make(golden.method, golden.settings.get("method", {})),
+        make(golden.method, method),
         federation or world(golden.seed),
         model or network(golden.seed, golden.settings.get("norm", False)),
-        Training(**training),
+        Training(**{"batch": BATCH, "lr": 0.1, **training}),
         seed=golden.seed,
     )
     server = worker.method.init(worker).replace(round=0, seed=worker.seed)
     return Ours(worker, server=server)
+
+
+def as_model(row: Tensor) -> Tree:
+    """A row of numbers as the tensors of our network."""
+    names = ("body.0.bias", "body.0.weight", "head.bias", "head.weight")
+    shapes = ((5,), (5, 6), (4,), (4, 5))
+    parts = row.split([5, 30, 4, 20])
+    reshaped = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return Tree(dict(zip(names, reshaped, strict=True)))
 
 
 def flat(tree: Mapping[str, Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from fedloom.parts.prototypes import class_means, squared_gap
 from fedloom.parts.spectrum import exchanged, low_amplitudes
 from tests.parity.golden import Golden, golden
 from tests.parity.inputs import CLASSES, FEATURES, INPUTS, SIZES, labels, tensor
-from tests.parity.ours import EVERYBODY, Ours, clients, flat, start
+from tests.parity.ours import EVERYBODY, Ours, as_model, clients, flat, start
 
 
 def test_fpl() -> None:
@@ -47,15 +47,6 @@ def test_fedheal() -> None:
 def test_harmofl() -> None:
     theirs = golden("harmofl")
     theirs.agrees(clients(start(theirs).play().uploads))
-
-
-def as_model(row: torch.Tensor) -> Tree:
-    """A row of numbers as the tensors of our network."""
-    names = ("body.0.bias", "body.0.weight", "head.bias", "head.weight")
-    shapes = ((5,), (5, 6), (4,), (4, 5))
-    parts = row.split([5, 30, 4, 20])
-    reshaped = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-    return Tree(dict(zip(names, reshaped, strict=True)))
 
 
 def fair_rounds(theirs: Golden, differences: bool = False) -> Ours:

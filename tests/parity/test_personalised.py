@@ -109,7 +109,7 @@ def test_fedrod() -> None:
 def test_fedfomo() -> None:
     theirs = golden("fedfomo")
     ours = start(theirs)
-    raw = make("fedfomo", {**theirs.settings["method"], "scaled": False})
+    raw = make("fedfomo", {**theirs.chosen()[0], "scaled": False})
     last, models = Tree(network(theirs.seed).state_dict()), []
     for k in EVERYBODY:
         models.append(Tree(network(100 + k).state_dict()))

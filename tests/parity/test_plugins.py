@@ -1,13 +1,14 @@
-"""FedDecorr, FedDisco and FedNova, which go round FedAvg, beside their authors' code."""
+"""FedDecorr, FedDG-GA, FedDisco and FedNova, which go round FedAvg, beside their authors' code."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from fedloom.core.payload import Payload
 from fedloom.methods.plugins.feddecorr import correlations
 from tests.parity.golden import golden
-from tests.parity.inputs import FEATURES, tensor
-from tests.parity.ours import clients, flat, start
+from tests.parity.inputs import FEATURES, SIZES, tensor
+from tests.parity.ours import EVERYBODY, as_model, clients, flat, start
 
 
 def test_feddecorr() -> None:
@@ -35,3 +36,23 @@ def test_fednova() -> None:
         theirs = replace(theirs, settings={"training": {"momentum": momentum}})
         ours = start(theirs).play(1)
         theirs.agrees(clients(ours.uploads) | {"server": flat(ours.server.tree("model"))})
+
+
+def test_ga() -> None:
+    """Here the gap of a round is sent with the next upload; the steps' count begins later there."""
+    theirs = golden("fedavg+ga", "ga")
+    seed, ours, seen = theirs.seed, start(theirs), {}
+    server = ours.server
+    for i in range(5):
+        if i:
+            common = tensor(seed + 340 + i - 1, len(SIZES), low=0.2, high=2.0)
+            gaps = common - tensor(seed + 330 + i - 1, len(SIZES), low=0.1, high=1.0)
+        w, uploads = server.tree("model"), []
+        for k in EVERYBODY:
+            delta = as_model(tensor(seed + 310 + 10 * i + k, 59, low=-0.1, high=0.1))
+            sent = Payload(model=w + delta)
+            uploads.append(sent.replace(gap=gaps[k].item()) if i else sent)
+        server = ours.method.aggregate(server.replace(round=i - 1), enumerate(uploads))
+        seen[f"server {i}"] = flat(server.tree("model"))
+        seen[f"weights {i - 1}"] = server.tensor("ga_shares")
+    theirs.agrees({name: seen[name] for name in theirs.numbers})
