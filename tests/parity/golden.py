@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.lookup import find
+from fedloom.core.method import Method
 
 FOLDER = Path(__file__).parent / "golden"
 CLOSE = 1e-5
@@ -49,15 +50,20 @@ class Golden:
         return torch.tensor(self.numbers[name], dtype=torch.float64)
 
     @property
+    def method_class(self) -> type[Method]:
+        """The method."""
+        return find(self.method)
+
+    @property
     def preset(self) -> Mapping[str, Any]:
         """What the method's preset of that name sets."""
         if "preset" not in self.settings:
             return {}
-        return find(self.method).traits.presets[self.settings["preset"]]
+        return self.method_class.traits.presets[self.settings["preset"]]
 
     def chosen(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Our settings of the method and of training: the preset's, then those of the file."""
-        own = {field.name for field in fields(find(self.method))}
+        own = {field.name for field in fields(self.method_class)}
         method, training = {}, {}
         for key, value in self.preset.items():
             if key in own:

@@ -1,8 +1,9 @@
-"""PromptFL beside its authors' code, on a tiny CLIP whose tensors are stated."""
+"""PromptFL and FedPGP beside their authors' code, on a tiny CLIP whose tensors are stated."""
 
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,24 +15,40 @@ from fedloom.core.tree import Tree
 from fedloom.encoders.bpe import PACKED
 from fedloom.models import Split
 from fedloom.testing.weights import MERGES, WIDTH, clip_tensors
-from tests.parity.golden import golden
+from tests.parity.golden import Golden, golden
 from tests.parity.inputs import CLASSES, INPUTS, tensor, world
-from tests.parity.ours import clients, predictions, start
+from tests.parity.ours import Ours, clients, predictions, start
 
-TOKENS = 4
+TOKENS, RANK = 4, 2
 
 
 def test_promptfl(tmp_path: Path) -> None:
     theirs = golden("promptfl")
+    ours = start_on_clip(theirs, tmp_path, {"context": (TOKENS, WIDTH)}).play(1)
+    theirs.agrees(clients(ours.uploads, "head") | predictions(ours, "after"))
+
+
+def test_fedpgp(tmp_path: Path) -> None:
+    theirs = golden("fedpgp")
+    shapes = {"context": (TOKENS, WIDTH), "u": (TOKENS, RANK), "v": (RANK, WIDTH)}
+    ours = start_on_clip(theirs, tmp_path, shapes).play(2)
+    sent = clients(ours.uploads, "head", "context") | clients(ours.states, "head", "factors")
+    server = {"server": ours.server.tree("head")["context"].flatten()}
+    theirs.agrees(sent | server | predictions(ours, "after"))
+
+
+def start_on_clip(theirs: Golden, folder: Path, shapes: Mapping[str, Sequence[int]]) -> Ours:
+    """Our method on the tiny CLIP; the head's tensors are of the seeds from `seed` + 2 on."""
     given = world(theirs.seed)
-    name = f"clip:quickgelu:{_saved(theirs.seed, tmp_path)}"
+    name = f"clip:quickgelu:{_saved(theirs.seed, folder)}"
     federation = replace(given, data=replace(given.data, encoder=name))
     model = Split(nn.Identity(), nn.Linear(INPUTS, CLASSES), INPUTS)
     ours = start(theirs, model, federation)
-    context = tensor(theirs.seed + 2, TOKENS, WIDTH, low=-0.5, high=0.5)
-    ours.server = ours.server.replace(head=Tree({"context": context}))
-    ours.play(1)
-    theirs.agrees(clients(ours.uploads, "head") | predictions(ours, "after"))
+    head = {}
+    for i, (part, shape) in enumerate(shapes.items()):
+        head[part] = tensor(theirs.seed + 2 + i, *shape, low=-0.5, high=0.5)
+    ours.server = ours.server.replace(head=Tree(head))
+    return ours
 
 
 def _saved(seed: int, folder: Path) -> Path:
