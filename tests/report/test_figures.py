@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedloom.core import lookup
 from fedloom.report import RunData
 from fedloom.report.document import main as render_main
 from fedloom.report.figures import PERCENT, Axis, Chart, Heat, Mark
@@ -23,6 +24,8 @@ from fedloom.report.interactive import plotly
 from fedloom.report.page import Page
 from fedloom.report.palette import (
     COLOURS,
+    COMMON,
+    DASHES,
     PALETTE,
     SYMBOLS,
     colour,
@@ -280,15 +283,35 @@ def test_colour_blind_readers_can_tell_methods_apart(theme: int) -> None:
 
 
 def test_a_method_has_its_colour_whatever_stands_beside_it() -> None:
-    few = slots(["fedbn", "local", "fedavg"])
-    assert few == slots(["fedavg", "fedbn", "local"])
-    assert (few["local"], few["fedavg"]) == (0, 1)
-    assert slots(["fedbn"]) == {"fedbn": few["fedbn"]}
-    many = slots([f"method {i}" for i in range(40)])
-    assert len(set(many.values())) == 40
-    assert sorted(many.values())[:6] == [0, 1, 2, 3, 4, 5]  # full lines before dashes
-    looks = {(colour(n), dashes(n), symbol(n), hatch(n)) for n in many.values()}
-    assert len(looks) == 40
+    """Colours are names', dashes tell those apart that share one, and order says nothing."""
+    demo = ["local", "fedavg", "fedprox", "fedper", "fedbn", "scaffold"]
+    assert sorted(slots(demo).values()) == [0, 1, 2, 3, 4, 5]
+    advised = ["local", "fedavg", "fedavg-ft", "fdse", "fedbn", "fedsr", "fedplvm", "fpl", "fediir"]
+    sweep = [f"fedprox (mu={mu})" for mu in (0.01, 0.1, 1)]
+    mine = ["fedavg", "scaffold", "mymethod", "fpl+dfdc", "another", "fedavg-after"]
+    every = [*lookup.names(), *(f"method {i}" for i in range(60))]
+    pages = [demo, advised, sweep, mine, [*demo, *advised, *sweep], *([name] for name in mine)]
+    whole = slots(every + [name for page in pages for name in page])
+    for page in [*pages, every]:
+        numbers = slots(page)
+        assert numbers == slots(page[::-1]) and set(numbers) == set(page)
+        assert all(colour(number) == colour(whole[name]) for name, number in numbers.items())
+        looks = {(colour(n), dashes(n), symbol(n)) for n in numbers.values()}
+        assert len(looks) == len(numbers)
+        for ink in {colour(n) for n in numbers.values()}:  # one full line for each colour
+            drawn = [n for n in numbers.values() if colour(n) == ink]
+            assert sum(dashes(n) + hatch(n) == "" for n in drawn[: len(DASHES)]) == 1
+            assert min(drawn) < PALETTE
+    for name in ("local", "fedavg", "fedprox", "fedper", "fedbn", "scaffold"):
+        assert dashes(whole[name]) == hatch(whole[name]) == ""
+    assert len({colour(n) for n in slots(lookup.names()).values()}) == PALETTE
+    assert slots(["FedBN", "Per-FedAvg"]) == {"FedBN": 4, "Per-FedAvg": 5}  # tables of papers
+
+
+def test_the_table_of_colours_names_methods_that_are_there() -> None:
+    named = " ".join(COMMON).split()
+    assert len(COMMON) == PALETTE and len(named) == len(set(named))
+    assert not set(named) - {*lookup.names(), "fedavg-after"}
 
 
 def test_labels_are_broken_not_cut() -> None:

@@ -15,7 +15,7 @@ from ..core.errors import unknown
 from . import interactive as plots
 from .entries import ALONE, RunData, common_metric, gather
 from .figures import Chart, Panel
-from .palette import PALETTE, colour
+from .palette import DASHES, PALETTE, colour
 from .ranking import Ranking
 from .static import page_svg
 
@@ -119,6 +119,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters["colour"] = colour
-    templates.filters["layer"] = lambda series: series // PALETTE
+    templates.filters["layer"] = lambda series: series // PALETTE % len(DASHES)
     templates.filters["base64"] = lambda data: base64.b64encode(data).decode()
     return templates

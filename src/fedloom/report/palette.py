@@ -6,18 +6,26 @@ each name for light and for dark, so that one drawing serves both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import count
 from textwrap import wrap
 from zlib import crc32
 
 CHARACTER = 6.3  # about the width in pixels of a character of 11 px text
 PALETTE = 6  # how many colours for methods there are: p0 ... p5
-# Methods that come after the sixth have a colour again, and something else beside it.
+# Where a colour comes again, something else is beside it.
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 4", "9 3 2 3 2 3", "2 6")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
-# The number of a method is the same on all pages where these are the only ones.
-NUMBERS = {"local": 0, "fedavg": 1, "fedavg-after": PALETTE + 1}
+# The colours of methods that are often compared, p0 to p5. Of two that share one and are on the
+# same page, the earlier has the full line.
+COMMON = (
+    "local",
+    "fedavg fedavg-after fedavg-ft",
+    "fedprox fedrep fpl fedbabu fedamp fedsr ifca fedsa fediir pfedhn fedpga gpfl flora",
+    "fedper moon fdse apfl fedpcl fedgh fedphp feddyn fedplvm cfl fedclip qffl tip-adapter",
+    "fedbn fedrod fedtgp pfedme lg-fedavg fedpact fedfomo fedrcl fedntd fedgcr elcfs promptfl afl",
+    "scaffold ditto f2dc fedproto fedala perfedavg fedheal harmofl fedlc feddtr cachefl fedsam",
+)
 SYMBOLS = (
     "circle",
     "square",
@@ -52,35 +60,36 @@ COLOURS = {
 }
 
 
+def _plain(name: str) -> str:
+    """A method's name as it is typed, without hyphens: papers' tables write Per-FedAvg."""
+    return name.lower().replace("-", "")
+
+
+_COLOUR = {_plain(name): p for p, names in enumerate(COMMON) for name in names.split()}
+_PLACE = {name: place for place, name in enumerate(_COLOUR)}
+
+
 def slots(names: Sequence[str]) -> dict[str, int]:
     """A number for each method of a page, which gives it its colour, dashes and symbol.
 
-    It comes from the name, so that a method looks the same wherever it is shown. Where another
-    method of the page has that number, it takes the next free one.
+    The colour is always that of the name. The first method of a colour has a full line, common
+    methods before others; each further one has dashes.
     """
     numbers: dict[str, int] = {}
-    for name in names:
-        if name in NUMBERS:
-            numbers[name] = NUMBERS[name]
-    for name in sorted(set(names) - set(numbers)):
-        numbers[name] = _free(name, set(numbers.values()))
+    alike: Counter[int] = Counter()
+    for name in sorted(set(names), key=lambda name: (_PLACE.get(_plain(name), len(_PLACE)), name)):
+        own = _own_colour(name)
+        numbers[name] = own + PALETTE * alike[own]
+        alike[own] += 1
     return numbers
 
 
-def _free(name: str, taken: set[int]) -> int:
-    """The first free number for a name, full lines before dashed ones.
-
-    The colours of `local` and `fedavg` are the last choice among full lines.
-    """
-    others = list(range(2, PALETTE))
-    start = crc32(name.encode()) % len(others)
-    wanted = [*others[start:], *others[:start], 1, 0]
-    for layer in count():
-        for colour in wanted:
-            number = PALETTE * layer + colour
-            if number not in taken:
-                return number
-    raise AssertionError("there are always more numbers")
+def _own_colour(name: str) -> int:
+    """The number of a name's colour; those of `local` and `fedavg` are left to them."""
+    plain = _plain(name)
+    if plain in _COLOUR:
+        return _COLOUR[plain]
+    return 2 + crc32(plain.encode()) % (PALETTE - 2)
 
 
 def colour(series: int) -> str:
@@ -88,19 +97,28 @@ def colour(series: int) -> str:
     return f"p{series % PALETTE}"
 
 
+def _layer(series: int) -> int:
+    """How many methods before number `series` have its colour."""
+    return series // PALETTE
+
+
 def dashes(series: int) -> str:
     """The dashes of method number `series`, as SVG writes them; a full line has none."""
-    return DASHES[series // PALETTE % len(DASHES)]
+    return DASHES[_layer(series) % len(DASHES)]
 
 
 def hatch(series: int) -> str:
-    """What the bars of method number `series` are hatched with; those of the first six are not."""
-    return HATCHES[series // PALETTE % len(HATCHES)]
+    """What the bars of method number `series` are hatched with, if another has its colour."""
+    return HATCHES[_layer(series) % len(HATCHES)]
 
 
 def symbol(series: int) -> str:
-    """What the dots of method number `series` look like."""
-    return SYMBOLS[series // PALETTE % len(SYMBOLS)]
+    """What the dots of method number `series` look like.
+
+    Symbols do not begin again together with dashes, so that both together tell many apart.
+    """
+    layer = _layer(series)
+    return SYMBOLS[(layer + layer // len(DASHES)) % len(SYMBOLS)]
 
 
 def light(name: str) -> str:
