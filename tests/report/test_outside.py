@@ -33,9 +33,9 @@ def test_who_never_trained_has_a_table(comparison, undrawn) -> None:
         runs.append(replace(run, metrics=metrics))
     said = words(runs)
     assert "Clients that never trained" in said
-    assert "sketch, common model" in said and "As sent" in said
-    assert "sketch, own model" not in said
-    after = said.partition("sketch, common model")[2]
+    assert "sketch Method common model" in said and "As sent" in said
+    assert "own model, as sent" not in said
+    after = said.partition("sketch Method common model")[2]
     assert re.search(r"\b12\.5\b", after[: after.index("As sent")])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..bars import cells_of
 from ..columns import percent, text
 from ..entries import RunData, number
@@ -35,7 +37,8 @@ def outside(page: Page) -> str | None:
         by_key = dict(zip(keys, cells[entry.number], strict=True))
         rows.append((entry, [text(*by_key[key], percent) for key in filled]))
     heads = [(group, STAGES[stage]) for group, stage in (key.split("\n") for key in filled)]
-    return page.render("outside.html.j2", heads=heads, rows=rows)
+    counts = Counter(group for group, _ in heads)
+    return page.render("outside.html.j2", groups=counts, heads=heads, rows=rows)
 
 
 def _accuracy(run: RunData, key: str) -> Value:
