@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.adapters import adapt, factors, merge
+import fedloom
+from fedloom.adapters import adapt, factors, merge, refuse_uncalled
 from fedloom.core.errors import FedloomError
 from fedloom.models import Split, Task, build, split
 
@@ -33,6 +34,17 @@ class Attentive(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.encoder(x).mean(1))
+
+
+class Reading(nn.Module):
+    """It never calls its first layer: it reads the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.inner.weight, self.inner.bias)
 
 
 def network(name: str) -> tuple[Split, Tensor]:
@@ -208,3 +220,48 @@ def test_what_layers_of_peft_cannot_do_is_said(body: nn.Module, words: str) -> N
         target = "0"
     with pytest.raises(FedloomError, match=words):
         adapt(model, "lora", targets=[target], by="peft")
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "transformer"])
+def test_layers_of_peft_are_refused_where_they_are_not_called(name: str) -> None:
+    """Torch's transformer calls its layers in training and reads their weights in evaluation."""
+    need_peft()
+    model, x = network(name)
+    adapted = adapt(model, "lora", rank=2, targets=["all"], by="peft")
+    if name != "transformer":
+        refuse_uncalled(adapted, x)
+        return
+    with torch.no_grad():
+        for pair in factors(adapted):
+            adapted.get_parameter(pair.b).fill_(0.3)
+        assert torch.equal(adapted.eval()(x), model(x)), "what makes it necessary"
+    words = r"in evaluation .* weight of 'encoder\.layers\.0\.linear1' itself: say --set by=fedloom"
+    with pytest.raises(FedloomError, match=words):
+        refuse_uncalled(adapted, x)
+
+
+def test_a_weight_that_is_read_has_our_factors_but_no_dropout() -> None:
+    x = torch.randn(3, 12)
+    model = adapt(Split(nn.Sequential(Reading()), nn.Linear(6, 4), 6), "lora")
+    before = model(x)
+    nn.init.ones_(model.get_parameter(factors(model)[0].b))
+    assert (model(x) - before).abs().max() > 0.1
+    refuse_uncalled(model, x)
+    dropping = adapt(Split(nn.Sequential(Reading()), nn.Linear(6, 4), 6), "lora", dropout=0.5)
+    with pytest.raises(
+        FedloomError, match=r"in training .* of '0\.inner' itself: set dropout to 0"
+    ):
+        refuse_uncalled(dropping, x)
+    transformer, tokens = network("transformer")
+    refuse_uncalled(adapt(transformer, "lora", dropout=0.5, targets=["all"]), tokens)
+
+
+def test_a_run_refuses_factors_that_are_passed_by() -> None:
+    model = Split(nn.Sequential(nn.Flatten(), Reading()), nn.Linear(6, 10), 6)
+    model.body[1].inner = nn.Linear(3072, 6)
+    given = {"data": "digits4", "adapter": "lora", "limit_train": 4, "limit_test": 2}
+    with pytest.raises(FedloomError, match=r"computes with the weight of '1\.inner' itself"):
+        fedloom.run("fedit", **given, model=model, dropout=0.1)
+    need_peft()
+    with pytest.raises(FedloomError, match="say --set by=fedloom"):
+        fedloom.run("fedit", **given, model=model, by="peft")

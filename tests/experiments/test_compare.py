@@ -21,10 +21,11 @@ from fedloom.cli.progress import Watch
 from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import CheckpointError, FedloomError
 from fedloom.core.lookup import make
+from fedloom.engine.building import network
 from fedloom.engine.config import build, parse_set
 from fedloom.engine.folder import Run
 from fedloom.engine.run import execute as run_config
-from fedloom.engine.setup import deal, network
+from fedloom.engine.setup import deal
 from fedloom.executors.base import Task, execute
 from fedloom.experiments.compare import compare, with_references
 from fedloom.experiments.flops import flops_per_round

@@ -2,5 +2,17 @@
 
 from .base import ADAPTERS, adapt, doc, options, register
 from .factors import Pair, factors, merge, movable
+from .reach import refuse_uncalled
 
-__all__ = ["ADAPTERS", "Pair", "adapt", "doc", "factors", "merge", "movable", "options", "register"]
+__all__ = [
+    "ADAPTERS",
+    "Pair",
+    "adapt",
+    "doc",
+    "factors",
+    "merge",
+    "movable",
+    "options",
+    "refuse_uncalled",
+    "register",
+]

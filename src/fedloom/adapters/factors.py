@@ -105,7 +105,7 @@ def movable(model: nn.Module) -> nn.Module:
     for module in list(model.modules()):
         if isinstance(module, LowRank):
             module.moved = Moved(module.own)
-        elif _of_peft(module):
+        elif of_peft(module):
             raise FedloomError("layers of peft have no room for that: say --set by=fedloom.")
     return model
 
@@ -114,13 +114,13 @@ def _pairs(name: str, module: Any) -> Iterator[Pair]:
     if isinstance(module, LowRank):
         moved = f"{name}.moved.delta" if module.moved is not None else None
         yield Pair(f"{name}.down.weight", f"{name}.up.weight", module.scale, moved)
-    elif _of_peft(module):
+    elif of_peft(module):
         for adapter in module.lora_A:
             a, b = f"{name}.lora_A.{adapter}.weight", f"{name}.lora_B.{adapter}.weight"
             yield Pair(a, b, float(module.scaling[adapter]))
 
 
-def _of_peft(module: Any) -> bool:
+def of_peft(module: Any) -> bool:
     """Whether this is a layer of peft's with low-rank factors."""
     return hasattr(module, "lora_A") and hasattr(module, "get_base_layer")
 
@@ -134,7 +134,7 @@ def merge(module: nn.Module) -> nn.Module:
         for name, child in list(parent.named_children()):
             if isinstance(child, LowRank):
                 setattr(parent, name, child.merged())
-            elif _of_peft(child):
+            elif of_peft(child):
                 setattr(parent, name, _merged_by_peft(child))
     return module
 

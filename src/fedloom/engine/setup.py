@@ -7,7 +7,6 @@ here, so they all see the same federation and the same first weights.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..adapters import adapt
 from ..client.context import ClientContext
 from ..client.memory import without_memory
-from ..client.networks import Named, Networks
 from ..client.scaling import without_scale
 from ..client.worker import ClientWorker
-from ..core.device import CPU
 from ..core.device import find as find_devices
 from ..core.errors import FedloomError
 from ..core.local import Predictor
@@ -39,10 +35,8 @@ from ..data.federation import Federation, federate
 from ..data.readers.fitting import Cut
 from ..executors import make as make_executor
 from ..executors.base import Executor
-from ..models import Task, build
-from ..models.base import in_two
-from ..models.fit_for_use import refuse_unfit
 from . import networks
+from .building import networks_of
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .folder import Run
@@ -93,7 +87,7 @@ class Setup:
         worker = ClientWorker(
             method,
             federation,
-            _networks(config, federation, model),
+            networks_of(config, federation, model),
             config.training,
             config.seed,
             devices=devices,
@@ -281,66 +275,6 @@ def encoded(config: Config, images: Federation, progress: Progress | None = None
     if config.views > 1 or config.pixels:
         raise FedloomError("views and pixels need a frozen encoder: name one with --encoder.")
     return images
-
-
-def _networks(
-    config: Config,
-    federation: Federation,
-    own: nn.Module | Sequence[nn.Module | None] | None,
-) -> nn.Module | Networks:
-    """The network that a config describes, or the several ones; `own` were made in Python."""
-    if isinstance(own, nn.Module):
-        return _fitting(config, own, federation)
-    made = [module for module in own or () if module is not None]
-    if config.networks is None:
-        return _fitting(config, made[0], federation) if made else network(config, federation)
-    modules, different = [], networks.different(config.networks)
-    for named in different:
-        if named.model == networks.GIVEN:
-            modules.append(_fitting(config, made.pop(0), federation))
-        else:
-            modules.append(network(config, federation, named))
-    owned = networks.owned(config.networks, federation)
-    return Networks(tuple(modules), tuple(different), tuple(owned))
-
-
-def _fitting(config: Config, own: nn.Module, federation: Federation) -> nn.Module:
-    """A user's own network, refused if it does not fit the samples; an adapter gets a copy."""
-    own = in_two(own)
-    rows = torch.arange(min(2, len(federation.data.y)))
-    refuse_unfit(own, federation.data.prepare(federation.data.take(rows)))
-    if config.adapter is None:
-        return own
-    return adapted(config, copy.deepcopy(own))
-
-
-def network(config: Config, federation: Federation, named: Named | None = None) -> nn.Module:
-    """The model that a config describes, or one of several that it names.
-
-    Its first weights depend on the seed only.
-    """
-    named = named or Named(config.model, config.network)
-    data = federation.data
-    shape = tuple(data.x.shape[1:])
-    task = Task(
-        shape,
-        len(data.classes),
-        data.vocabulary,
-        data.encoder,
-        data.mean,
-        data.std,
-        data.words,
-    )
-    with CPU.seeded(key(config.seed, "init")):
-        model = build(named.model, task, **named.options)
-    return adapted(config, model)
-
-
-def adapted(config: Config, model: nn.Module) -> nn.Module:
-    """The network with the adapter that the config names, if it names one."""
-    if config.adapter is None:
-        return model
-    return adapt(model, config.adapter, config.seed, **config.adapting)
 
 
 def _made_in_python(what: str) -> FedloomError:

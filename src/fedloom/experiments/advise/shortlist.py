@@ -12,8 +12,8 @@ from ...core.errors import FedloomError
 from ...core.lookup import find, names
 from ...core.method import Need, Traits, Trouble
 from ...data.federation import Federation
+from ...engine.building import network
 from ...engine.config import Config
-from ...engine.setup import network
 from ...report.verdict import ALONE, SIMPLE
 from .work import Work
 
