@@ -1,6 +1,7 @@
 """`fedloom verify`, beside a stand-in for a checkout of PFLlib."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedloom.core.errors import FedloomError
-from fedloom.experiments.verify import Work, parsed, run_theirs, verify
+from fedloom.core.lookup import make
+from fedloom.experiments.verify import COUNTERPARTS, Work, parsed, run_theirs, verify
 
 MAIN = """
 import json, sys
@@ -70,3 +72,31 @@ def test_wrong_inputs_are_named(checkout: Path, tmp_path: Path) -> None:
 
 def test_a_round_of_zero_is_the_model_before_training() -> None:
     assert parsed("Round number: 0\nAveraged Test Accuracy: 0.9\n") == {}
+
+
+@pytest.mark.parametrize("method", COUNTERPARTS)
+def test_options_are_settings_of_ours(method: str) -> None:
+    counterpart = COUNTERPARTS[method]
+    ours = make(method, counterpart.ours)
+    assert all(hasattr(ours, name) for name in counterpart.options)
+    assert counterpart.stage in ("before", "after")
+
+
+# First weights and batches differ, so the two agree as two seeds do; a common model, which learns
+# slowly at first, scatters more.
+APART = {"fedper": 0.02, "fedrep": 0.02, "fedala": 0.02, "fedproto": 0.02, "fedavg": 0.06}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", APART)
+def test_pfllib_itself_agrees_on_its_mnist(method: str) -> None:
+    """FEDLOOM_PFLLIB is a checkout that has dealt out MNIST; FEDLOOM_PFLLIB_PYTHON runs it."""
+    checkout = os.environ.get("FEDLOOM_PFLLIB")
+    if checkout is None:
+        pytest.skip("FEDLOOM_PFLLIB names no checkout of PFLlib")
+    python = os.environ.get("FEDLOOM_PFLLIB_PYTHON", sys.executable)
+    rows = verify(Work(method, Path(checkout).resolve(), rounds=2), python)
+    print(method, [(row.round, row.theirs, round(row.ours, 4)) for row in rows])
+    last = rows[-1]
+    assert last.round == 2
+    assert abs(last.ours - last.theirs) <= APART[method]

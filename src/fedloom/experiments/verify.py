@@ -33,6 +33,8 @@ class Counterpart:
     options: Mapping[str, str] = field(default_factory=dict)
     # Settings with which ours does what PFLlib does.
     ours: Mapping[str, Any] = field(default_factory=dict)
+    # When PFLlib tests its clients: before they train again, or as they were right after it.
+    stage: str = "before"
 
 
 COUNTERPARTS = {
@@ -46,6 +48,10 @@ COUNTERPARTS = {
     "fedala": Counterpart("FedALA", {"ala_lr": "--eta"}),
     "fedrod": Counterpart("FedROD"),
     "moon": Counterpart("MOON", {"mu": "--mu", "tau": "--tau"}, {"projection": 0}),
+    "fedcp": Counterpart("FedCP", {"lam": "--lamda"}),
+    "gpfl": Counterpart("GPFL", {"lam": "--lamda", "mu": "--mu"}),
+    "feddbe": Counterpart("FedDBE", {"kappa": "--kl_weight", "mu": "--momentum"}),
+    "fedas": Counterpart("FedAS", stage="after"),
 }
 
 
@@ -143,7 +149,7 @@ def parsed(printed: str) -> dict[int, float]:
 
 
 def run_ours(work: Work, counterpart: Counterpart) -> dict[int, float]:
-    """Our accuracy after each round, of what clients hold before they train again."""
+    """Our accuracy after each round, of what clients hold when PFLlib tests them."""
     done = run(
         work.method,
         str(work.folder),
@@ -157,6 +163,6 @@ def run_ours(work: Work, counterpart: Counterpart) -> dict[int, float]:
     )
     accuracies = {}
     for record in done.metrics:
-        held = record.get("before", record["personal"])
+        held = record.get(counterpart.stage, record["personal"])
         accuracies[record["round"]] = float(held["accuracy_weighted"])
     return accuracies
