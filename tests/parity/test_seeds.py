@@ -15,13 +15,15 @@ from fedloom.core.lookup import make
 from fedloom.core.tree import Tree
 from fedloom.data.federation import Federation
 from fedloom.methods.fedgcr import FedGCR
+from fedloom.methods.plugins import fedgr
 from fedloom.models import Split
+from fedloom.models.vpt import Prompted
 from fedloom.parts.client_types import fair_weights, group_losses, schedule
 from fedloom.parts.customising import alignment, group_contrast
 from fedloom.parts.pooling import prototypes
 from tests.parity.duals import start_on_features
 from tests.parity.golden import golden
-from tests.parity.inputs import CLASSES, FEATURES, SIZES, labels, tensor, world
+from tests.parity.inputs import CLASSES, FEATURES, INPUTS, SIZES, labels, tensor, world
 from tests.parity.ours import EVERYBODY, clients, flat, predictions, start
 
 
@@ -132,10 +134,10 @@ def test_f2dc(monkeypatch: pytest.MonkeyPatch, in_64_bits: None) -> None:
     theirs.agrees(seen | predictions(ours))
 
 
-def test_fedgcr() -> None:
+def test_a_step_of_fedgcr() -> None:
     """Losses of a step, and weights of clients in round 5; losses are 100 / Eas."""
-    theirs, width, samples = golden("fedgcr"), 8, 12
-    seed, method = theirs.seed, make("fedgcr", FedGCR.traits.presets["official"])
+    theirs, width, samples = golden("fedgcr").part("step"), 8, 12
+    seed, method = theirs.seed, make("fedgcr", theirs.preset)
     assert isinstance(method, FedGCR)
     logits = tensor(seed + 400, samples, CLASSES).requires_grad_()
     h = tensor(seed + 401, samples, width).requires_grad_()
@@ -153,3 +155,49 @@ def test_fedgcr() -> None:
     shares = fair_weights(sizes, losses, group, beta, method.group_q)
     seen = {"loss": loss.detach(), "gradient of logits": of_logits, "gradient of h": of_h}
     theirs.agrees(seen | {"gradient of z": of_z, "weights": shares / shares.sum()})
+
+
+class Tokens(Prompted):
+    """Features are the inputs, plus the mean of the prompts."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.width, self.prompts = INPUTS, nn.Parameter(torch.zeros(4, INPUTS))
+
+    def first(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        prompts: Tensor = self.prompts if shift is None else self.prompts + shift
+        return x + prompts.mean(-2)
+
+
+GCR_PARTS = ("body.body.prompts", "body.net.0.weight", "body.net.0.bias")
+GCR_PARTS += ("body.net.2.weight", "body.net.2.bias", "head.weight", "head.bias")
+
+
+def test_rounds_of_fedgcr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts, GC-Net, descriptions, centres and weights over two rounds with given clusters."""
+    theirs = golden("fedgcr").part("rounds", types=2, lam_gc_rounds=50)
+    seed = 940
+    training = {"optimizer": "adamw", "weight_decay": 0.01, "lr": 0.01}
+    theirs = replace(theirs, seed=seed, settings={**theirs.settings, "training": training})
+    monkeypatch.setattr(fedgr, "cluster", lambda *_: torch.tensor([0, 0, 1]))
+    ours = start(theirs, Split(Tokens(), nn.Linear(INPUTS, CLASSES), INPUTS))
+    first = {}
+    for i, name in enumerate(GCR_PARTS):
+        like = ours.server.tree("model")[name]
+        first[name] = tensor(seed + 30 + i, *like.shape, low=-0.5, high=0.5)
+    ours.server = ours.server.replace(model=Tree(first))
+    seen = {"server 1": in_order(ours.play().server.tree("model"), GCR_PARTS)}
+    seen["server 2"] = in_order(ours.play().server.tree("model"), GCR_PARTS)
+    seen["centres"] = ours.server.tensor("type_centres")
+    for k, upload in enumerate(ours.uploads):
+        seen[f"client {k}"] = in_order(upload.tree("model"), GCR_PARTS)
+        seen[f"point {k}"] = upload.tensor("type_point")
+    theirs.agrees(seen | predictions(ours))
+
+
+def in_order(model: Tree, names: tuple[str, ...]) -> Tensor:
+    """All tensors in one row, in the order of the names."""
+    return torch.cat([model[name].flatten() for name in names])
