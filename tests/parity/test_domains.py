@@ -33,7 +33,10 @@ def test_fpl() -> None:
     loss = loss + squared_gap(z, y, unbiased, numbers > 0)
     (gradient,) = torch.autograd.grad(loss, z)
     seen = {"clusters": clusters, "owners": owners, "loss": loss, "gradient": gradient}
-    theirs.agrees({name: tensor.detach() for name, tensor in seen.items()})
+    ours = start(theirs)
+    ours.server = ours.server.replace(clusters=clusters, owners=owners)
+    trained = clients(ours.play().uploads)
+    theirs.agrees({name: tensor.detach() for name, tensor in (seen | trained).items()})
 
 
 def test_fedheal() -> None:
@@ -95,11 +98,26 @@ def test_fedrcl() -> None:
 
 
 def test_fedsa() -> None:
+    """In the first round, in a later one with given class means, and the server's step."""
     theirs = golden("fedsa")
     ours = start(theirs)
     anchors = tensor(theirs.seed + 5, CLASSES, FEATURES, low=0.0)
     ours.server = ours.server.replace(anchors=anchors)
-    theirs.agrees(clients(ours.play().states))
+    first = ours.server
+    seen = clients(ours.play().states)
+    rows, y = [], []
+    for k, owned in enumerate(((0, 1, 2), (1, 2, 3), (0, 2, 3))):
+        means, counts = torch.zeros(CLASSES, FEATURES), torch.zeros(CLASSES)
+        for c in owned:
+            means[c] = tensor(600 + 10 * k + c, FEATURES, low=0.0, high=3.0)
+            counts[c] = 1
+        rows += [means[c] for c in owned]
+        y += owned
+        ours.states[k] = Payload(means=means, counts=counts)
+    ours.server = first
+    seen |= clients(ours.play().states, "model", "later")
+    after = ours.method.learn(first, torch.stack(rows), torch.tensor(y))
+    theirs.agrees(seen | {name: after.tensor(name) for name in ("prototypes", "anchors")})
 
 
 def test_fedsam() -> None:
