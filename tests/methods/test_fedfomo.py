@@ -10,7 +10,8 @@ from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
 from fedloom.core.tree import Tree
-from fedloom.methods.fedfomo import FedFomo, usefulness
+from fedloom.methods.fedfomo import FedFomo
+from fedloom.parts.mixtures import usefulness
 from fedloom.testing import small_world
 from fedloom.testing.small_world import trace
 

@@ -1,8 +1,15 @@
 """The worked numbers of the specifications, on parabolas."""
 
+import ast
+import io
+import tokenize
+from pathlib import Path
+from statistics import median
+
 import pytest
 import torch
 
+import fedloom.methods
 from fedloom.client.training import Training
 from fedloom.client.worker import ClientWorker
 from fedloom.core.errors import FedloomError
@@ -169,44 +176,90 @@ def test_fedbn_without_batchnorm_says_that_it_is_fedavg() -> None:
         make("fedbn").roles(build("linear", Task((4,), 2)))
 
 
-# FedPACT is two methods in one: the paper's, and that of the public code of its successor.
-LIMITS = {"fedprox.py": 30, "scaffold.py": 50, "fedpact.py": 125}
+# FedPACT is two methods in one: the paper's, and that of the public code of its successor. Beside
+# the clients' training it has a second one, at the server, with an optimiser of its own.
+LIMITS = {"fedprox.py": 10, "scaffold.py": 35, "fedpact.py": 82}
+DECLARED = ("traits", "symbols")
+
+
+def lines_of_code(source: str) -> int:
+    """The lines of a method file that do something, as CONTRIBUTING.md counts them.
+
+    Blank lines, comments, docstrings and imports do not count, nor do the declarations of settings,
+    other fields and traits: `fedloom methods NAME` shows these as a table.
+    """
+    held: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        left_out: list[ast.stmt] = []
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+            node
+        ):
+            left_out.append(node.body[0])
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            left_out.append(node)
+        if isinstance(node, ast.ClassDef):
+            left_out += [part for part in node.body if _declares(part)]
+        for part in left_out:
+            held |= set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.string.strip() and token.type != tokenize.COMMENT:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - held)
+
+
+def _declares(part: ast.stmt) -> bool:
+    """Whether a statement of a class is a field or its traits."""
+    if isinstance(part, ast.Assign):
+        return isinstance(part.targets[0], ast.Name) and part.targets[0].id in DECLARED
+    return isinstance(part, ast.AnnAssign)
+
+
+def test_what_counts_as_a_line_of_code() -> None:
+    source = '''"""A file.
+
+With two paragraphs.
+"""
+
+from x import (
+    y,
+)
+
+
+class A:  # one
+    """A class."""
+
+    traits = Traits(
+        helps=(),
+    )
+    mu: float = setting(
+        0.1, "A sentence."
+    )
+    claims = Claims(
+        {}
+    )
+
+    # a remark
+    def f(self):
+        """A method."""
+        text = """two
+        lines"""
+        return text
+'''
+    assert lines_of_code(source) == 1 + 3 + 4
 
 
 def test_method_files_are_short() -> None:
-    """FedProx at most 30 lines of code, SCAFFOLD at most 50; no method holds a batch loop.
-
-    A setting and the traits count as one line each, however long their sentences and lists are.
-    """
-    import ast
-    from pathlib import Path
-
-    import fedloom.methods
-
+    """At most 60 lines of code, half of the files at most 40; no method holds a batch loop."""
     folder = Path(fedloom.methods.__path__[0])
-    files = sorted(folder.glob("[a-z]*.py"))
-    assert len(files) >= 6
+    files = sorted([*folder.glob("[a-z]*.py"), *folder.glob("plugins/[a-z]*.py")])
+    assert len(files) >= 80
+    lengths = {}
     for file in files:
-        tree = ast.parse(file.read_text())
-        skipped = set()
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-                node
-            ):
-                skipped |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-            if isinstance(node, ast.ClassDef):
-                for statement in node.body:
-                    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                        skipped |= set(range(statement.lineno + 1, statement.end_lineno + 1))
-        lines = file.read_text().splitlines()
-        code = [
-            s
-            for i, s in enumerate(lines, 1)
-            if i not in skipped and s.strip() and not s.strip().startswith("#")
-        ]
-        assert len(code) <= LIMITS.get(file.name, 100), (
-            file.name,
-            len(code),
-        )
+        text = file.read_text(encoding="utf-8")
+        lengths[file.name] = lines_of_code(text)
+        assert lengths[file.name] <= LIMITS.get(file.name, 60), (file.name, lengths[file.name])
         for word in (".backward(", "DataLoader", "deepcopy", ".to(device", "print(", "open("):
-            assert word not in file.read_text(), (file.name, word)
+            assert word not in text, (file.name, word)
+    assert len(lengths) == len(files)
+    assert median(lengths.values()) <= 40

@@ -23,6 +23,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+BelowHalf = Annotated[float, Field(ge=0, lt=0.5)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 
 

@@ -10,7 +10,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..core.claims import CHANGES, COUNTS, LOSS, PACKED, VECTORS, Claims, claims_of
+from ..core.claims import (
+    CHANGES,
+    COMMON,
+    COUNTS,
+    LOSS,
+    MEAN,
+    PACKED,
+    STEPS,
+    VARIANCE,
+    VECTORS,
+    WEIGHTS,
+    Claims,
+    claims_of,
+)
 from ..core.errors import FedloomError
 from ..core.local import Fit, Local
 from ..core.lookup import base
@@ -176,6 +189,18 @@ class Averaging(Plugin):
         if not base.traits.averages:
             return f"{base.name} does not average models with weights that could be replaced."
         return None
+
+
+COVERED = (CHANGES, MEAN, STEPS, VARIANCE, WEIGHTS)
+
+
+def uncovered(base: type[Method]) -> str | None:
+    """Why noise in models would not cover what clients of a method upload; nothing if it would."""
+    kind: type = base
+    for name, claim in claims_of(kind).items():
+        if name not in COMMON and claim not in COVERED:
+            return f"clients of {base.name} also upload {claim.meaning} ({name}) without noise."
+    return None
 
 
 class OnModels(Averaging):

@@ -21,10 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..core.local import Batch, Local, Predictor, Worker
 from ..core.lookup import method
@@ -32,9 +30,15 @@ from ..core.method import Update
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, setting
-from ..core.tree import Tree
-from ..parts.rules import ShiftedHeads, with_tensors
-from ..parts.texts import Layers, Texts, prior, refuse_layers_without_words, text_loss
+from ..parts.rules import ShiftedHeads, head_of, shifted_logits, with_tensors
+from ..parts.texts import (
+    Layers,
+    Texts,
+    prior,
+    refuse_layers_without_words,
+    text_losses,
+    text_rows,
+)
 from .fedavg import FedAvg
 
 
@@ -90,7 +94,8 @@ class FedDTR(FedAvg):
     def extend(self, model: Any, classes: Sequence[str]) -> nn.Module:
         refuse_layers_without_words(self.text, self.text_depth, self.text_layers)
         if self.text != "none":
-            model.text = Texts(self.text, classes, _width(model), self.text_depth, self.text_layers)
+            width = model.head.weight.shape[1]  # of a sample's, or a pixel's, features
+            model.text = Texts(self.text, classes, width, self.text_depth, self.text_layers)
         return model
 
     def roles(self, model: Any) -> Roles:
@@ -103,79 +108,52 @@ class FedDTR(FedAvg):
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         self.install(down, state, local)
-        frozen = self.anchors(local).detach().clone()  # free vectors are trained in place
+        frozen = text_rows(local.model).detach().clone()  # free vectors are trained in place
 
         def loss(batch: Batch) -> dict[str, Tensor]:
             z, y = batch.features, batch.y
-            anchors = self.anchors(local)
+            anchors = text_rows(local.model)
             for_prior = anchors if self.prior == "trained" else frozen
             parts = {"ce": F.cross_entropy(self.logits(z, for_prior, down, local), y)}
             if self.text == "none":
                 return parts
-            if self.frozen_text:
-                parts["image"] = text_loss(z, y, frozen, self.scale)
-                parts["text"] = text_loss(z.detach(), y, anchors, self.scale)
-            else:
-                parts["both"] = text_loss(z, y, anchors, self.scale)
-            return parts
+            return parts | text_losses(z, y, frozen, anchors, self.scale, self.frozen_text)
 
         local.fit(loss)
         shared = local.tree("shared")
-        kept = local.tree("private") | _head(shared)
-        trained = shared.without(kept) | _head(down.tree("model"))
-        return Update(
-            upload=Payload(model=shared), state=Payload(model=kept), trained=Payload(model=trained)
-        )
+        kept = local.tree("private") | head_of(shared)
+        trained = shared.without(kept) | head_of(down.tree("model"))
+        return Update(Payload(model=shared), Payload(model=kept), Payload(model=trained))
 
     def install(self, down: Payload, state: Payload, local: Local) -> None:
         """The received body and text side under the client's own head."""
-        local.load(down.tree("model"), state.tree("model") or _head(local.worker.first))
-
-    def anchors(self, local: Local) -> Tensor:
-        """T: a row per class; zeros without a text side."""
-        if self.text == "none":
-            return torch.zeros(local.classes, _width(local.model))
-        rows: Tensor = local.model.text()
-        return rows
+        local.load(down.tree("model"), state.tree("model") or head_of(local.worker.first))
 
     def logits(self, features: Tensor, anchors: Tensor, down: Payload, local: Local) -> Tensor:
         """h_i(F + P_i) + h_f(F): no gradient through the prior or the frozen head."""
-        shifted = features
-        if self.prior != "none" and self.text != "none":
-            shift = prior(anchors.detach(), local.counts)
-            shifted = features + shift.view(-1, *[1] * (features.ndim - 2))
-        logits: Tensor = local.model.head(shifted)
-        if self.frozen_head == "none" or not self.federated:
-            return logits
-        frozen = self.frozen_tensors(down, local)
-        return logits + functional_call(local.model.head, frozen, features.detach())
+        shift = self.shift(anchors, local)
+        return shifted_logits(local.model.head, features, shift, self.frozen_tensors(down, local))
 
-    def frozen_tensors(self, down: Payload, local: Local) -> dict[str, Tensor]:
-        """The tensors of h_f by their names in the head."""
+    def shift(self, anchors: Tensor, local: Local) -> Tensor | None:
+        """P_i, if there is one."""
+        if self.prior == "none" or self.text == "none":
+            return None
+        return prior(anchors.detach(), local.counts)
+
+    def frozen_tensors(self, down: Payload, local: Local) -> dict[str, Tensor] | None:
+        """The tensors of h_f by their names in the head, if there is one."""
+        if self.frozen_head == "none" or not self.federated:
+            return None
         model = local.worker.first
         if self.frozen_head == "average":
             model = down.tree("model")
-        return {name.removeprefix("head."): tensor for name, tensor in _head(model).items()}
+        return {name.removeprefix("head."): tensor for name, tensor in head_of(model).items()}
 
     def personal(self, down: Payload, state: Payload, local: Local) -> Predictor:
         self.install(down, state, local)
-        shift = None
-        if self.prior != "none" and self.text != "none":
-            shift = prior(self.anchors(local).detach(), local.counts)
-        frozen = None
-        if self.frozen_head != "none" and self.federated:
-            frozen = with_tensors(local.model.head, self.frozen_tensors(down, local))
+        shift = self.shift(text_rows(local.model), local)
+        frozen = with_tensors(local.model.head, self.frozen_tensors(down, local))
         return local.predictor(rule=ShiftedHeads(local.model.head, shift, frozen))
 
     def common(self, server: Payload, worker: Worker) -> Predictor | None:
         return None
-
-
-def _head(tree: Tree) -> Tree:
-    """The tensors of the head."""
-    return tree.only(n for n in tree if n.startswith("head."))
-
-
-def _width(model: Any) -> int:
-    """How many features a sample, or a pixel, has."""
-    return int(model.head.weight.shape[1])

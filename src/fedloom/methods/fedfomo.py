@@ -25,7 +25,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from ..core.claims import Claim, Claims
 from ..core.errors import FedloomError
@@ -36,12 +35,8 @@ from ..core.payload import Payload
 from ..core.rng import numpy_rng
 from ..core.settings import NotNegative, Share, setting
 from ..core.tree import Mean, Tree
+from ..parts.mixtures import distance, usefulness
 from ._bases import Silent
-
-
-def usefulness(before: float, losses: Tensor, distances: Tensor) -> Tensor:
-    """How much each model lowers the loss per distance; 0 for one that is where we are."""
-    return torch.where(distances > 0, (before - losses) / distances.clamp(min=1e-12), 0.0)
 
 
 @method("fedfomo")
@@ -111,7 +106,7 @@ class FedFomo(Silent):
         for model in came:
             local.load(model)
             losses.append(local.evaluate(part="validation")["ce"])
-            distances.append(self.apart(local.parameters(), params))
+            distances.append(distance(local.parameters(), params, self.distance))
         omega = usefulness(before["ce"], torch.tensor(losses), torch.tensor(distances))
         mean = Mean()
         for model, weight in zip(came, omega.clamp(min=0).tolist(), strict=True):
@@ -121,12 +116,6 @@ class FedFomo(Silent):
         if self.scaled:
             omega = omega / omega.sum().abs().clamp(min=1e-9)
         return mean.value(default=kept), dict(zip(names, omega.tolist(), strict=False))
-
-    def apart(self, a: Tree, b: Tree) -> float:
-        """The distance between two models."""
-        if self.distance == "l1":
-            return sum(float(tensor.abs().sum()) for tensor in (a - b).values())
-        return float((a - b).norm())
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         start, omega = self.mix(down, state, local)

@@ -19,7 +19,6 @@ and a new one starts with the first head. `mix=false` leaves each client its own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,9 +32,8 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Count, NotNegative, Positive, setting
-from ..core.tree import Mean, Tree
-from ..parts.mixtures import head_statistics, head_weights
-from ..parts.prototypes import class_means, distance_to_own
+from ..parts.mixtures import head_statistics, head_weights, mixed
+from ..parts.prototypes import distance_to_own, mean_of_means, own_means
 from .fedper import FedPer
 
 
@@ -84,8 +82,7 @@ class FedPAC(FedPer):
         outputs, y = local.outputs()
         moments, variance = head_statistics(outputs.features, y, local.classes)
         update = super().client(down, state, local)
-        outputs, y = local.outputs()
-        means, counts = class_means(outputs.features, y, local.classes)
+        means, counts = own_means(local)
         upload = update.upload.replace(
             moments=moments, variance=variance, means=means, counts=counts
         )
@@ -112,9 +109,8 @@ class FedPAC(FedPer):
         ups = list(arrived.values())
         rows = torch.stack([up.tensor("means") for up in ups])
         counts = torch.stack([up.tensor("counts") for up in ups])
-        total = counts.sum(0)
-        protos = (rows * counts[:, :, None]).sum(0) / total.clamp(min=1)[:, None]
-        server = server.replace(protos=protos, covered=total > 0)
+        protos, covered = mean_of_means(rows, counts)
+        server = server.replace(protos=protos, covered=covered)
         weights = torch.eye(len(ups))
         if self.mix:
             moments = torch.stack([up.tensor("moments") for up in ups])
@@ -125,11 +121,3 @@ class FedPAC(FedPer):
         for k, shares in zip(arrived, weights, strict=True):
             heads |= Payload({str(k): mixed(trained, shares)})
         return server.replace(heads=Payload(heads))
-
-
-def mixed(heads: Sequence[Tree], weights: Tensor) -> Tree:
-    """The mean of heads with these weights."""
-    mean = Mean()
-    for head, weight in zip(heads, weights.tolist(), strict=True):
-        mean.add(head, weight)
-    return mean.value(default=heads[0])

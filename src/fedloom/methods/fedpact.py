@@ -21,7 +21,7 @@ answered. Ten rounds are ten; Algorithm 1 counts nine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -35,7 +35,7 @@ from ..core.method import Update, Uploads
 from ..core.payload import Payload
 from ..core.rng import torch_rng
 from ..core.settings import Count, NotNegative, Positive, setting
-from ..parts.alignment import batch_gradient, gains, in_batch_gradient, samples
+from ..parts.alignment import Contrast, Rows, gains, samples, server_gradient
 from ..parts.heads import CacheHead, TextHead, scaled
 from ..parts.pooling import prototypes
 from ..parts.serverside import adamw
@@ -110,12 +110,12 @@ class FedPACT(Pooling):
     server_cosine: bool = setting(
         False, "Whether the server's step size falls to 0 along a cosine within each round."
     )
-    rows: Literal["residual", "free"] = setting(
+    rows: Rows = setting(
         "residual",
         "What is trained and decays: what is added to the first rows of cache and head, or the "
         "rows themselves (the head's are then scaled to length one after training).",
     )
-    contrast: Literal["classes", "batch"] = setting(
+    contrast: Contrast = setting(
         "classes",
         "What the server contrasts a prototype with: the rows of all classes, or those of its "
         "batch, where all clients count alike.",
@@ -184,7 +184,7 @@ class FedPACT(Pooling):
             first = text + first
         trained = adamw(
             first,
-            self.gradient(text),
+            server_gradient(text, self.tau, self.lam, self.unit, self.contrast, self.rows),
             data,
             epochs=self.server_epochs,
             batch=self.server_batch,
@@ -197,18 +197,6 @@ class FedPACT(Pooling):
         if self.rows == "free":
             trained = scaled(trained, True) - text
         return server.replace(residual=trained)
-
-    def gradient(self, text: Tensor) -> Callable[..., Tensor]:
-        """Of the server's loss, at what is trained: the head or its residual."""
-        if self.contrast == "classes":
-            of_residual = batch_gradient(text, self.tau, self.lam, self.unit)
-            if self.rows == "residual":
-                return of_residual
-            return lambda head, *batch: of_residual(head - text, *batch)
-        of_head = in_batch_gradient(text, self.tau, self.lam)
-        if self.rows == "free":
-            return of_head
-        return lambda residual, *batch: of_head(text + residual, *batch)
 
     def head(self, server: Payload) -> Tensor:
         """H as it is now."""

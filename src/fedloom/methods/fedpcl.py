@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.claims import CLASSES, COUNTS, VECTORS, Claims
 from ..core.local import Batch, Local, Predictor, Worker, cross_entropy
@@ -33,16 +33,9 @@ from ..core.method import Method, Traits, Update, Uploads, sizes
 from ..core.payload import Payload
 from ..core.roles import Roles
 from ..core.settings import Positive, setting
-from ..parts.prototype_contrast import (
-    Weights,
-    anchored_supcon,
-    padded,
-    pooled,
-    prototype_loss,
-    supcon,
-)
-from ..parts.prototypes import class_means, distance_to_own
-from ..parts.rules import ByDistance, ByProduct
+from ..parts.prototype_contrast import Weights, compared_loss, padded, pooled, prototype_loss
+from ..parts.prototypes import class_means
+from ..parts.rules import by_prototypes
 from ._bases import Perturbed, refuse_fixed_body
 
 
@@ -128,15 +121,9 @@ class FedPCL(Perturbed, Method):
             parts["global"] = contrast(z, y, common[None], known)
         if self.loss in ("both", "local"):
             parts["local"] = contrast(z, y, sets, known)
-        if self.loss == "official":
-            parts["official"] = anchored_supcon(z, y, sets, self.tau)
-        if self.loss == "supcon":
-            parts["supcon"] = supcon(z, y, self.tau)
         if self.loss in ("ce", "ce+distance"):
             parts |= cross_entropy(batch)
-        if self.loss == "ce+distance":
-            parts["distance"] = distance_to_own(z, y, common, known)
-        return parts
+        return parts | compared_loss(self.loss, z, y, common, known, sets, self.tau)
 
     def prototypes(self, local: Local) -> tuple[Tensor, Tensor]:
         """The client's class means of z, and how many samples of each class it has."""
@@ -161,7 +148,4 @@ class FedPCL(Perturbed, Method):
         if self.candidates == "padded" and len(down.tensor("sets")):
             means = padded(means, counts, down.tensor("common"))
             known = known | down.tensor("known")
-        rule: nn.Module = ByProduct(means, known)
-        if self.inference == "distance":
-            rule = ByDistance(means, known, unit=True)
-        return local.predictor(rule=rule)
+        return local.predictor(rule=by_prototypes(means, known, self.inference))

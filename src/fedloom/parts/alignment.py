@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from ..core.device import exact
 from .prototypes import row_numbers
+
+Contrast = Literal["classes", "batch"]
+Rows = Literal["residual", "free"]
 
 
 def alignment_loss(
@@ -86,6 +90,21 @@ def batch_gradient(text: Tensor, tau: float, lam: float, unit: bool) -> Callable
         return alignment_gradient(residual, text, points, targets, mean, tau, lam, unit)
 
     return gradient
+
+
+def server_gradient(
+    text: Tensor, tau: float, lam: float, unit: bool, contrast: Contrast, rows: Rows
+) -> Callable[..., Tensor]:
+    """The gradient of the server's loss at what is trained: the head or its residual."""
+    if contrast == "classes":
+        of_residual = batch_gradient(text, tau, lam, unit)
+        if rows == "residual":
+            return of_residual
+        return lambda head, *batch: of_residual(head - text, *batch)
+    of_head = in_batch_gradient(text, tau, lam)
+    if rows == "free":
+        return of_head
+    return lambda residual, *batch: of_head(text + residual, *batch)
 
 
 def samples(caches: Tensor, sizes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -81,6 +81,15 @@ def schedule(round: int, delta: float, gamma: float, lag: int = 1) -> float:
     return delta * (1.0 - gamma ** (round - lag))
 
 
+def noted(loss: float, round: int, coarse: bool) -> float:
+    """A loss as it enters the weights; a coarse one as FedGCR's authors' code rounds it."""
+    if not coarse:
+        return loss
+    if round == 1:
+        return 1.0
+    return 100 / max(1, int(100 / max(loss, 1e-12)))
+
+
 def group_losses(losses: Tensor, labels: Tensor, sizes: Tensor | None = None) -> Tensor:
     """For each client the mean loss of its group, plain or weighted by `sizes`."""
     weights = torch.ones_like(losses)

@@ -129,6 +129,21 @@ def losses(
     return decouple, F.cross_entropy(of_corrected, y)
 
 
+def mean_losses(
+    points: Sequence[Correction], seen: Sequence[Seen], y: Tensor, wrong: Tensor, tau: float
+) -> tuple[Tensor, Tensor]:
+    """L_DFD and L_DFC, each as a mean over points.
+
+    `seen` has for each point what it saw itself, and what its corrector did.
+    """
+    decouple, correct = [], []
+    for point, whole, corrector in zip(points, seen[::2], seen[1::2], strict=True):
+        of_point = losses(point, whole, corrector.input, y, wrong, tau)
+        decouple.append(of_point[0])
+        correct.append(of_point[1])
+    return torch.stack(decouple).mean(), torch.stack(correct).mean()
+
+
 def most_confident_wrong(logits: Tensor, y: Tensor) -> Tensor:
     """For each sample the class with the highest score that is not its own."""
     return logits.detach().scatter(1, y[:, None], -torch.inf).argmax(1)

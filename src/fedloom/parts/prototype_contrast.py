@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .prototypes import distance_to_own
+
 Weights = Literal["weighted", "mean", "literal"]
 
 
@@ -63,6 +65,21 @@ def anchored_supcon(z: Tensor, y: Tensor, sets: Tensor, tau: float) -> Tensor:
     logits = logits.masked_fill(_itself(both), -torch.inf)
     logged = (logits - logits.logsumexp(2, keepdim=True)).masked_fill(~same, 0.0)
     return -(logged.sum(2) / same.sum(1)).mean(1).sum()
+
+
+def compared_loss(
+    kind: str, z: Tensor, y: Tensor, common: Tensor, known: Tensor, sets: Tensor, tau: float
+) -> dict[str, Tensor]:
+    """A loss that FedPCL's is compared with: that of its published code, a contrast without
+    prototypes, or the distance to a class's common prototype; nothing under another name.
+    """
+    if kind == "official":
+        return {"official": anchored_supcon(z, y, sets, tau)}
+    if kind == "supcon":
+        return {"supcon": supcon(z, y, tau)}
+    if kind == "ce+distance":
+        return {"distance": distance_to_own(z, y, common, known)}
+    return {}
 
 
 def supcon(z: Tensor, y: Tensor, tau: float) -> Tensor:

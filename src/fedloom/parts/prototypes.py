@@ -28,6 +28,16 @@ def class_means(features: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tens
     return sums / counts.clamp(min=1)[:, None], counts
 
 
+def mean_of_means(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Each class's mean over clients (clients x classes x width), weighted by counts of samples.
+
+    Also which classes there are; the row of another one is zero.
+    """
+    total = counts.sum(0)
+    pooled = (means * counts[:, :, None]).sum(0) / total.clamp(min=1)[:, None]
+    return pooled, total > 0
+
+
 def own_means(local: Local) -> tuple[Tensor, Tensor]:
     """The mean feature of every class over a client's training samples, and the class's count.
 

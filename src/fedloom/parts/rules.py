@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from ..core.tree import Tree
 from ..models.stages import Piece
 from .prototypes import nearest
 
@@ -54,6 +56,13 @@ class ByProduct(Piece):
         return products.masked_fill(~self.known, -torch.inf)
 
 
+def by_prototypes(prototypes: Tensor, known: Tensor, how: Literal["product", "distance"]) -> Piece:
+    """The rule that compares a feature, scaled to length one, with prototypes in this way."""
+    if how == "distance":
+        return ByDistance(prototypes, known, unit=True)
+    return ByProduct(prototypes, known)
+
+
 class SecondHead(Piece):
     """The model's logits plus those of a second linear head."""
 
@@ -83,10 +92,7 @@ class ShiftedHeads(Piece):
         self.register_buffer("shift", shift)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
-        shifted = features
-        if self.shift is not None:
-            shifted = features + self.shift.view(-1, *[1] * (features.ndim - 2))
-        summed: Tensor = self.own(shifted)
+        summed: Tensor = self.own(_shifted(features, self.shift))
         if self.frozen is not None:
             summed = summed + self.frozen(features)
         return summed
@@ -100,8 +106,36 @@ class ShiftedHeads(Piece):
         return cls(model.head, tensors.get("shift"), frozen)
 
 
-def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of a module, in evaluation mode, that holds these tensors in place of its own."""
+def head_of(tree: Tree) -> Tree:
+    """The tensors of a model's head."""
+    return tree.only(n for n in tree if n.startswith("head."))
+
+
+def shifted_logits(
+    own: nn.Module, features: Tensor, shift: Tensor | None, frozen: dict[str, Tensor] | None
+) -> Tensor:
+    """What `ShiftedHeads` computes, in training: the frozen head, given by its tensors, has no say
+    in where the features go.
+    """
+    logits: Tensor = own(_shifted(features, shift))
+    if frozen is None:
+        return logits
+    return logits + functional_call(own, frozen, features.detach())
+
+
+def _shifted(features: Tensor, shift: Tensor | None) -> Tensor:
+    """Features, or a map of them, with the shift added to each."""
+    if shift is None:
+        return features
+    return features + shift.view(-1, *[1] * (features.ndim - 2))
+
+
+def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor] | None) -> nn.Module | None:
+    """A copy of a module, in evaluation mode, that holds these tensors in place of its own; none
+    without tensors.
+    """
+    if tensors is None:
+        return None
     other = copy.deepcopy(module)
     other.load_state_dict({**module.state_dict(), **tensors}, assign=True)
     return other.eval().requires_grad_(False)

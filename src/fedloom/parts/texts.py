@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -170,6 +170,30 @@ def similarities(features: Tensor, anchors: Tensor) -> Tensor:
 def text_loss(features: Tensor, y: Tensor, anchors: Tensor, scale: float) -> Tensor:
     """The cross-entropy of `scale` times the cosines with the anchors."""
     return F.cross_entropy(scale * similarities(features, anchors), y)
+
+
+def text_losses(
+    features: Tensor, y: Tensor, received: Tensor, anchors: Tensor, scale: float, apart: bool
+) -> dict[str, Tensor]:
+    """L_img pulls features to the received anchors, L_txt the anchors to the features.
+
+    If they are not held `apart`, one loss moves both towards each other.
+    """
+    if not apart:
+        return {"both": text_loss(features, y, anchors, scale)}
+    return {
+        "image": text_loss(features, y, received, scale),
+        "text": text_loss(features.detach(), y, anchors, scale),
+    }
+
+
+def text_rows(model: Any) -> Tensor:
+    """T of a model with a text side, a row per class; zeros without one."""
+    side = getattr(model, "text", None)
+    if not isinstance(side, Texts):
+        return torch.zeros(model.head.weight.shape[:2])
+    rows: Tensor = side()
+    return rows
 
 
 def prior(anchors: Tensor, counts: Tensor) -> Tensor:

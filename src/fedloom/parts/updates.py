@@ -73,3 +73,32 @@ def with_update(method: type, server: Payload, upload: Payload, moved: Tree) -> 
     """The upload that is this far from the server's model."""
     starts = start(method, server, moved)
     return Payload({**upload, **{name: starts[name] + by for name, by in moved.items()}})
+
+
+def cut(update: Tree, bound: float) -> tuple[Tree, bool]:
+    """The update, scaled down to this length if it is longer; whether it was short enough."""
+    length = float(update.norm())
+    if length > bound:
+        return update * (bound / length), False
+    return update, length <= bound  # neither is true of NaN
+
+
+def normal(like: Tree, size: float, rng: torch.Generator) -> Tree:
+    """Normal noise of this deviation for each number; the order of names does not matter."""
+    draws = {name: torch.randn(like[name].shape, generator=rng) for name in sorted(like)}
+    return Tree((name, size * draws[name].to(like[name])) for name in like)
+
+
+def uncounted(server: Payload, upload: Payload) -> Payload:
+    """The upload with the server's counters of batches, which depend on a client's size."""
+    counters = {name: server[name] for name in upload if name.endswith("num_batches_tracked")}
+    return Payload({**upload, **counters})
+
+
+def possible(method: type, server: Payload) -> Payload:
+    """The server without variances that noise has made negative."""
+    mended = {}
+    for name in server:
+        if claim_of(method, name) == VARIANCE:
+            mended[name] = server.tensor(name).clamp(min=0)
+    return Payload({**server, **mended})

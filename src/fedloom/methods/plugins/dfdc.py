@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from ...core.errors import FedloomError
@@ -38,7 +37,7 @@ from ...parts.decoupling import (
     Noise,
     Use,
     corrections,
-    losses,
+    mean_losses,
     module_names,
     most_confident_wrong,
     with_corrections,
@@ -114,17 +113,9 @@ class DFDC(Plugin):
         points = corrections(model)
         first = len(batch.seen) - 2 * len(points)  # what came before belongs to others
         wrong = most_confident_wrong(batch.logits, batch.y)
-        decouple, correct = [], []
-        for i, point in enumerate(points):
-            whole, corrector = batch.seen[first + 2 * i : first + 2 * i + 2]
-            of_point = losses(point, whole, corrector.input, batch.y, wrong, self.cos_tau)
-            decouple.append(of_point[0])
-            correct.append(of_point[1])
+        decouple, correct = mean_losses(points, batch.seen[first:], batch.y, wrong, self.cos_tau)
         others = super().terms(replace(batch, seen=batch.seen[:first]), model)
-        return others | {
-            "decouple": self.lam1 * torch.stack(decouple).mean(),
-            "correct": self.lam2 * torch.stack(correct).mean(),
-        }
+        return others | {"decouple": self.lam1 * decouple, "correct": self.lam2 * correct}
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         ours = module_names(local.model)

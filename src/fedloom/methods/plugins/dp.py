@@ -24,7 +24,6 @@ import math
 
 import torch
 
-from ...core.claims import CHANGES, COMMON, MEAN, STEPS, VARIANCE, WEIGHTS, claim_of, claims_of
 from ...core.errors import FedloomError
 from ...core.local import Worker
 from ...core.lookup import PLUGINS, plugin
@@ -33,10 +32,8 @@ from ...core.payload import Payload
 from ...core.rng import torch_rng
 from ...core.settings import NotNegative, Positive, Ratio, Share, setting
 from ...core.tree import Tree
-from ...parts.updates import update, with_update
-from .._bases import Averaging, Reweighting
-
-COVERED = (CHANGES, MEAN, STEPS, VARIANCE, WEIGHTS)
+from ...parts.updates import cut, normal, possible, uncounted, update, with_update
+from .._bases import Averaging, Reweighting, uncovered
 
 
 @plugin("dp")
@@ -74,11 +71,7 @@ class DP(Averaging):
         for name, part in PLUGINS.loaded().items():
             if issubclass(part, Averaging) and issubclass(base, part) and not part.private:
                 return f"{name} would see an update with noise in it."
-        kind: type = base
-        for name, claim in claims_of(kind).items():
-            if name not in COMMON and claim not in COVERED:
-                return f"clients of {base.name} also upload {claim.meaning} ({name}) without noise."
-        return super().refuses(base)
+        return uncovered(base) or super().refuses(base)
 
     def promise(self) -> Promise | None:
         """What a round hides, if there is noise."""
@@ -109,13 +102,10 @@ class DP(Averaging):
 
         def noisy() -> Uploads:
             for k, up in uploads:
-                moved = update(kind, server, up, statistics=True)
-                length = float(moved.norm())
-                if length > bound:
-                    moved = moved * (bound / length)
+                moved, short = cut(update(kind, server, up, statistics=True), bound)
                 if self.dp_noise and not whole:  # all the noise of the sum is in the first update
                     moved = moved + self.noise(server, moved)
-                whole.append(length <= bound)
+                whole.append(short)
                 yield k, with_update(kind, server, uncounted(server, up), moved)
 
         after = super().aggregate(server, noisy())
@@ -129,9 +119,7 @@ class DP(Averaging):
         if self.adaptive_clip:
             z = (z**-2 - (2 * self.count_noise) ** -2) ** -0.5
         rng = torch_rng(int(server.number("seed")), int(server.number("round")), "dp")
-        size = z * server.number("dp_bound")
-        draws = {name: torch.randn(like[name].shape, generator=rng) for name in sorted(like)}
-        return Tree((name, size * draws[name].to(like[name])) for name in like)
+        return normal(like, z * server.number("dp_bound"), rng)
 
     def moved_bound(self, server: Payload, whole: int, n: int) -> float:
         """The next S, from how many of n updates it has left whole."""
@@ -139,21 +127,5 @@ class DP(Averaging):
         heard = float(whole)
         if self.dp_noise:
             heard += self.count_noise * float(torch.randn((), generator=rng))
-        return server.number("dp_bound") * math.exp(
-            -self.clip_lr * (heard / n - self.clip_quantile)
-        )
-
-
-def uncounted(server: Payload, upload: Payload) -> Payload:
-    """The upload with the server's counters of batches, which depend on a client's size."""
-    counters = {name: server[name] for name in upload if name.endswith("num_batches_tracked")}
-    return Payload({**upload, **counters})
-
-
-def possible(method: type, server: Payload) -> Payload:
-    """The server without variances that noise has made negative."""
-    mended = {}
-    for name in server:
-        if claim_of(method, name) == VARIANCE:
-            mended[name] = server.tensor(name).clamp(min=0)
-    return Payload({**server, **mended})
+        beyond = heard / n - self.clip_quantile
+        return server.number("dp_bound") * math.exp(-self.clip_lr * beyond)

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ...core.claims import CHANGES, COMMON, MEAN, STEPS, VARIANCE, WEIGHTS, claims_of
 from ...core.errors import FedloomError
 from ...core.local import Batch, Fit, Local, Loss, Step, cross_entropy
 from ...core.lookup import plugin
@@ -30,9 +29,8 @@ from ...core.payload import Payload
 from ...core.settings import NotNegative, Positive, Ratio, setting
 from ...core.tree import Tree
 from ...parts.per_sample import clipped_sum
-from .._bases import fitting
+from .._bases import fitting, uncovered
 
-COVERED = (CHANGES, MEAN, STEPS, VARIANCE, WEIGHTS)
 ALLOWED = {"pull", "only", "stream", "label", "epochs", "steps"}
 
 
@@ -55,11 +53,7 @@ class DPSGD(Plugin):
     def refuses(cls, base: type[Method]) -> str | None:
         if hasattr(base, "promise"):
             return f"{base.name} has a promise of its own."
-        kind: type = base
-        for name, claim in claims_of(kind).items():
-            if name not in COMMON and claim not in COVERED:
-                return f"clients of {base.name} also upload {claim.meaning} ({name}) without noise."
-        return super().refuses(base)
+        return uncovered(base) or super().refuses(base)
 
     def promise(self) -> Promise | None:
         """What a step hides, if there is noise."""

@@ -43,6 +43,7 @@ from ...parts.client_types import (
     cluster,
     fair_weights,
     group_losses,
+    noted,
     schedule,
 )
 from ...parts.customising import balanced
@@ -125,7 +126,7 @@ class FedGR(Reweighting):
         labels = server.tensor("type_labels").clone()
         for k, up in uploads.items():
             points[k] = up.tensor("type_point")
-            losses[k] = self.noted(up.number("loss"), round)
+            losses[k] = noted(up.number("loss"), round, self.coarse_losses)
             labels[k] = 0  # whoever was heard of takes part in the clusters
         who = (labels >= 0).nonzero().flatten()
         sizes, count = server.tensor("sizes")[who], int(server.number("type_count"))
@@ -145,14 +146,6 @@ class FedGR(Reweighting):
             type_centres=centres(points[who], labels[who]),
             shares=shares,
         )
-
-    def noted(self, loss: float, round: int) -> float:
-        """A loss as it enters the weights."""
-        if not self.coarse_losses:
-            return loss
-        if round == 1:
-            return 1.0
-        return 100 / max(1, int(100 / max(loss, 1e-12)))
 
     def groups(self, server: Payload) -> Sequence[int]:
         labels: list[int] = server.tensor("type_labels").tolist()

@@ -1,41 +1,32 @@
-"""Robust means: a few clients that send lies cannot move the common model far.
+"""Robust means of numbers and lengths: a few clients that send lies cannot move the model far.
 
 `+median`, `+trimmed`: Yin et al., "Byzantine-robust distributed learning: towards optimal
-statistical rates", ICML 2018. `+krum`, `+multikrum`: Blanchard et al., "Machine learning with
-adversaries: Byzantine tolerant gradient descent", NeurIPS 2017. `+geomed`: Pillutla, Kakade,
-Harchaoui, "Robust aggregation for federated learning" (RFA), IEEE TSP 2022. `+normclip`: Sun et
-al., "Can you really backdoor federated learning?", 2019.
+statistical rates", ICML 2018. `+normclip`: Sun et al., "Can you really backdoor federated
+learning?", 2019. Means that choose among clients are in `krum.py`.
 
 Travels: as the method they are put round.
-Symbols: beta -> `trim`, f / n -> `liars`, m -> `selected`, R, nu -> `weiszfeld`, `smooth`, M ->
-`norm_bound`.
-Memory: `+normclip` takes uploads one by one. All others hold every upload of a round, and beside
+Symbols: beta -> `trim`, M -> `norm_bound`.
+Memory: `+normclip` takes uploads one by one. The others hold every upload of a round, and beside
 them one tensor of the model for each client.
-Deviations: those who are left after `+trimmed` and `+multikrum` count as in the method, so by size
-(in the papers all clients have equally many samples). With `trim=0` or `liars=0` these two are the
-method itself: to 1e-6 and to the last bit. Distances are over weights, not BatchNorm's statistics;
-what comes of them holds for both. What a method adds up without weights (SCAFFOLD's c) is protected
-by `+median`, `+trimmed` and `+normclip` only. `+normclip` adds no noise.
+Deviations: those who are left after `+trimmed` count as in the method, so by size (in the paper all
+clients have equally many samples). With `trim=0` it is the method itself to 1e-6. `+normclip` adds
+no noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated
+from collections.abc import Iterable
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from ...core.lookup import base, plugin
 from ...core.method import Method, Traits, Uploads
 from ...core.payload import Payload
-from ...core.settings import Count, Positive, part_of, setting
-from ...parts.robust import distances, geometric_median, krum_scores, median, trimmed_mean
-from ...parts.updates import update, weights, with_update
-from .._bases import Averaging, Reweighting, with_shares
-
-BelowHalf = Annotated[float, Field(ge=0, lt=0.5)]
+from ...core.settings import BelowHalf, Positive, part_of, setting
+from ...parts.robust import median, trimmed_mean
+from ...parts.updates import cut, update, weights, with_update
+from .._bases import Averaging, Reweighting
 
 
 @base
@@ -93,63 +84,6 @@ class Trimmed(Coordinatewise):
         return trimmed_mean(values, shares, part_of(len(values), self.trim))
 
 
-@base
-class ByDistance(Reweighting):
-    """Weights of clients by the distances between them."""
-
-    def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
-        usual = self.usual(server, uploads)
-        if len(uploads) < 2:
-            return with_shares(server, uploads, usual)
-        apart = distances([weights(type(self), up) for up in uploads.values()])
-        return with_shares(server, uploads, self.chosen(apart, usual))
-
-    def chosen(self, apart: Tensor, usual: Tensor) -> Tensor:
-        """The clients' weights, from squared distances and from what they usually are."""
-        raise NotImplementedError
-
-
-@plugin("krum")
-class Krum(ByDistance):
-    """The one client that is nearest to most others."""
-
-    liars: BelowHalf = setting(0.2, "Share of the clients that may lie.", symbol="f / n")
-
-    def chosen(self, apart: Tensor, usual: Tensor) -> Tensor:
-        best = krum_scores(apart, part_of(len(apart), self.liars)).argmin()
-        return torch.nn.functional.one_hot(best, len(apart)).to(usual)
-
-
-@plugin("multikrum")
-class MultiKrum(ByDistance):
-    """The mean of the clients that are nearest to most others."""
-
-    traits = Traits(neutral=({"liars": 0.0}, "METHOD"))
-    liars: BelowHalf = setting(0.2, "Share of the clients that may lie.", symbol="f / n")
-    selected: Count | None = setting(
-        None, "Number of clients that are averaged; by default all but the liars.", symbol="m"
-    )
-
-    def chosen(self, apart: Tensor, usual: Tensor) -> Tensor:
-        liars = part_of(len(apart), self.liars)
-        most = min(self.selected or len(apart) - liars, len(apart))
-        best = krum_scores(apart, liars).argsort(stable=True)[:most]
-        return torch.zeros_like(usual).index_copy(0, best, usual[best])
-
-
-@plugin("geomed")
-class GeometricMedian(ByDistance):
-    """The geometric median: the point with the least distances, not squared ones, to all."""
-
-    weiszfeld: Count = setting(3, "Number of steps of Weiszfeld's algorithm.", symbol="R")
-    smooth: Positive = setting(
-        1e-6, "Smallest distance that a step of Weiszfeld's algorithm divides by.", symbol="nu"
-    )
-
-    def chosen(self, apart: Tensor, usual: Tensor) -> Tensor:
-        return geometric_median(apart, usual, self.weiszfeld, self.smooth)
-
-
 @plugin("normclip")
 class NormClip(Averaging):
     """Long updates are cut to a length."""
@@ -160,12 +94,11 @@ class NormClip(Averaging):
     )
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
-        def cut() -> Uploads:
+        def clipped() -> Uploads:
             for k, up in uploads:
-                moved = update(type(self), server, up)
-                length = float(moved.norm())
-                if length > self.norm_bound:
-                    up = with_update(type(self), server, up, moved * (self.norm_bound / length))
+                moved, short = cut(update(type(self), server, up), self.norm_bound)
+                if not short:
+                    up = with_update(type(self), server, up, moved)
                 yield k, up
 
-        return super().aggregate(server, cut())
+        return super().aggregate(server, clipped())
