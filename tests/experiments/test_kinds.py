@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import FedloomError
-from fedloom.core.lookup import METHODS, find, names, plugins
+from fedloom.core.lookup import METHODS, PLUGINS, find, names, plugins
+from fedloom.core.method import Method
 from fedloom.experiments import kinds
 
 README = Path(__file__).parents[2] / "papers" / "README.md"
@@ -34,14 +35,14 @@ def test_the_table_of_pages_has_each_method_under_what_it_is_for() -> None:
     found = rows()
     assert {*names(), *(f"+{plugin}" for plugin in plugins())} == set(found)
     for name, (heading, needs) in found.items():
-        if name in METHODS:
+        if name.startswith("+"):
+            cls: type[Method] = PLUGINS.find(name[1:])
+            stands = kinds.ADDED[PLUGINS.find(name[1:]).purpose]
+        else:
             cls = METHODS.find(name)
-            assert heading == kinds.purpose(cls), name
-            assert needs == ", ".join(kinds.needs(cls)), name
-        else:  # a plug-in, beside the method from which it comes or among its like
-            assert name.startswith("+") and (
-                name in ("+dfdc", "+daa", "+fedgr") or heading == kinds.ADDED
-            )
+            stands = kinds.purpose(cls)
+        assert heading == stands, name
+        assert needs == ", ".join(kinds.needs(cls)), name
 
 
 def test_every_method_has_one_purpose() -> None:
@@ -49,6 +50,30 @@ def test_every_method_has_one_purpose() -> None:
     assert sorted(chain.from_iterable(groups.values())) == sorted(names())
     assert list(groups) == list(kinds.PURPOSES)
     assert "fedgcr" in groups[kinds.DOMAINS] and "ifca" in groups[kinds.GROUPS]
+
+
+def test_every_plug_in_has_one_purpose_and_a_sentence_of_its_own() -> None:
+    groups = kinds.plugins_by_purpose(plugins())
+    assert sorted(chain.from_iterable(groups.values())) == sorted(plugins())
+    assert kinds.ADDED["other"] not in groups
+    assert "krum" in groups[kinds.ADDED["robust"]] and "topk" in groups[kinds.ADDED["short"]]
+    sentences = {(PLUGINS.find(name).__doc__ or "").split("\n")[0] for name in plugins()}
+    assert len(sentences) == len(plugins()) and all(sentences)
+
+
+def test_what_plug_ins_need_and_promise() -> None:
+    def chosen(text: str) -> list[str]:
+        return kinds.with_needs(plugins(), text, PLUGINS.find)
+
+    assert chosen("body") == ["dfdc"] and chosen("plain") == ["dpsgd"]
+    assert chosen("nothing") == ["feddecorr"] and "topk" in chosen("models")
+    for name in (*chosen("averaging"), *chosen("models")):
+        assert PLUGINS.find(name).refuses(METHODS.find("fedproto")), name
+    assert kinds.promises(PLUGINS.find("dp")) == [
+        "METHOD with dp_noise=0 dp_clip=none",
+        "differential privacy, if asked",
+    ]
+    assert "what dp promises still holds" in kinds.promises(PLUGINS.find("quantise"))
 
 
 def test_needs_filter() -> None:
@@ -73,7 +98,9 @@ def test_promises_are_those_of_the_traits() -> None:
 
 def test_the_command_lists_them(fedloom) -> None:
     code, out, _ = fedloom("methods", "--needs", "validation")
-    assert code == 0 and "fedfomo" in out and "fedavg " not in out and "...+dp" not in out
+    assert code == 0 and "fedfomo" in out and "fedavg " not in out and "+dp" not in out
+    code, out, _ = fedloom("methods", "--needs", "averaging")
+    assert code == 0 and "+krum" in out and "+topk" not in out and "fedavg " not in out
     code, out, _ = fedloom("methods", "fedfomo")
     assert code == 0 and "It needs validation samples" in out and "It promises: local with" in out
     row = json.loads(fedloom("methods", "--needs", "validation", "--json")[1])[0]

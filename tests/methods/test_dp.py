@@ -73,6 +73,13 @@ def test_counters_and_variances_stay_possible() -> None:
     assert float(server.tensor("model/body.1.running_var").min()) >= 0
 
 
+def test_counters_stay_where_changes_of_weights_travel() -> None:
+    server = trace(make("scaffold+dp")).server.tree("model")
+    counters = [server[name] for name in server if name.endswith("num_batches_tracked")]
+    assert counters and not any(counters)
+    assert all(bool(tensor.isfinite().all()) for tensor in server.values())
+
+
 def test_epsilon_is_dp_accountings() -> None:
     accounting = pytest.importorskip("dp_accounting", reason="needs the extra privacy")
     made = fedloom.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,28 +33,30 @@ def methods(
         str | None,
         typer.Option(
             "--needs",
-            help="Only methods that need this: batchnorm, body, images, validation, projection, "
-            "prompts, dual, or nothing.",
+            help="Only what needs this: batchnorm, body, images, validation, projection, prompts, "
+            "dual, or nothing; a plug-in also averaging, models or plain.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods by what they are for; with a name, show all about one, and its settings."""
-    from ..core.lookup import make, names
+    """List methods and plug-ins by what they are for; with a name, show all about one method."""
+    from ..core.lookup import PLUGINS, make, names, plugins
     from ..experiments.kinds import with_needs
 
     if name is not None and not as_json:
         _print_method(name)
         return
     wanted: Sequence[str] = names()
+    added: Sequence[str] = plugins()
     if name is not None:
         wanted = (name,)
     if needing is not None:
         wanted = with_needs(wanted, needing)
+        added = with_needs(added, needing, PLUGINS.find)
     if as_json:
         print_json([_row(make(each)) for each in wanted])
     else:
-        _print_methods(wanted, plugins_too=needing is None)
+        _print_methods(wanted, added)
 
 
 def _row(method: Method) -> dict[str, Any]:
@@ -109,34 +111,45 @@ def _print_method(name: str) -> None:
         console.print(f"It promises: {'; '.join(kinds.promises(cls))}.", highlight=False)
 
 
-def _print_methods(wanted: Sequence[str], plugins_too: bool) -> None:
-    """A table for each purpose, and what their words mean."""
-    from ..core.lookup import METHODS, PLUGINS, plugins
+def _print_methods(wanted: Sequence[str], added: Sequence[str]) -> None:
+    """A table for each purpose, of methods and of plug-ins, and what their words mean."""
+    from ..core.lookup import METHODS, PLUGINS
     from ..experiments import kinds
 
-    used: dict[str, None] = {}  # a set that keeps the order
+    used: set[str] = set()
     for kind, names in kinds.by_purpose(wanted).items():
-        table = Table("method", "what it is", "needs", "promises", **LAID_OUT, title=kind)
+        rows = {}
         for name in names:
             cls = METHODS.find(name)
-            used |= dict.fromkeys(kinds.needs(cls))
-            about = _about(cls).split("\n")[0].partition(": ")[2]
-            held = "; ".join(kinds.promises(cls))
-            table.add_row(name, escape(about), ", ".join(kinds.needs(cls)), held)
-        console.print(table)
-    if plugins_too:
-        table = Table("plug-in", "what it is", **LAID_OUT, title=kinds.ADDED)
-        for plugin in plugins():
-            about = _about(PLUGINS.find(plugin)).split("\n")[0]
-            table.add_row(f"...+{plugin}", escape(about.partition(": ")[2] or about))
-        console.print(table)
-    for need in sorted(set(used) - {"images"}):
+            rows[name] = _about(cls).split("\n")[0].partition(": ")[2], cls
+        used |= _print_kind(kind, "method", rows)
+    for kind, names in kinds.plugins_by_purpose(added).items():
+        rows = {}
+        for name in names:
+            plugin = PLUGINS.find(name)
+            rows[f"+{name}"] = (plugin.__doc__ or "").split("\n")[0], plugin
+        used |= _print_kind(kind, "plug-in", rows)
+    for need in sorted(used - {"images"}):
         console.print(f"{need}: {kinds.meaning(need)}", highlight=False, markup=False)
     console.print(
         "`fedloom methods NAME` says more about one, with its settings; `--needs nothing` lists "
         "those that run everywhere.",
         highlight=False,
     )
+
+
+def _print_kind(kind: str, heading: str, rows: Mapping[str, tuple[str, type[Method]]]) -> set[str]:
+    """The table of one purpose; returns the needs that stand in it."""
+    from ..experiments import kinds
+
+    table = Table(heading, "what it is", "needs", "promises", **LAID_OUT, title=kind)
+    used: set[str] = set()
+    for name, (about, cls) in rows.items():
+        needs = kinds.needs(cls)
+        used |= set(needs)
+        table.add_row(name, escape(about), ", ".join(needs), "; ".join(kinds.promises(cls)))
+    console.print(table)
+    return used
 
 
 def models() -> None:

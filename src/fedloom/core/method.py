@@ -30,6 +30,13 @@ Trouble = Literal["labels", "domains", "few", "worst", "alike"]
 # What a method cannot do without: layers of BatchNorm, a body with weights, images, validation
 # samples, frozen features with the network `projection`, or the frozen ViT of the network `vpt`.
 Need = Literal["batchnorm", "body", "images", "validation", "projection", "prompts"]
+# What a plug-in is put round a method for: another local training, an optimiser on the server,
+# other weights of clients, a mean that liars cannot move far, short uploads, privacy, or attacks
+# to try the others.
+Purpose = Literal["training", "server", "weights", "robust", "short", "privacy", "attack", "other"]
+# What a plug-in can be put round: whatever shares weights, what averages, what averages models and
+# not changes of them, what has one local training per round, by the cross-entropy.
+Around = Literal["sharing", "averaging", "models", "plain"]
 # (client, upload), in a fixed order; each pair can be looked at once.
 Uploads = Iterable[tuple[int, Payload]]
 
@@ -241,8 +248,12 @@ class Plugin(Method):
     and reach them with `super()`. `extend` and `roles` change the network, `watched` and `terms`
     add to the loss, `client` and `download` add to what travels, `init`, `join` and `aggregate` add
     to what the server knows, and `weight` (see `Reweighting` in methods/_bases.py) changes how much
-    a client counts. Its fields are settings of the whole, beside the method's.
+    a client counts. Its fields are settings of the whole, beside the method's. Its first sentence
+    stands in lists, under its `purpose`.
     """
+
+    purpose: ClassVar[Purpose] = "other"
+    around: ClassVar[Around] = "sharing"  # told in lists; `refuses` decides
 
     @classmethod
     def refuses(cls, base: type[Method]) -> str | None:

@@ -180,10 +180,10 @@ def load(
         data = digits4.dataset(cache_folder())
     else:
         data = _read(name, source, root, progress)
-    return _stressed(_selected(data, source), source, seed)
+    return _stressed(selected(data, source), source, seed)
 
 
-def _selected(data: Dataset, source: Source) -> Dataset:
+def selected(data: Dataset, source: Source) -> Dataset:
     """The classes, domains and number of samples that are asked for."""
     if source.only_classes:
         data = keep_classes(data, source.only_classes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard, cast
 
 from ..core.errors import unknown
-from ..core.lookup import METHODS
-from ..core.method import Method, Need
+from ..core.lookup import METHODS, PLUGINS
+from ..core.method import Around, Method, Need, Plugin, Purpose
 from .advise.shortlist import NEEDS
 
 ALONE = "Alone, which a federation has to beat"
@@ -20,7 +20,21 @@ LABELS = "One common model, for labels that are unevenly dealt out"
 WORST = "One common model, for clients that fall behind"
 COMMON = "One common model"
 PURPOSES = (ALONE, COMMON, LABELS, DOMAINS, WORST, PERSONAL, OWN_NETWORK, GROUPS, DUAL)
-ADDED = "Plug-ins, round a method whose clients share weights"
+ADDED: Mapping[Purpose, str] = {
+    "training": "Plug-ins: what clients train",
+    "server": "Plug-ins: an optimiser on the server",
+    "weights": "Plug-ins: how much each client counts",
+    "robust": "Plug-ins: means that a few liars cannot move far",
+    "short": "Plug-ins: short uploads",
+    "privacy": "Plug-ins: differential privacy",
+    "attack": "Plug-ins: attacks, to try the others",
+    "other": "Plug-ins: others",
+}
+AROUND: Mapping[Around, str] = {
+    "averaging": "for a plug-in, a method whose server averages what clients upload",
+    "models": "for a plug-in, a method whose clients upload models, which are averaged",
+    "plain": "for a plug-in, a method with one local training per round, by the cross-entropy",
+}
 NOTHING = "nothing"  # what most methods need
 
 
@@ -49,10 +63,27 @@ def by_purpose(wanted: Sequence[str]) -> Mapping[str, list[str]]:
     return {kind: names for kind, names in groups.items() if names}
 
 
+def plugins_by_purpose(wanted: Sequence[str]) -> Mapping[str, list[str]]:
+    """These plug-ins under what they are for, in the order of `ADDED`."""
+    groups: dict[str, list[str]] = {kind: [] for kind in ADDED.values()}
+    for name in wanted:
+        groups[ADDED[PLUGINS.find(name).purpose]].append(name)
+    return {kind: names for kind, names in groups.items() if names}
+
+
 def needs(cls: type[Method]) -> list[str]:
-    """What a method cannot do without, in short words."""
-    dual = ["dual"] if cls.traits.world == "dual" else []
-    return [*dual, *cls.traits.needs]
+    """What a method or plug-in cannot do without, in short words."""
+    special: list[str] = []
+    if cls.traits.world == "dual":
+        special.append("dual")
+    if _added(cls) and cls.around in AROUND:
+        special.append(cls.around)
+    return [*special, *cls.traits.needs]
+
+
+def _added(cls: type[Method]) -> TypeGuard[type[Plugin]]:
+    """Whether it is a plug-in, and not a method that is made with one."""
+    return issubclass(cls, Plugin) and not cls.name
 
 
 def promises(cls: type[Method]) -> list[str]:
@@ -63,6 +94,10 @@ def promises(cls: type[Method]) -> list[str]:
         held.append(f"{traits.neutral[1]} with {settings}")
     if hasattr(cls, "promise"):
         held.append("differential privacy, if asked")
+    if _added(cls):
+        if getattr(cls, "private", False) and not hasattr(cls, "promise"):
+            held.append("what dp promises still holds")
+        return held
     if traits.networks != "same":
         held.append("another network for each client")
     if traits.personalised and traits.by_client is not None:
@@ -73,26 +108,29 @@ def promises(cls: type[Method]) -> list[str]:
 def _plain(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 def meaning(need: str) -> str:
     """A need in a sentence's words."""
     if need == "dual":
         return "features of a dual encoder (--encoder lite-clip)"
+    if need in AROUND:
+        return AROUND[cast(Around, need)]
     return NEEDS[cast(Need, need)]
 
 
-def with_needs(wanted: Sequence[str], text: str) -> list[str]:
-    """Those of the methods that need all that is listed, or that need `nothing`."""
+def with_needs(
+    wanted: Sequence[str], text: str, find: Callable[[str], type[Method]] = METHODS.find
+) -> list[str]:
+    """Those of the methods (or plug-ins) that need all that is listed, or that need `nothing`."""
     asked = [part.strip() for part in text.split(",")]
-    known: list[Need | str] = [*NEEDS, "dual", NOTHING]
+    known: list[str] = [*NEEDS, "dual", *AROUND, NOTHING]
     for part in asked:
         if part not in known:
             raise unknown("need", part, known)
     chosen = []
     for name in wanted:
-        have = needs(METHODS.find(name)) or [NOTHING]
-        if set(asked) <= set(have):
+        if set(asked) <= set(needs(find(name)) or [NOTHING]):
             chosen.append(name)
     return chosen

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data.catalogue import keep_classes, keep_domains, keep_first, locate
+from ..data.catalogue import locate, selected
 from ..data.dataset import Dataset
 from ..data.federation import Federation
 from ..data.published import Published, published
@@ -59,14 +59,7 @@ def _sized(federation: Federation, shape: tuple[int, ...], vocabulary: int | Non
 
 
 def _dealt(config: Config, data: Dataset) -> Federation:
-    source = config.source
-    if source.only_classes:
-        data = keep_classes(data, source.only_classes)
-    if source.only_domains:
-        data = keep_domains(data, source.only_domains)
-    if source.limit_train or source.limit_test:
-        data = keep_first(data, source.limit_train, source.limit_test)
-    return deal_out(data, config)
+    return deal_out(selected(data, config.source), config)
 
 
 def _hollow(config: Config, entry: Published) -> Dataset:

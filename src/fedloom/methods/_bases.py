@@ -175,6 +175,7 @@ class Averaging(Plugin):
     something else in the mean's place. Of several plug-ins the last one named sees uploads first.
     """
 
+    around = "averaging"
     # Whether what `+dp` promises still holds with this plug-in: each upload stays a matter of one
     # client until there is noise in the sum.
     private: ClassVar[bool] = False
@@ -209,6 +210,8 @@ class OnModels(Averaging):
     It scales or rewrites models, and what else depends on an update would not follow.
     """
 
+    around = "models"
+
     @classmethod
     def refuses(cls, base: type[Method]) -> str | None:
         kind: type = base
@@ -225,6 +228,8 @@ class Reweighting(Averaging):
     whatever else it learns. All uploads of a round are in memory at once, as weights may depend on
     all of them.
     """
+
+    purpose = "weights"
 
     @classmethod
     def refuses(cls, base: type[Method]) -> str | None:

@@ -89,9 +89,14 @@ def normal(like: Tree, size: float, rng: torch.Generator) -> Tree:
     return Tree((name, size * draws[name].to(like[name])) for name in like)
 
 
-def uncounted(server: Payload, upload: Payload) -> Payload:
-    """The upload with the server's counters of batches, which depend on a client's size."""
-    counters = {name: server[name] for name in upload if name.endswith("num_batches_tracked")}
+def uncounted(method: type, server: Payload, upload: Payload) -> Payload:
+    """The upload with counters of batches as the server has them: they depend on a client's size.
+
+    As a change of weights a counter is 0.
+    """
+    names = [name for name in upload if name.endswith("num_batches_tracked")]
+    starts = start(method, server, names)
+    counters = {name: starts[name].to(upload.tensor(name)).clone() for name in names}
     return Payload({**upload, **counters})
 
 

@@ -39,6 +39,7 @@ from .._bases import Averaging, fitting
 class Attack(Averaging):
     """Some clients lie."""
 
+    purpose = "attack"
     traits = Traits(neutral=({"attackers": 0.0}, "METHOD"))
     attack: Literal["sign", "scaled", "labels", "alie"] = setting(
         "sign", "What attackers do: flip or scale updates, flip labels, or hide in the spread."

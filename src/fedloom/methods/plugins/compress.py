@@ -39,6 +39,7 @@ from .._bases import OnModels
 class Compressing(OnModels):
     """Uploads in a short form, with error feedback."""
 
+    purpose = "short"
     private = True
     feedback: bool = setting(True, "Whether clients remember what was left out and add it later.")
 

@@ -48,7 +48,9 @@ from ...parts.decoupling import (
 class DFDC(Plugin):
     """The modules, and their losses in every local training."""
 
-    traits = Traits(alone=None)  # the losses shape the features of a single client too
+    purpose = "training"
+    # The losses shape the features of a single client too.
+    traits = Traits(needs=("body",), alone=None)
     sigma: Positive = setting(
         0.1, "Temperature of the mask: the larger, the smoother it is.", symbol="sigma"
     )

@@ -40,6 +40,7 @@ from .._bases import Averaging, Reweighting, uncovered
 class DP(Averaging):
     """Clipped updates, and noise in their sum."""
 
+    purpose = "privacy"
     private = True
     traits = Traits(neutral=({"dp_noise": 0.0, "dp_clip": None}, "METHOD"))
     dp_clip: Positive | None = setting(
@@ -106,7 +107,7 @@ class DP(Averaging):
                 if self.dp_noise and not whole:  # all the noise of the sum is in the first update
                     moved = moved + self.noise(server, moved)
                 whole.append(short)
-                yield k, with_update(kind, server, uncounted(server, up), moved)
+                yield k, with_update(kind, server, uncounted(kind, server, up), moved)
 
         after = super().aggregate(server, noisy())
         if self.adaptive_clip and whole:

@@ -38,6 +38,8 @@ ALLOWED = {"pull", "only", "stream", "label", "epochs", "steps"}
 class DPSGD(Plugin):
     """Clipped gradients of samples, and noise in their sum."""
 
+    purpose = "privacy"
+    around = "plain"
     traits = Traits(neutral=({"sample_noise": 0.0, "sample_clip": None}, "METHOD"), alone=None)
     sample_clip: Positive | None = setting(
         1.0,

@@ -27,6 +27,7 @@ from ...core.settings import NotNegative, setting
 class FedDecorr(Plugin):
     """Decorrelated features in every local training."""
 
+    purpose = "training"
     traits = Traits(alone=None)  # the loss shapes the features of a single client too
     decorr: NotNegative = setting(
         0.1, "Weight of the penalty on correlated features beside the method's loss.", symbol="beta"

@@ -30,8 +30,9 @@ from .._bases import OnModels, fitting
 
 @plugin("fednova")
 class FedNova(OnModels):
-    """Normalised averaging."""
+    """Updates divided by the work behind them."""
 
+    purpose = "weights"
     claims = Claims({"work": Claim("a sum of the factors of gradients", 1e-6, 1e12)})
 
     def init(self, worker: Worker) -> Payload:

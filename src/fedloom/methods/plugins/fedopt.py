@@ -35,6 +35,7 @@ from .._bases import Averaging, noting
 class Optimising(Averaging):
     """The method's own step of the model goes through `stepped`."""
 
+    purpose = "server"
     private = True
 
     def init(self, worker: Worker) -> Payload:

@@ -34,6 +34,8 @@ from .._bases import Reweighting, with_shares
 class ByDistance(Reweighting):
     """Weights of clients by the distances between them."""
 
+    purpose = "robust"
+
     def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
         usual = self.usual(server, uploads)
         if len(uploads) < 2:

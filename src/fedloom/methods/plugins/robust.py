@@ -33,6 +33,8 @@ from .._bases import Averaging, Reweighting
 class Coordinatewise(Averaging):
     """In place of the mean, `middle` of each number."""
 
+    purpose = "robust"
+
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         arrived = dict(uploads)
         if not arrived:
@@ -88,6 +90,7 @@ class Trimmed(Coordinatewise):
 class NormClip(Averaging):
     """Long updates are cut to a length."""
 
+    purpose = "robust"
     traits = Traits(neutral=({"norm_bound": 1e9}, "METHOD"))
     norm_bound: Positive = setting(
         2.0, "The greatest length of an update; longer ones are scaled down to it.", symbol="M"
