@@ -27,7 +27,7 @@ from ..core.claims import (
 from ..core.errors import FedloomError
 from ..core.local import Fit, Local
 from ..core.lookup import base
-from ..core.method import Method, Plugin, Promise, Update, Uploads
+from ..core.method import Around, Method, Plugin, Promise, Purpose, Update, Uploads
 from ..core.payload import Payload
 from ..core.settings import Positive, Share, setting
 from ..parts.privacy import gaussian_mechanism, noised
@@ -175,7 +175,7 @@ class Averaging(Plugin):
     something else in the mean's place. Of several plug-ins the last one named sees uploads first.
     """
 
-    around = "averaging"
+    around: ClassVar[Around] = "averaging"
     # Whether what `+dp` promises still holds with this plug-in: each upload stays a matter of one
     # client until there is noise in the sum.
     private: ClassVar[bool] = False
@@ -210,7 +210,7 @@ class OnModels(Averaging):
     It scales or rewrites models, and what else depends on an update would not follow.
     """
 
-    around = "models"
+    around: ClassVar[Around] = "models"
 
     @classmethod
     def refuses(cls, base: type[Method]) -> str | None:
@@ -229,7 +229,7 @@ class Reweighting(Averaging):
     all of them.
     """
 
-    purpose = "weights"
+    purpose: ClassVar[Purpose] = "weights"
 
     @classmethod
     def refuses(cls, base: type[Method]) -> str | None:

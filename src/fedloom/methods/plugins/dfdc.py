@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from ...core.errors import FedloomError
 from ...core.local import Batch, Local, Predictor, Worker
 from ...core.lookup import plugin
-from ...core.method import Plugin, Traits, Update
+from ...core.method import Plugin, Purpose, Traits, Update
 from ...core.payload import Payload
 from ...core.roles import Roles
 from ...core.settings import Count, Names, NotNegative, Positive, setting
@@ -48,7 +48,7 @@ from ...parts.decoupling import (
 class DFDC(Plugin):
     """The modules, and their losses in every local training."""
 
-    purpose = "training"
+    purpose: ClassVar[Purpose] = "training"
     # The losses shape the features of a single client too.
     traits = Traits(needs=("body",), alone=None)
     sigma: Positive = setting(
