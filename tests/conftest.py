@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+# As on a system where `resource`, `fcntl` and `mallopt` are missing; processes inherit it.
+if os.environ.get("FEDLOOM_BLOCKED") == "1":
+    place = Path(__file__).with_name("blocked")
+    runpy.run_path(str(place / "sitecustomize.py"))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])
 
 # Before anything imports torch: xdist workers must not fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

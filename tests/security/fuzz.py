@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import time
 import warnings
@@ -18,6 +17,7 @@ from watchdog import Watchdog
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.files import sha256
+from fedloom.metrics.cost import peak_memory_mb
 
 FULL = os.environ.get("FEDLOOM_ATTACKS") == "full"
 FIRST = int(os.environ.get("FEDLOOM_FIRST", "0"))  # the number of the first case
@@ -39,6 +39,10 @@ Use = Callable[[Path, str], Any]
 
 def peak() -> int:
     """The most memory this process has had, in kilobytes."""
+    try:
+        import resource
+    except ImportError:
+        return round(peak_memory_mb() * 1024)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

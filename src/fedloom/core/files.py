@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 
 from .errors import FedloomError
 
@@ -22,8 +22,13 @@ from .errors import FedloomError
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a lock, an empty file at `path`; the system releases it if this process is killed.
 
-    Without `wait`, a lock that somebody else holds is a `BlockingIOError`.
+    Without `wait`, a lock that somebody else holds is a `BlockingIOError`. Where the system has no
+    locks for files, a file that exists is the lock; it names its process, and if that is gone, it
+    does not count. It has a name of its own: a real lock leaves an empty file behind, which would
+    look like one that is held.
     """
+    if FileLock is SoftFileLock:
+        path = path.with_name(f"{path.name}.held")
     if path.is_symlink():  # opening a lock empties the file
         raise FedloomError(f"{path} is a link and no lock; remove it.")
     lock = FileLock(path, blocking=wait, poll_interval=0.01)
