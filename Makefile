@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint venv docs clean
+.PHONY: demo test test-all lint venv docs dist clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "fedloom needs $(PYTHON); say PYTHON=/path/to/python3.11 if it has another name."; exit 1; }
@@ -42,6 +42,13 @@ $(VENV)/.docs: $(VENV)/.demo
 # The site, into build/site; a broken link fails.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Wheel and source package, in dist/; both are then tried in an empty folder with an environment of its own.
+dist: $(VENV)/.demo
+	@$(PIP) build
+	rm -rf dist build src/*.egg-info
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python tests/dist.py dist/*.whl dist/*.tar.gz constraints.txt
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
