@@ -95,16 +95,20 @@ def _tested(part: str, count: int) -> list[bool]:
 def _counts(config: Config, entry: Published) -> dict[str, dict[str, int]]:
     """The samples of each domain and part: of the imported set, or of the catalogue.
 
-    Where the catalogue does not know a domain's, the other domains' mean is taken.
+    What the catalogue does not know of some classes of a set is taken from the whole set; where it
+    does not know a domain's, the other domains' mean is taken.
     """
     place = locate(entry.name, config.execution.data_root)
     if place is not None and is_kept(place) and "counts" in facts_of(place):
         return dict(facts_of(place)["counts"])
     known = {domain: dict(parts) for domain, parts in entry.counts.items() if parts}
-    if not known and entry.part_of:
+    if entry.part_of:
         whole = published()[entry.part_of]
         share = entry.class_count / whole.class_count
-        return {domain: dict(_scaled(parts, share)) for domain, parts in whole.counts.items()}
+        return {
+            domain: dict(_scaled(parts, share)) | known.get(domain, {})
+            for domain, parts in whole.counts.items()
+        }
     typical = {}
     for part in next(iter(known.values())):
         typical[part] = sum(parts[part] for parts in known.values()) // len(known)
