@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from fedloom.cli.progress import Watch
 from fedloom.core.errors import FedloomError
+from fedloom.data.published import published
 from fedloom.engine.engine import Engine
 from fedloom.experiments import recipe as recipes
 from fedloom.experiments.blocks import Order, all_configs, differences, planned
@@ -268,8 +270,14 @@ def test_passes_through_the_network_are_counted(method: str, passes: float) -> N
 def test_options_that_a_list_cannot_use_are_refused(
     fedloom: Callable[..., tuple[int, str, str]],
 ) -> None:
-    code, _, err = fedloom("reproduce", "--list", "--seeds", "0")
-    assert code == 2 and "--seeds is for one table: name it" in err
+    for option, *value in (
+        ("--seeds", "0"), ("--scale", "full"), ("--device", "cpu"), ("--executor", "inplace"),
+        ("--workers", "2"), ("--precision", "bf16"), ("--quiet",),
+    ):  # fmt: skip
+        code, _, err = fedloom("reproduce", "--list", option, *value)
+        assert code == 2 and f"{option} is for one table: name it" in err
+    code, out, _ = fedloom("reproduce", "--list", "--quiet", "--json")  # as everywhere: JSON alone
+    assert code == 0 and len(json.loads(out)) == 2
     code, _, err = fedloom("reproduce", "made-1", "--seeds", "0,1,0")
     assert code == 2 and "--seeds names 0 twice" in err
     code, _, err = fedloom("reproduce", "made-1", "--rounds", "2", "--set", "rounds=1")
@@ -278,14 +286,80 @@ def test_options_that_a_list_cannot_use_are_refused(
     assert code == 0 and "cost: 3 runs to do; " in out and "FLOP" in out
 
 
+def test_encoders_that_no_chosen_row_uses_are_refused() -> None:
+    table = recipe("made-2")
+
+    def plan(only: list[str], **encoders: str) -> None:
+        planned(table, Order("full", only, brought=Brought(encoders)))
+
+    plan([], first="hf:a", second="clip:b")
+    one = replace(table, rows={"one": table.rows["one"]})
+    one = replace(one, settings=[replace(setting, rows=["one"]) for setting in table.settings])
+    with pytest.raises(FedloomError, match=r"--encoder second=clip:b: no row that is chosen uses"):
+        planned(one, Order("full", brought=Brought({"first": "hf:a", "second": "clip:b"})))
+    with pytest.raises(FedloomError, match=r"\(they use: none\); leave it out"):
+        planned(replace(table, settings=[]), Order("full", brought=Brought({"first": "hf:a"})))
+
+
+def test_training_is_not_changed_where_nobody_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the papers' own tables
+    table = recipe("fedpact-1")
+
+    def plan(only: list[str], **changes: object) -> None:
+        keys = {key.replace("_", ".", 1): value for key, value in changes.items()}
+        planned(table, Order("mini", only, brought=Brought(changes=keys)))
+
+    for only, changes, names in (
+        (["zeroshot"], {"lr": 5.0}, "zeroshot"),
+        (["zeroshot", "ecalp"], {"training_batch": 4}, "zeroshot, ecalp"),
+        ([], {"tip-adapter_epochs": 2}, "tip-adapter"),
+    ):
+        with pytest.raises(FedloomError, match=rf"nothing: none of these trains \({names}\)"):
+            plan(only, **changes)
+    plan(["zeroshot", "fedpga"], lr=5.0)
+    plan(["zeroshot"], training_precision="bf16")  # scores depend on it
+
+
+def test_a_plan_counts_what_is_not_at_hand(
+    monkeypatch: pytest.MonkeyPatch, fedloom: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The whole of a table, from the published counts, on a machine that has no data."""
+    monkeypatch.undo()  # the papers' own tables
+    command = ("reproduce", "fedpcl-4", "--scale", "full", "--plan", "--data-root", "/nowhere")
+    code, out, _ = fedloom(*command, "--seeds", "0", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["runs"] == 0 and told["not_at_hand"]["runs"] == 6
+    command = ("reproduce", "feddtr-9", "--scale", "full", "--plan", "--data-root", "/nowhere")
+    code, out, _ = fedloom(*command)
+    (line,) = [line for line in out.splitlines() if line.startswith("not at hand: ")]
+    assert code == 0 and "cost: 0 runs to do" in out
+    assert "not at hand: 5 runs to do; " in line and "on an NVIDIA A100" in line
+    assert "5 rows not run: data set cifar10 not at hand" in out
+
+
 def test_the_list_names_what_to_type_on_a_machine_with_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()  # the papers' own tables
     found = {row["table"]: row for row in overview("/nowhere/at/all")}
-    assert set(found) == set(tables()) and len(found) >= 46
-    assert found["f2dc-3"]["get"] == ["fedloom data get pacs"]
-    assert found["fedpcl-2"]["get"] == ["fedloom data get digit_five"]
-    assert found["fedpact-2"]["bring"] == ["--encoder clip:ViT-B-16.pt (CLIP with a ViT-B/16)"]
+    assert set(found) == set(tables())
     for name, row in found.items():
-        assert row["get"] or name == "f2dc-surf", name
+        table = recipe(name)
+        wanted = [s.data for s in table.settings if "full" not in s.missing]
+        commands = {published()[data].command for data in wanted if data in published()}
+        assert set(row["get"]) == commands and len(row["get"]) == len(commands), name
+        assert all(data in published() for data in wanted) or name == "leave-one-domain-out"
+        assert bool(wanted) == (name != "f2dc-surf")
+        assert [line.split(" (")[0] for line in row["bring"]] == [
+            f"--encoder {'' if len(table.encoders) == 1 else f'{slot}='}{given.give}"
+            for slot, given in table.encoders.items()
+        ], name
+    gets = {name: row["get"] for name, row in found.items()}
+    assert gets["f2dc-3"] == ["fedloom data get pacs"]
+    assert gets["f2dc-2"] == ["fedloom data import digits RAW"]  # only a browser gets it
+    assert gets["fedpcl-3"] == ["fedloom data get office_caltech", "fedloom data get domainnet10"]
+    assert gets["fedgcr-1"] == gets["fedpcl-2"] == ["fedloom data get digit_five"]
+    assert gets["feddtr-4"] == ["fedloom data get amazon_reviews"]
+    assert len(gets["fedpact-1"]) == 10
+    assert found["fedpact-2"]["bring"] == ["--encoder clip:ViT-B-16.pt (CLIP with a ViT-B/16)"]
+    assert len(found["fedpcl-4"]["bring"]) == 9 and found["feddtr-9"]["bring"]

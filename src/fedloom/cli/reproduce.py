@@ -29,7 +29,10 @@ Name = Annotated[
 ListTables = Annotated[
     bool, typer.Option("--list", help="List the tables (or one), and what they still need.")
 ]
-ScaleName = Annotated[str, typer.Option(help="mini (for two cores) or full (the paper's setting).")]
+ScaleName = Annotated[
+    str | None,
+    typer.Option(help="mini (for two cores) or full (the paper's setting). Default: mini."),
+]
 Only = Annotated[str | None, typer.Option(help="Run these methods only, comma-separated.")]
 Settings = Annotated[
     list[str] | None,
@@ -66,7 +69,7 @@ def reproduce(
     *,
     table: Name = None,
     list_: ListTables = False,
-    scale: ScaleName = "mini",
+    scale: ScaleName = None,
     only: Only = None,
     settings: Settings = None,
     encoder: OtherEncoder = None,
@@ -105,6 +108,7 @@ def reproduce(
 
     if list_ or table is None:
         refuse_without_table(
+            scale=scale,
             only=only,
             settings=settings,
             encoder=encoder,
@@ -114,6 +118,11 @@ def reproduce(
             plan=plan or None,
             shard=shard,
             out=out,
+            precision=machine.precision,
+            executor=machine.executor,
+            workers=machine.workers,
+            device=machine.device,
+            quiet=(printing.quiet and not printing.as_json) or None,
         )
         rows = overview(machine.data_root, table)
         if printing.as_json:
@@ -121,7 +130,7 @@ def reproduce(
         else:
             print_overview(rows)
         return
-    chosen_scale = _parse_scale(scale)
+    chosen_scale = _parse_scale(scale or "mini")
     recipe_ = recipe(table)
     if rounds is not None and rounds < 1:
         raise FedloomError(f"--rounds {rounds}: a table needs at least one round.")
@@ -139,10 +148,10 @@ def reproduce(
         Brought(parse_encoders(recipe_, ",".join(encoder or [])), changes, _parse_seeds(seeds)),
         parse_shard(shard),
     )
-    folder = out or Path("runs/reproduce") / f"{recipe_.name}-{scale}"
+    folder = out or Path("runs/reproduce") / f"{recipe_.name}-{chosen_scale}"
     blocks = planned(recipe_, order)
     if plan or not printing.silent:
-        title = f"{titled(recipe_, chosen_scale, order.brought)}: scale {scale}"
+        title = f"{titled(recipe_, chosen_scale, order.brought)}: scale {chosen_scale}"
         _print_cost(title, blocks, order, folder, printing.as_json)
     if plan:
         return
@@ -160,23 +169,28 @@ def _print_cost(
     title: str, blocks: Sequence[Block], order: Order, folder: Path, as_json: bool
 ) -> None:
     """Print what a table would cost, and what of it cannot be run."""
-    from ..experiments.blocks import all_configs
+    from ..experiments.blocks import absent_configs, all_configs
     from ..experiments.board import LEFT_OUT
     from ..experiments.cost import cost_of, this_machine
     from ..experiments.shards import of_shard
 
     here = this_machine(str(order.execution.get("device", "cpu")))
     cost = cost_of(of_shard(all_configs(blocks), order.shard, folder), folder)
+    absent = cost_of(of_shard(absent_configs(blocks), order.shard, folder), folder)
     reasons: dict[str, int] = {}
     for block in blocks:
         for reason in block.reasons.values():
             if reason and reason != LEFT_OUT:
                 reasons[reason] = reasons.get(reason, 0) + 1
     if as_json:
-        print_json({"title": title, **cost.plain(here), "not_run": reasons})
+        lacking = absent.plain(here)
+        whole = {"title": title, **cost.plain(here), "not_at_hand": lacking, "not_run": reasons}
+        print_json(whole)
         return
     print_line(title)
     print_line(cost.line(here))
+    if absent.runs:
+        print_line(absent.line(here, "not at hand"))
     for reason, rows in reasons.items():
         print_line(f"{rows} rows {reason}")
 

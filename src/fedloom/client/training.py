@@ -13,6 +13,8 @@ from ..core.errors import FedloomError, explain, unknown
 from ..core.settings import Count, Listed, NotNegative, Positive, Share, part_of, setting
 from .optim import SGD, Adam, Optimizer
 
+# Settings that scores may depend on too; all others are for those who train.
+NOT_ONLY_OF_STEPS = {"eval_stats", "precision", "channels_last", "compiled", "augment"}
 Changes = Annotated[tuple[Literal["crop", "flip", "rotate"], ...], Listed]
 
 # With these settings every step is exactly `w - lr * gradient`, whatever the run's optimiser: for

@@ -69,6 +69,8 @@ class Traits:
     averages: bool = False
     # What a client's upload counts by in an average: its sample count, or all clients count alike.
     weighting: Literal["size", "alike"] = "size"
+    # Whether clients train at all; settings of local training are of no use to those that do not.
+    trains: bool = True
     # Where the paper's local training differs from the defaults of `Training`.
     training: Mapping[str, Any] = field(default_factory=dict)
     # Named sets of settings, the method's own or of training: {"official": {"mu": 0.1}}. The

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..client.training import NOT_ONLY_OF_STEPS, Training
 from ..core.errors import FedloomError
+from ..core.lookup import find
 from ..engine.config import Config
 from ..engine.folder import Run
 from ..report.table_figures import Runs
 from .board import LEFT_OUT
 from .needs import lacking, locate_data, told
-from .plan import Cell, changes_for, finished_runs, refuse_private
+from .plan import Cell, changes_for, finished_runs, name_of, owner_of, refuse_private
 from .table import NOTHING, Brought, Recipe, Scale, Setting, available
 
 # What a table says of its settings in words, and what is said elsewhere.
@@ -48,6 +50,7 @@ class Block:
     setting: Setting
     reasons: dict[str, str | None]  # why a row is not run
     plan: list[tuple[str, Config]]  # each run with its row
+    absent: list[Config]  # runs that are asked for and whose data or weights are not at hand
     cells: list[tuple[str, Cell]] = field(default_factory=list)
 
     def of_row(self, row: str) -> list[Cell]:
@@ -73,24 +76,42 @@ def all_configs(blocks: Sequence[Block]) -> list[Config]:
     return configs
 
 
+def absent_configs(blocks: Sequence[Block]) -> list[Config]:
+    """The configs of all runs whose data or weights are not at hand."""
+    configs = []
+    for block in blocks:
+        configs += block.absent
+    return configs
+
+
 def planned(table: Recipe, order: Order) -> list[Block]:
     """Every setting with the configs of its runs, seed by seed."""
     table.has(order.only, order.settings)
     _refuse_changes(table, order)
+    _refuse_encoders(table, order)
     blocks = []
     for setting in table.settings:
         found, why_not = locate_data(setting, order.scale, order.root)
-        if order.settings and not setting.chosen(order.settings):
-            why_not = LEFT_OUT
         reasons = {}
+        lack = []  # rows for which data or weights are to be brought
         for row in setting.rows:
-            reasons[row] = why_not or _why_not_row(table, setting, row, order)
-        block = Block(setting, reasons, [])
+            reasons[row] = _not_asked(table, setting, row, order)
+            if reasons[row] is None:
+                reasons[row] = _damage(table, setting, row, order)
+            if reasons[row] is None:
+                reasons[row] = why_not or lacking(
+                    table, setting, order.scale, row, order.root, order.brought
+                )
+                if reasons[row]:
+                    lack.append(row)
+        block = Block(setting, reasons, [], [])
         for seed in order.seeds(table):
             for row in setting.rows:
                 if reasons[row] is None:
                     config = _config(table, setting, row, seed, order)
                     block.plan.append((row, config.model_copy(update=found)))
+                elif row in lack:
+                    block.absent.append(_config(table, setting, row, seed, _imagined(table, order)))
         blocks.append(block)
     _refuse_alike(table, order, blocks)
     return blocks
@@ -121,21 +142,35 @@ def _refuse_alike(table: Recipe, order: Order, blocks: Sequence[Block]) -> None:
                 )
 
 
-def _why_not_row(table: Recipe, setting: Setting, row: str, order: Order) -> str | None:
+def _not_asked(table: Recipe, setting: Setting, row: str, order: Order) -> str | None:
+    """Why a row is not run whatever is at hand."""
     method = table.method(row)
+    if order.settings and not setting.chosen(order.settings):
+        return LEFT_OUT
+    if order.scale in setting.missing:
+        return f"not run: {setting.missing[order.scale]}"
     if not available(method):
         return "not run: method not available"
     if order.only and method not in order.only:
         return LEFT_OUT
     if order.scale == "mini" and not order.only and row not in setting.mini_rows:
         return "not run at the scale mini unless --only names its method"
-    lack = lacking(table, setting, order.scale, row, order.root, order.brought)
-    if lack:
-        return lack
+    return None
+
+
+def _imagined(table: Recipe, order: Order) -> Order:
+    """The same order with the published encoders, where some are to be brought."""
+    published = {name: slot.give for name, slot in table.encoders.items()}
+    encoders = {**published, **table.filled(order.scale, order.brought)}
+    return replace(order, brought=replace(order.brought, encoders=encoders))
+
+
+def _damage(table: Recipe, setting: Setting, row: str, order: Order) -> str | None:
+    """Why a row cannot be run whatever is brought: its data are there but damaged, say."""
     try:
         encoders = Brought(order.brought.encoders)
         table.config(setting, order.scale, row, 0, order.execution, encoders)
-    except FedloomError as error:  # of the data, say, which are there but damaged
+    except FedloomError as error:
         return f"not run: {error}"
     return None
 
@@ -173,6 +208,38 @@ def _refuse_changes(table: Recipe, order: Order) -> None:
             raise FedloomError(f"--set seed={value}: a table's seeds are given with --seeds.")
         if key == "method":
             raise FedloomError(f"--set method={value}: --only chooses methods of the table.")
+        _refuse_for_those_who_train(key, value, methods)
+
+
+def _refuse_for_those_who_train(key: str, value: Any, methods: Sequence[str]) -> None:
+    """Refuse a setting of local training where nobody trains."""
+    owner, rest = owner_of(key, list(map(name_of, methods)))
+    section, _, bare = rest.rpartition(".")
+    of_steps = Training.model_fields.keys() - NOT_ONLY_OF_STEPS
+    if section not in ("", "training") or bare not in of_steps:
+        return
+    reached = [method for method in methods if owner in (None, name_of(method))]
+    if reached and not any(find(method).traits.trains for method in reached):
+        names = ", ".join(map(name_of, reached))
+        raise FedloomError(
+            f"--set {key}={value} would change nothing: none of these trains ({names})."
+        )
+
+
+def _refuse_encoders(table: Recipe, order: Order) -> None:
+    """Refuse encoders that no row that is asked for has a place for."""
+    used: set[str] = set()
+    for setting in table.settings:
+        for row in setting.rows:
+            if _not_asked(table, setting, row, order) is None:
+                slots = table.slots(setting, order.scale, row, order.root)
+                used.update(slot.name for slot in slots)
+    for name, encoder in order.brought.encoders.items():
+        if name not in used:
+            raise FedloomError(
+                f"--encoder {name}={encoder}: no row that is chosen uses it "
+                f"(they use: {', '.join(sorted(used)) or 'none'}); leave it out."
+            )
 
 
 # ------------------------------------------------------------------------------ what differs

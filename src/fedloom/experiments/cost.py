@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -36,6 +37,7 @@ from ..models import build as build_model
 from .flops import flop_counter
 from .plan import folder_of
 from .sketch import Sketch, sketch
+from .unseen import UNSEEN
 
 BACKWARDS = 3  # a step's operations, of those of its forward pass
 EVALUATED = 2  # a client's models per evaluation: before and after training, or its own and common
@@ -85,12 +87,12 @@ class Cost:
     work: Work = field(default_factory=Work)
     unknown: dict[str, int] = field(default_factory=dict)  # why -> runs that are not counted
 
-    def line(self, here: Speed) -> str:
+    def line(self, here: Speed, of: str = "cost") -> str:
         """The cost in a sentence."""
         parts = [f"{self.runs} runs to do"]
         if self.finished:
             parts[0] += f", {self.finished} finished"
-        if self.runs:
+        if self.runs > sum(self.unknown.values()):
             work = self.work
             parts.append(f"{amount(work.steps).strip()} steps, {amount(work.flops)}FLOP")
             for speed in (here, A100):
@@ -98,7 +100,7 @@ class Cost:
         line = "; ".join(parts)
         for reason, runs in self.unknown.items():
             line += f"; not counted are {runs} runs: {reason}"
-        return f"cost: {line}"
+        return f"{of}: {line}"
 
     def plain(self, here: Speed) -> dict[str, Any]:
         """The cost as plain values."""
@@ -234,9 +236,7 @@ def _network_keys(config: Config, dealt: Sketch) -> list[str]:
     """What each of the config's networks is made from, as a text."""
     shape = list(dealt.shape)
     if config.encoder and not config.pixels:
-        from ..encoders import images
-
-        shape = [sum(encoder.dim for encoder in images(config.encoder))]
+        shape = [sum(_dim(name.strip()) for name in config.encoder.split(","))]
     several: Sequence[Mapping[str, Any]] = [{"model": config.model, **config.network}]
     if config.networks:
         several = entries(config.networks)
@@ -257,6 +257,8 @@ def _network_keys(config: Config, dealt: Sketch) -> list[str]:
 def _network(key: str) -> Work:
     """One sample's forward pass through the network of a config."""
     told = json.loads(key)
+    if told["network"].get("vit") in UNSEEN:  # beside which the prompts hardly count
+        return _counted(*UNSEEN[told["network"]["vit"]].made())
     task = Task(tuple(told["shape"]), told["classes"], told["vocabulary"])
     with torch.random.fork_rng(devices=[]):
         model = build_model(told["model"], task, **told["network"])
@@ -266,11 +268,20 @@ def _network(key: str) -> Work:
     return _counted(model, sample)
 
 
+def _dim(name: str) -> int:
+    """How many features a frozen encoder gives."""
+    from ..encoders import image
+
+    return UNSEEN[name].dim if name in UNSEEN else image(name).dim
+
+
 @lru_cache(maxsize=16)
 def _encoder(name: str) -> Work:
     """One image's way through a frozen encoder."""
     from ..encoders import image
 
+    if name in UNSEEN:
+        return _counted(*UNSEEN[name].made())
     encoder = image(name)
     first = encoder.base or encoder
     side = max(first.preprocess.size, 64)
@@ -303,9 +314,14 @@ def _passes(method: str, hyper: str) -> float:
     It is counted on a small network. Methods on features of a dual encoder train heads, whose work
     hardly counts.
     """
-    if make(method, json.loads(hyper)).traits.world == "dual":
+    traits = make(method, json.loads(hyper)).traits
+    if not traits.trains:
+        return 0.0
+    if traits.world == "dual":
         return 1.0
-    return _local_passes(method, json.loads(hyper)) / _local_passes("fedavg", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about two clients, who are not the user's
+        return _local_passes(method, json.loads(hyper)) / _local_passes("fedavg", {})
 
 
 def _local_passes(method: str, hyper: Mapping[str, Any]) -> float:

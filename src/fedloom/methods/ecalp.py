@@ -32,7 +32,7 @@ from ._textual import Textual, read
 class ECALP(Textual):
     """Context-aware label propagation."""
 
-    traits = Textual.traits.but(transductive=True)
+    traits = Textual.traits.but(transductive=True, trains=False)
     nearest_texts: Count = setting(
         3, "Number of class texts that each image is linked to.", symbol="k_t"
     )

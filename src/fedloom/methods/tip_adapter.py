@@ -26,7 +26,7 @@ from ._textual import Textual, read
 class TipAdapter(Textual):
     """A cache of the client's own features."""
 
-    traits = Textual.traits.but(neutral=({"alpha": 0.0}, "zeroshot"))
+    traits = Textual.traits.but(neutral=({"alpha": 0.0}, "zeroshot"), trains=False)
     alpha: NotNegative = setting(
         1.17, "Weight of the cache's logits beside the text logits.", symbol="alpha"
     )

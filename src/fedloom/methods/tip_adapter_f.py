@@ -27,6 +27,7 @@ class TipAdapterF(TipAdapter):
     """A cache whose keys are trained."""
 
     traits = TipAdapter.traits.but(
+        trains=True,
         training={
             "optimizer": "adamw",
             "lr": 0.001,

@@ -22,7 +22,7 @@ from ._textual import Textual, read
 class ZeroShot(Textual):
     """The text rows as they are."""
 
-    traits = Textual.traits.but(personalised=False)
+    traits = Textual.traits.but(personalised=False, trains=False)
 
     def client(self, down: Payload, state: Payload, local: Local) -> Update:
         return Update(Payload(), read(down, state))
