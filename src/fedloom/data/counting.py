@@ -93,14 +93,17 @@ def _miscount(found: Found, domain: str, part: str, count: int, number: int) -> 
         items = [
             item for item in found.items if item.domain == domain and part in ("all", item.part)
         ]
-        told += _gap(items) or _absent(items, found.class_names)
+        told += _gap(items) or _absent(items, found)
     return told
 
 
-def _absent(items: Sequence[ImageItem], classes: Sequence[str]) -> str:
+def _absent(items: Sequence[ImageItem], found: Found) -> str:
     """The first class that has no images at all."""
     present = {item.cls for item in items}
-    absent = [name for name in classes if name not in present]
+    absent = []
+    for code, name in zip(found.classes, found.class_names, strict=True):
+        if code not in present:
+            absent.append(name)
     return f" (none of class {_some(absent)})" if absent else ""
 
 
@@ -115,11 +118,19 @@ def _file_faults(found: Found) -> Iterator[str]:
 
 
 def _gap(items: Sequence[ImageItem]) -> str:
-    """The first file that numbered names leave out, such as frame_0007.jpg; nothing without one."""
+    """The first file that numbered names leave out, such as frame_0007.jpg; nothing without one.
+
+    Where names begin with the number of the file and end with the class, as 000007_3.jpg, all of a
+    folder are numbered in one row.
+    """
     numbers: Mapping[tuple[str, str, int, str], list[int]] = defaultdict(list)
     for item in items:
         match = re.fullmatch(r"(.*?)(\d+)(\.\w+)", item.file.name)
-        if match:
+        if match and re.fullmatch(r"\d+_", match[1]):
+            number = match[1].removesuffix("_")
+            key = (f"{item.file.parent}/", f"_*{match[3]}", len(number), "")
+            numbers[key].append(int(number))
+        elif match:
             stem = str(item.file.parent / match[1])
             numbers[stem, match[3], len(match[2]), item.cls].append(int(match[2]))
     for (stem, ending, width, _), seen in numbers.items():

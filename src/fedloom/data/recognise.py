@@ -32,14 +32,18 @@ class Match:
 
 
 def best_match(entry: Published, raw: Path) -> Match | None:
-    """The layout and folder of which most is there; None if nothing is."""
+    """The layout and folder of which most is there; None if nothing is.
+
+    A layout that comes first in the catalogue and has some of its own files here is meant, although
+    the folder without them would be another one: its official parts are not left out in silence.
+    """
     best = None
     folders = list(_candidates(raw))
     for layout in entry.layouts:
         for folder in folders:
             match = _match(layout, folder)
             if not match.missing:
-                return match
+                return _half_there(entry, match) or match
             if match.share > (best.share if best else 0):
                 best = match
     return best
@@ -49,6 +53,23 @@ def _match(layout: Layout, folder: Path) -> Match:
     needs = LAYOUTS.find(layout.reader)(folder).needs(layout.options)
     missing = tuple(need for need in needs if not any(folder.glob(need)))
     return Match(layout, folder, missing, len(needs))
+
+
+def _half_there(entry: Published, whole: Match) -> Match | None:
+    """An earlier layout of the same folder, if some files that are its own are here but not all.
+
+    Folders do not count, nor do layouts of the same family, which have most files in common.
+    """
+    used = set(LAYOUTS.find(whole.layout.reader)(whole.base).needs(whole.layout.options))
+    for layout in entry.layouts[: entry.layouts.index(whole.layout)]:
+        if layout.reader == whole.layout.reader:
+            continue
+        match = _match(layout, whole.base)
+        needs = LAYOUTS.find(layout.reader)(whole.base).needs(layout.options)
+        own = [need for need in needs if need not in used and Path(need).suffix]
+        if not set(own) <= set(match.missing):
+            return match
+    return None
 
 
 def _candidates(raw: Path) -> Iterator[Path]:

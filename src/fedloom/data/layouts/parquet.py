@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Parquet(LayoutReader):
 
     def read(self, base: Path, entry: Published, options: Options) -> Found:
         files = _splits(base)
+        _refuse_incomplete(base, files, entry)
         names = _class_names(files[0][1], entry)
         if entry.kind == "text":
             return _texts(base, files, names, entry)
@@ -84,6 +86,23 @@ def _splits(base: Path) -> list[tuple[str, Path]]:
     if taken == {"train"}:
         files = [("", file) for _, file in files]
     return files
+
+
+def _refuse_incomplete(base: Path, files: list[tuple[str, Path]], entry: Published) -> None:
+    """Refuse files of which a part is missing, or one of several that make up a part."""
+    official: set[str] = set()
+    for parts in entry.counts.values():
+        official.update(parts)
+    if "test" in official and "test" not in {part for part, _ in files}:
+        names = [f"{split}-" for split, part in SPLITS.items() if part == "test"]
+        raise FedloomError(f"{base}: no file's name begins with {' or '.join(names)}.")
+    for _, file in files:
+        match = re.fullmatch(r"(.+)-\d+-of-(\d+)\.parquet", file.name)
+        for number in range(int(match[2]) if match else 0):
+            assert match
+            name = f"{match[1]}-{number:0{len(match[2])}d}-of-{match[2]}.parquet"
+            if not (base / name).is_file():
+                raise FedloomError(f"{base}: {name} is missing.")
 
 
 def _library() -> Any:
