@@ -54,7 +54,7 @@ def reproduce(world: Path, tmp_path: Path, small: None, fedloom: CommandLine) ->
         out = tmp_path if table.apart else world / "runs"
         command = ["reproduce", name, "--scale", "full", "--json", "--out", out]
         command += ["--data-root", world / "data", "--executor", "inplace", "--seeds", "0"]
-        for change in ("rounds=1", "steps=1", "batch=10"):
+        for change in ("rounds=1", "steps=1"):
             command += ["--set", change]
         for slot, encoder in weights_for(table, world / "weights").items():
             command += ["--encoder", f"{slot}={encoder}"]

@@ -295,10 +295,11 @@ def test_encoders_that_no_chosen_row_uses_are_refused() -> None:
     plan([], first="hf:a", second="clip:b")
     one = replace(table, rows={"one": table.rows["one"]})
     one = replace(one, settings=[replace(setting, rows=["one"]) for setting in table.settings])
+    none = replace(table, settings=[replace(setting, rows=[]) for setting in table.settings])
     with pytest.raises(FedloomError, match=r"--encoder second=clip:b: no row that is chosen uses"):
         planned(one, Order("full", brought=Brought({"first": "hf:a", "second": "clip:b"})))
     with pytest.raises(FedloomError, match=r"\(they use: none\); leave it out"):
-        planned(replace(table, settings=[]), Order("full", brought=Brought({"first": "hf:a"})))
+        planned(none, Order("full", brought=Brought({"first": "hf:a"})))
 
 
 def test_training_is_not_changed_where_nobody_trains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +359,7 @@ def test_the_list_names_what_to_type_on_a_machine_with_nothing(
     assert gets["f2dc-3"] == ["fedloom data get pacs"]
     assert gets["f2dc-2"] == ["fedloom data import digits RAW"]  # only a browser gets it
     assert gets["fedpcl-3"] == ["fedloom data get office_caltech", "fedloom data get domainnet10"]
-    assert gets["fedgcr-1"] == gets["fedpcl-2"] == ["fedloom data get digit_five"]
+    assert gets["fedgcr-3"] == gets["fedpcl-2"] == ["fedloom data get digit_five"]
     assert gets["feddtr-4"] == ["fedloom data get amazon_reviews"]
     assert len(gets["fedpact-1"]) == 10
     assert found["fedpact-2"]["bring"] == ["--encoder clip:ViT-B-16.pt (CLIP with a ViT-B/16)"]
