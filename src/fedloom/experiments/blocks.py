@@ -97,12 +97,9 @@ def planned(table: Recipe, order: Order) -> list[Block]:
         for row in setting.rows:
             reasons[row] = _not_asked(table, setting, row, order)
             if reasons[row] is None:
-                reasons[row] = _damage(table, setting, row, order)
-            if reasons[row] is None:
-                reasons[row] = why_not or lacking(
-                    table, setting, order.scale, row, order.root, order.brought
-                )
-                if reasons[row]:
+                damage = _damage(table, setting, row, order)
+                reasons[row] = why_not or _lacking(table, setting, row, order) or damage
+                if reasons[row] and not damage:
                     lack.append(row)
         block = Block(setting, reasons, [], [])
         for seed in order.seeds(table):
@@ -156,6 +153,10 @@ def _not_asked(table: Recipe, setting: Setting, row: str, order: Order) -> str |
     if order.scale == "mini" and not order.only and row not in setting.mini_rows:
         return "not run at the scale mini unless --only names its method"
     return None
+
+
+def _lacking(table: Recipe, setting: Setting, row: str, order: Order) -> str | None:
+    return lacking(table, setting, order.scale, row, order.root, order.brought)
 
 
 def _imagined(table: Recipe, order: Order) -> Order:
