@@ -101,6 +101,8 @@ def planned(table: Recipe, order: Order) -> list[Block]:
                 reasons[row] = why_not or _lacking(table, setting, row, order) or damage
                 if reasons[row] and not damage:
                     lack.append(row)
+            elif reasons[row] != LEFT_OUT:
+                reasons[row] = why_not or reasons[row]
         block = Block(setting, reasons, [], [])
         for seed in order.seeds(table):
             for row in setting.rows:
