@@ -54,7 +54,7 @@ def evaluate(trained: dict[int, Result], metric: str = "accuracy") -> dict:
     model = Split(nn.Flatten(), head, 2)
     worker = ClientWorker(make("fedavg"), three_clients(), model, Training(), seed=0)
     evaluation = Evaluation(worker, Inplace(worker), Store(), first(worker), 1, metric)
-    scores = TrainedScores(worker, metric)
+    scores = TrainedScores(worker)
     for k, result in trained.items():
         scores.add(k, result)
     return evaluation.run(scores)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.clients import every_row
 from .large import eval_batch
 
 MOST = 1 << 28  # bytes of outputs that are kept
@@ -99,9 +100,8 @@ class Remembered:
     def _rows(self) -> Tensor:
         """The numbers of all samples that some client has."""
         federation = self._worker.federation
-        members = (*federation.clients, *federation.outside)
-        parts = [part for m in members for part in (m.train, m.validation, m.test)]
-        return torch.from_numpy(np.unique(np.concatenate(parts)).astype(np.int64))
+        rows = [every_row(federation.clients), every_row(federation.outside)]
+        return torch.from_numpy(np.union1d(*rows))
 
     @cached_property
     def _places(self) -> Tensor:

@@ -20,6 +20,7 @@ from ..core.payload import Payload
 from ..core.rng import key
 from ..core.roles import Role, at_rest, twin
 from ..core.tree import Tree
+from ..data.clients import every_row, sizes
 from ..data.federation import Dataset, Federation
 from ..models.base import unhooked
 from ..models.stages import Stages
@@ -233,12 +234,12 @@ class ClientWorker:
 
     def sizes(self, part: str = "train") -> list[int]:
         """How many samples of a part of its data (train, validation or test) each client has."""
-        return [len(self.rows(k, part)) for k in range(self.clients)]
+        counts: list[int] = sizes(self.federation.clients, part).tolist()
+        return counts
 
     def rows(self, client: int, part: str = "train") -> np.ndarray:
         """Which rows of the data set are a client's samples of a part of its data."""
-        rows: np.ndarray = getattr(self.federation.member(client), part)
-        return rows
+        return self.federation.rows(client, part)
 
     @property
     def classes(self) -> int:
@@ -446,8 +447,7 @@ class ClientWorker:
 
     def tests(self) -> tuple[Tensor, Tensor]:
         """The body's features of all clients' test samples, each sample once, and their labels."""
-        every = np.concatenate([self.rows(k, "test") for k in range(self.clients)])
-        index = torch.from_numpy(np.unique(every))
+        index = torch.from_numpy(every_row(self.federation.clients, ["test"]))
         return self.outputs(self.samples(index)).features, self.labels(index)
 
     def has(self, body: nn.Module) -> bool:

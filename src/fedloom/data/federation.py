@@ -13,13 +13,21 @@ from torch import Tensor
 from ..core.errors import FedloomError, unknown
 from ..core.rng import numpy_rng
 from ..core.settings import part_of
+from .clients import (
+    NEW,
+    Client,
+    Clients,
+    Outsider,
+    domain_names,
+    kept,
+    refuse_wrong_rows,
+)
 from .dataset import Dataset
+from .described import described
 from .finite import refuse_not_finite
 from .grouped import cut_by_group, refuse_shared_groups
-from .outside import NEW, drawn, set_apart
+from .outside import drawn, set_apart
 from .partitions import PARTITIONS, Share, partition
-
-SPLITS = ("train", "validation", "test")
 
 
 class DataEncoder(Protocol):
@@ -29,39 +37,20 @@ class DataEncoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Client:
-    """Which samples a client trains on, validates on and is tested on.
-
-    `domain` is None for a client with several domains.
-    """
-
-    # NumPy, not torch: each of thousands of small index tensors would cost worker processes a
-    # shared-memory handle.
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
-    domain: str | None = None
-
-
-@dataclass(frozen=True)
-class Outsider(Client):
-    """A client that never trains with the others; it is scored under the name `group`."""
-
-    group: str = NEW
-
-
-@dataclass(frozen=True)
 class Federation:
     """A data set and its clients; `outside` are those that are only ever scored."""
 
     data: Dataset
-    clients: tuple[Client, ...]
+    clients: Sequence[Client]  # kept as arrays, whatever sequence is given
     partition: str = "given"
     description: str = ""
     outside: tuple[Outsider, ...] = ()
 
     def __post_init__(self) -> None:
-        _refuse_wrong_rows(self)
+        object.__setattr__(self, "clients", kept(self.clients))
+        rows = self.data.name, len(self.data.y)
+        refuse_wrong_rows(self.clients, *rows)
+        refuse_wrong_rows(self.outside, *rows, first=len(self.clients))
         if self.data.encoder is None:  # encoders check their features themselves
             refuse_not_finite(self.data.x, self.data.name)
 
@@ -78,8 +67,8 @@ class Federation:
                 f"there is no client {number}; they are numbered from 0 to {len(self) - 1}."
             )
         owners: dict[str, list[int]] = {}
-        for k, member in enumerate(self.clients):
-            owners.setdefault(member.domain or "", []).append(k)
+        for k, domain in enumerate(domain_names(self.clients)):
+            owners.setdefault(domain or "", []).append(k)
         if client not in owners:
             raise unknown("client", client, sorted(name for name in owners if name))
         if len(owners[client]) > 1:
@@ -93,14 +82,21 @@ class Federation:
             return self.clients[k]
         return self.outside[k - len(self.clients)]
 
+    def rows(self, k: int, split: str = "train") -> np.ndarray:
+        """Which samples client `k` has in one of `SPLITS`."""
+        if isinstance(self.clients, Clients) and k < len(self.clients):
+            return self.clients.of_split(k, split)
+        rows: np.ndarray = getattr(self.member(k), split)
+        return rows
+
     def samples(self, k: int, split: str = "train") -> tuple[Tensor, Tensor]:
         """Client `k`'s stored samples and labels in one of `SPLITS`."""
-        index = torch.from_numpy(getattr(self.member(k), split))
+        index = torch.from_numpy(self.rows(k, split))
         return self.data.take(index), self.data.y[index]
 
     def counts(self, k: int, split: str = "train") -> Tensor:
         """How many samples of each class client `k` has in one of `SPLITS`."""
-        labels = self.data.y[torch.from_numpy(getattr(self.member(k), split))]
+        labels = self.data.y[torch.from_numpy(self.rows(k, split))]
         return torch.bincount(labels.flatten(), minlength=len(self.data.classes))
 
     def encode(self, encoder: DataEncoder, **options: Any) -> Federation:
@@ -118,55 +114,7 @@ class Federation:
 
     def describe(self) -> dict[str, Any]:
         """Sizes, domains and class counts of every client, as plain values."""
-        members = []
-        for k, client in enumerate((*self.clients, *self.outside)):
-            about: dict[str, Any] = {"domain": client.domain}
-            for split in SPLITS:
-                about[split] = len(getattr(client, split))
-            about["counts"] = self.counts(k).tolist()
-            about["test_counts"] = self.counts(k, "test").tolist()
-            if self.data.group is not None:
-                everything = np.concatenate([getattr(client, split) for split in SPLITS])
-                about["groups"] = len(np.unique(self.data.group.numpy()[everything]))
-            members.append(about)
-        described = {
-            "data": self.data.name,
-            "partition": self.partition,
-            "description": self.description,
-            "classes": list(self.data.classes),
-            "domains": list(self.data.domains),
-            "shape": list(self.data.x.shape[1:]),
-            "clients": members[: len(self)],
-        }
-        if self.outside:
-            groups = [client.group for client in self.outside]
-            told = zip(groups, members[len(self) :], strict=True)
-            described["outside"] = [{"group": group, **about} for group, about in told]
-        return described
-
-
-def _refuse_wrong_rows(federation: Federation) -> None:
-    """Refuse a client with numbers of samples that the data set does not have."""
-    n = len(federation.data.y)
-    rows = []
-    for k, client in enumerate((*federation.clients, *federation.outside)):
-        for split in SPLITS:
-            index = getattr(client, split)
-            if not isinstance(index, np.ndarray) or index.ndim != 1 or index.dtype.kind not in "iu":
-                raise FedloomError(
-                    f"client {k}: {split} must be a NumPy vector of sample numbers, not {index!r}."
-                )
-            rows.append(index)
-    every = np.concatenate(rows) if rows else np.arange(0)
-    if not every.size or (every.min() >= 0 and every.max() < n):
-        return
-    for place, index in enumerate(rows):
-        for row in index[(index < 0) | (index >= n)]:
-            k, part = divmod(place, len(SPLITS))
-            raise FedloomError(
-                f"client {k}: {SPLITS[part]} names sample {row}, but {federation.data.name} has "
-                f"samples 0 to {n - 1}."
-            )
+        return described(self)
 
 
 def federate(

@@ -10,8 +10,6 @@ from ..core.errors import FedloomError, unknown
 from ..core.rng import numpy_rng
 from .partitions import Pool, Share
 
-NEW = "new clients"  # the name under which these are scored; a domain has its own
-
 
 @dataclass(frozen=True)
 class Kept:

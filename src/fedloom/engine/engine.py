@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -177,7 +178,6 @@ class Engine:
 
     def _uploads(self, turn: Turn) -> Uploads:
         """Have the participants train. The executor starts when the first upload is asked for."""
-        clients = self.worker.federation.clients
         total = len(turn.present) - len(turn.lost)
 
         def tell(done: int) -> None:
@@ -186,13 +186,13 @@ class Engine:
                     callback.after_client(self, done, total)
 
         results = turn.results or self.executor.run(self._tasks(turn))
-        scores = TrainedScores(self.worker, self.schedule.metric)
-        return Uploads(turn, results, self.store, scores, lambda k: len(clients[k].train), tell)
+        scores = TrainedScores(self.worker)
+        return Uploads(turn, results, self.store, scores, lambda k: len(self.worker.rows(k)), tell)
 
     def _tasks(self, turn: Turn) -> Iterator[Task]:
         """The tasks of a round: a download for every participant, and what to do with it."""
-        splits = SCORED if turn.due else ()
         for k in turn.present:
+            splits = SCORED if turn.due and self._scores(k) else ()
             state = self.store.get(k)
             down = told(self.worker.method.download(turn.server, k), turn.server, state)
             turn.bytes["down"] += down.nbytes
@@ -202,6 +202,15 @@ class Engine:
             work = turn.work.get(k, 1.0)
             metric = self.schedule.metric
             yield Task("client", turn.round, (k,), down, state, splits, work, metric)
+
+    @cached_property
+    def _scored(self) -> np.ndarray | None:
+        """The clients that evaluations score; None for all of them."""
+        return self.schedule.scored(self.worker)
+
+    def _scores(self, k: int) -> bool:
+        """Whether evaluations score client `k`."""
+        return self._scored is None or k in self._scored
 
     def _ahead(self) -> Turn | None:
         """The next round, if it may begin while this one is evaluated.
@@ -219,8 +228,9 @@ class Engine:
 
     def _evaluate(self, turn: Turn, uploads: Uploads, ahead: Turn | None) -> dict[str, Any]:
         """One line of metrics."""
+        metric, who = self.schedule.metric, self._scored
         evaluation = Evaluation(
-            self.worker, self.executor, self.store, self.server, self.round, self.schedule.metric
+            self.worker, self.executor, self.store, self.server, self.round, metric, who
         )
         figures = evaluation.run(uploads.scores, self._tasks(ahead) if ahead else None)
         if ahead:

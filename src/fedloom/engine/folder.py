@@ -16,8 +16,10 @@ from ..core import files
 from ..core.errors import CheckpointError, FedloomError
 from ..core.files import parse_object, read_regular, sha256, write_atomic
 from ..core.tables import to_html, to_pandas
+from ..data.described import FILE as CLIENTS
+from ..metrics.distribution import Distribution
 from ..metrics.registry import headline
-from ..metrics.summary import client_values, headline_line
+from ..metrics.summary import client_spread, client_values, headline_line
 from . import config as configs
 from .checkpoint import Checkpoint, Store
 from .config import Config
@@ -29,6 +31,7 @@ FILES = (
     "timing.jsonl",
     "summary.json",
     "federation.json",
+    CLIENTS,
     "made_with.json",
     "partition.png",
     "report.html",
@@ -85,9 +88,15 @@ class Run:
 
     @property
     def clients(self) -> list[float | None]:
-        """Each client's value of the headline metric in that round."""
+        """Each client's value of the headline metric in that round; empty of very many clients."""
         stage = self.summary.get("stage", "before")
         return client_values(self.headline, stage, self.config.schedule.metric)
+
+    @property
+    def spread(self) -> Distribution | None:
+        """How these values are distributed, where they are too many to be listed."""
+        stage = self.summary.get("stage", "before")
+        return client_spread(self.headline, stage, self.config.schedule.metric)
 
     def __fspath__(self) -> str:
         if self.folder is None:

@@ -17,6 +17,8 @@ LATER = (
     "adapting",
     "new_clients",
     "schedule.metric",
+    "schedule.eval_clients",
+    "schedule.eval_all",
     "training.channels_last",
     "training.compiled",
     "training.class_weights",

@@ -21,6 +21,7 @@ from ..core.user_files import refuse_untrusted
 from ..data.catalogue import Progress
 from ..data.catalogue import load as load_data
 from ..data.dataset import Dataset, with_classes
+from ..data.described import number_of
 from ..data.federation import Client, Federation
 from .folder import Run
 from .networks import GIVEN
@@ -75,7 +76,7 @@ def personalise(
     method = make(config.method, config.hyper)
     _refuse(run, method)
     clock = time.monotonic()
-    k = len(run.federation["clients"])  # the newcomer's number
+    k = number_of(run.federation)  # the newcomer's number
     images = _newcomer(run, data)
     setup = Setup.from_config(
         config, images=images, method=method, progress=progress, device=device
@@ -130,7 +131,7 @@ def _newcomer(run: Run, data: str) -> Federation:
     if not len(train):
         raise FedloomError(f"{data} has no training samples: a personal model needs a few.")
     none = np.arange(0)
-    others = [Client(none, none, none)] * len(run.federation["clients"])
+    others = [Client(none, none, none)] * number_of(run.federation)
     return Federation(new, (*others, Client(train, none, np.flatnonzero(is_test), domain)))
 
 

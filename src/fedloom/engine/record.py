@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -9,7 +10,6 @@ import time
 from typing import Any
 
 from ..core.errors import CheckpointError
-from ..core.files import sha256
 from ..metrics.cost import peak_memory_mb
 from .checkpoint import Checkpoint
 from .engine import Engine
@@ -27,6 +27,8 @@ class Recorder:
         self._clock = time.monotonic()
         self._saved_at = -math.inf  # when the last checkpoint was written
         self._saving_took = 0.0  # seconds that writing it took
+        # The lines of metrics so far: how many are counted in, their length and their checksum.
+        self._counted, self._length, self._checksum = 0, 0, hashlib.sha256()
 
     def after_round(self, engine: Engine, record: dict[str, Any] | None) -> bool:
         """Record a round; True if the run should stop here."""
@@ -112,9 +114,13 @@ class Recorder:
             ) from error
 
     def _extra(self, engine: Engine) -> dict[str, Any]:
-        written = "".join(json.dumps(m) + "\n" for m in self.run.metrics).encode()
+        for line in self.run.metrics[self._counted :]:
+            written = json.dumps(line).encode() + b"\n"
+            self._length += len(written)
+            self._checksum.update(written)
+        self._counted = len(self.run.metrics)
         return {
             "bytes": engine.bytes,
-            "metrics": {"length": len(written), "sha256": sha256(written)},
+            "metrics": {"length": self._length, "sha256": self._checksum.hexdigest()},
             "config": self.run.config.what(),
         }

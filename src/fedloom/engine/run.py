@@ -18,6 +18,8 @@ from ..core.method import Method, PromisesPrivacy
 from ..core.rng import key
 from ..data.catalogue import MODEL_FOR
 from ..data.dataset import Dataset
+from ..data.described import FILE as CLIENTS
+from ..data.described import arrays, many
 from ..data.federation import Federation, federate
 from ..data.fingerprint import fingerprint
 from ..data.views import WithPixels
@@ -29,6 +31,7 @@ from . import made_with
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .engine import Callback, Engine, first
+from .everybody import everybody
 from .folder import Run, begun, locked, refuse_changes, same_run
 from .networks import GIVEN
 from .record import Recorder
@@ -149,6 +152,8 @@ def carry_out(
             origin = made_with.read(run.folder, data)
             origin.refuse_other_data(run.folder, data)
         store = run.open(fresh)
+        if run.folder and many(worker.federation.clients):
+            write_atomic(run.folder / CLIENTS, arrays(worker.federation).encode())
         saved = store.load()
         store.tidy()
         if run.folder:
@@ -161,15 +166,8 @@ def carry_out(
         for callback in callbacks:
             if hasattr(callback, "before_run"):
                 callback.before_run(run, images)
-        if not config.schedule.exhausted(run.metrics):
-            runner = executor()
-            try:
-                watchers = [Recorder(run), *callbacks]
-                Engine(worker, runner, config.schedule, watchers, store).run(start)
-            finally:
-                runner.close()
-            warn_of_swings(run.metrics, sum(worker.sizes("test")), config.training.lr)
-        run.summary = summary(run, worker)
+        at_end = _rounds(run, worker, executor, callbacks, store, start)
+        run.summary = summary(run, worker) | at_end
         if run.folder:
             content = json.dumps(run.summary, indent=1).encode()
             write_atomic(run.folder / "summary.json", content)
@@ -177,6 +175,39 @@ def carry_out(
             if hasattr(callback, "after_run"):
                 callback.after_run(run)
     return run
+
+
+def _rounds(
+    run: Run,
+    worker: ClientWorker,
+    executor: Callable[[], Executor],
+    callbacks: Sequence[Callback],
+    store: Store,
+    start: Checkpoint,
+) -> dict[str, Any]:
+    """Go through the rounds that are left; give what the summary says of all clients at the end.
+
+    That is nothing unless evaluations score a sample of the clients.
+    """
+    schedule = run.config.schedule
+    over = schedule.exhausted(run.metrics)
+    sampled = schedule.eval_all and schedule.scored(worker) is not None
+    if over and not sampled:
+        return {}
+    runner = executor()
+    try:
+        engine = Engine(worker, runner, schedule, [Recorder(run), *callbacks], store)
+        server, round = start.server, start.round
+        if not over:
+            engine.run(start)
+            warn_of_swings(run.metrics, sum(worker.sizes("test")), run.config.training.lr)
+            server, round = engine.server, engine.round
+        if not sampled or server is None:
+            return {}
+        figures = everybody(worker, runner, store, server, round, schedule.metric)
+        return {"everybody": figures}
+    finally:
+        runner.close()
 
 
 def resume(

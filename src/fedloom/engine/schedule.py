@@ -11,7 +11,9 @@ from ..client.worker import ClientWorker
 from ..core.errors import FedloomError
 from ..core.rng import numpy_rng
 from ..core.settings import Count, Share, part_of, setting
+from ..data.clients import sizes as client_sizes
 from ..metrics.registry import DEFAULT, headline
+from .panel import panel
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 ByRound = dict[int, list[int]]  # round -> clients
@@ -40,6 +42,15 @@ class Schedule(BaseModel):
     straggler_work: Ratio = setting(0.5, "The share of its steps that a slow client manages.")
     eval_every: Count = setting(
         1, "The number of rounds between evaluations; the last round is always evaluated."
+    )
+    eval_clients: Count | None = setting(
+        None,
+        "The number of clients that are scored in an evaluation, always the same ones, drawn in "
+        "proportion to the domains' numbers of clients; by default all are.",
+    )
+    eval_all: bool = setting(
+        True,
+        "Whether the last round also scores all clients where `eval_clients` are fewer.",
     )
     patience: Count | None = setting(
         None,
@@ -77,8 +88,8 @@ class Schedule(BaseModel):
         also the order of aggregation, so it must not depend on who finishes first. Clients without
         training data are never asked.
         """
-        sizes = [len(c.train) for c in worker.federation.clients]
-        able = np.array([k for k, n in enumerate(sizes) if n])
+        sizes = client_sizes(worker.federation.clients, "train")
+        able = np.flatnonzero(sizes)
         if not len(able):
             raise FedloomError("no client has training data.")
         rng = numpy_rng(worker.seed, round, "cohort")
@@ -86,7 +97,7 @@ class Schedule(BaseModel):
         if self.ratio_max is not None:
             count = int(rng.integers(count, max(count, part_of(len(able), self.ratio_max)) + 1))
         chosen = sorted(
-            rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-sizes[k], k)
+            rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-int(sizes[k]), k)
         )
         lost = self._drawn(self.dropouts, chosen, len(sizes), round, worker.seed, "dropouts")
         slow = self._drawn(self.stragglers, chosen, len(sizes), round, worker.seed, "stragglers")
@@ -94,7 +105,7 @@ class Schedule(BaseModel):
 
     def rate(self, worker: ClientWorker) -> float:
         """The greatest chance of a client to take part in a round."""
-        able = sum(1 for size in worker.sizes() if size)
+        able = int(np.count_nonzero(client_sizes(worker.federation.clients, "train")))
         return max(1, part_of(able, self.ratio_max or self.ratio)) / max(1, able)
 
     @staticmethod
@@ -114,6 +125,10 @@ class Schedule(BaseModel):
     def evaluates(self, round: int) -> bool:
         """Whether the run is evaluated after this round (always after the last)."""
         return round % self.eval_every == 0 or round == self.rounds
+
+    def scored(self, worker: ClientWorker) -> np.ndarray | None:
+        """The numbers of the clients that an evaluation scores; None for all of them."""
+        return panel(self.eval_clients, worker) if self.eval_clients else None
 
     def exhausted(self, metrics: list[dict[str, Any]]) -> bool:
         """Whether the metric has not improved on validation data for `patience` evaluations."""

@@ -31,6 +31,7 @@ from ..core.user_files import refuse_untrusted
 from ..data.catalogue import Progress, Source
 from ..data.catalogue import load as load_data
 from ..data.dataset import Dataset
+from ..data.described import listed
 from ..data.federation import Federation, federate
 from ..data.readers.fitting import Cut
 from ..executors import make as make_executor
@@ -98,8 +99,8 @@ class Setup:
     def described(self) -> dict[str, Any]:
         """What the clients have, as plain values; their networks too, where these differ."""
         facts = self.federation.describe()
-        members = [*facts["clients"], *facts.get("outside", [])]
-        for k, member in enumerate(members):
+        inside = len(self.federation) - len(listed(facts))  # too many are not listed
+        for k, member in enumerate([*listed(facts), *facts.get("outside", [])], inside):
             named = self.worker.of(k).named
             if named is not None:
                 member["network"] = named.model

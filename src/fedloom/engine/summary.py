@@ -12,6 +12,7 @@ import torch
 from ..client.worker import ClientWorker
 from ..core.method import PromisesPrivacy
 from ..core.version import __version__
+from ..data.described import number_of
 from ..metrics.fairness import compared
 from ..metrics.privacy import account
 from ..metrics.registry import headline
@@ -29,7 +30,7 @@ def summary(run: Run, worker: ClientWorker) -> dict[str, Any]:
         "partition": config.partition,
         "seed": config.seed,
         "rounds": run.metrics[-1]["round"] if run.metrics else 0,
-        "clients": len(run.federation["clients"]),
+        "clients": number_of(run.federation),
         "stage": worker.method.traits.stage,
         **summarise_run(run.metrics, run.timing, config.schedule.metric),
         "device": {"name": ",".join(map(str, worker.devices)), "title": worker.device.title},

@@ -72,7 +72,7 @@ class Turn:
 def about(worker: ClientWorker, k: int) -> About:
     """What the server knows of client `k`."""
     data = worker.federation.data
-    samples = len(worker.federation.clients[k].train)
+    samples = len(worker.rows(k))
     return About(samples, samples * math.prod(data.y.shape[1:]), worker.classes)
 
 

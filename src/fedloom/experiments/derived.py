@@ -8,6 +8,7 @@ from statistics import median
 
 from torch import Tensor
 
+from ..data.described import listed, number_of
 from ..engine.folder import Run
 from ..engine.setup import last_checkpoint
 from ..report.side import side_figure
@@ -34,7 +35,7 @@ def compare_prototypes(cells: Cells, reference: str) -> None:
             products = prototypes[row, seed] * prototypes[reference, seed]
             similar = products.sum(2).mean(1)
             shares = (similar / similar.sum()).tolist()
-            domains = [client["domain"] for client in cell.run.federation["clients"]]
+            domains = [client["domain"] for client in listed(cell.run.federation)]
             cell.run.summary["similarity"] = dict(zip(domains, shares, strict=True))
 
 
@@ -60,7 +61,7 @@ def count_costs(cells: Cells, reference: str, dealer: Dealer) -> None:
         if cell.run is None:
             continue
         summary = cell.run.summary
-        floats = (summary["floats"] or {}).get("up", 0) * len(cell.run.federation["clients"])
+        floats = (summary["floats"] or {}).get("up", 0) * number_of(cell.run.federation)
         count = partial(flops_per_round, cell.run, dealer(cell.config))
         flops = side_figure(f"the FLOP count of {cell.name}", count, None)
         time = seconds[row, cell.config.seed]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.described import listed
 from ..engine.folder import Run
 from .values import mean_and_std
 
@@ -24,7 +25,8 @@ def floors(columns: Mapping[str, Sequence[str]], runs: Sequence[Run]) -> list[di
     by_seed: dict[int, dict[str, dict[str, float]]] = {}
     for run in runs:
         seed = run.config.seed
-        if seed not in by_seed and "test_counts" in run.federation["clients"][0]:
+        members = listed(run.federation)
+        if seed not in by_seed and members and "test_counts" in members[0]:
             by_seed[seed] = without_model(run.federation)
     rows = []
     for name in (CHANCE, MAJORITY, OWN_MAJORITY):
@@ -40,7 +42,7 @@ def floors(columns: Mapping[str, Sequence[str]], runs: Sequence[Run]) -> list[di
 
 def without_model(federation: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """What each way reaches in a described federation, under the names of a summary."""
-    clients = federation["clients"]
+    clients = listed(federation)
     train = np.array([client["counts"] for client in clients])
     test = np.array([client["test_counts"] for client in clients])
     sizes = test.sum(1)

@@ -14,11 +14,12 @@ import torch
 
 from ..client.training import Training
 from ..core.version import __version__
+from ..data.described import number_of
 from ..engine.folder import Run
 from ..engine.summary import better_than_local
 from ..metrics.fairness import worst_share
 from ..metrics.registry import DEFAULT, METRICS, Metric, headline
-from ..metrics.summary import client_values, summarise_run
+from ..metrics.summary import client_spread, client_values, summarise_run
 from ..report.entries import AFTER, ALONE
 from ..report.side import side_figure
 from ..report.statistics import ALPHA, paired_tests
@@ -159,8 +160,13 @@ def _values(runs: Runs) -> dict[str, dict[int, list[float | None]]]:
     values = {}
     for name, by_seed in runs.items():
         if by_seed:
-            values[name] = {seed: run.clients for seed, run in by_seed.items()}
+            values[name] = {seed: _judged(run) for seed, run in by_seed.items()}
     return values
+
+
+def _judged(run: Run) -> list[float | None]:
+    """Each client's value of the headline metric or, of too many clients, their mean."""
+    return [run.spread.mean] if run.spread else run.clients
 
 
 def _described_run(cell: Cell) -> dict[str, Any]:
@@ -216,7 +222,7 @@ def _settings(cells: Sequence[Cell], runs: Runs) -> dict[str, Any]:
     classes: list[str] = []
     for by_seed in runs.values():
         for run in by_seed.values():
-            clients = len(run.federation["clients"])
+            clients = number_of(run.federation)
             classes = run.federation["classes"]
     return {
         "data": config.data,
@@ -281,7 +287,7 @@ def _how_made(runs: Mapping[int, Run]) -> str:
     for run in runs.values():
         if run.metrics:
             last = run.metrics[-1]
-            untrained = len(run.federation["clients"]) - last["participants"] + len(last["lost"])
+            untrained = number_of(run.federation) - last["participants"] + len(last["lost"])
             away = max(away, untrained)
     if away:
         return f"{text}; {away} clients did not train in the last round and count untrained."
@@ -344,7 +350,11 @@ def figures(run: Run, target: float | None) -> dict[str, Any]:
     for metric in metric_columns():
         values[metric.name] = _chosen(run, f"personal.{metric.key}")
     stage = run.summary.get("stage", "before")
-    values["worst_decile"] = worst_share(client_values(run.headline, stage, DEFAULT))
+    spread = client_spread(run.headline, stage, DEFAULT)
+    if spread:
+        values["worst_decile"] = spread.lowest_tenth
+    else:
+        values["worst_decile"] = worst_share(client_values(run.headline, stage, DEFAULT))
     values |= _cost_of_target(run, target)
     values["domains"] = {}
     for domain, accuracy in run.summary.get("domains", {}).items():

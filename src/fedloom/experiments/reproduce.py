@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import write_atomic
+from ..data.described import number_of, samples_of
 from ..engine.folder import Run
 from .asked import add_asked
 from .blocks import Block, Order, all_configs, differences, planned
@@ -200,8 +201,6 @@ def _data(block: Block) -> str | None:
     """How many clients and samples the runs of a block have."""
     if not block.runs:
         return None
-    clients = block.runs[0].federation["clients"]
-    samples = 0
-    for client in clients:
-        samples += client["train"] + client["validation"]
-    return f"{len(clients)} clients with {samples} training samples"
+    federation = block.runs[0].federation
+    samples = samples_of(federation, "train") + samples_of(federation, "validation")
+    return f"{number_of(federation)} clients with {samples} training samples"

@@ -58,11 +58,10 @@ def _mean_where(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
     return np.where(counted, values, 0.0).sum(-1) / counted.sum(-1)
 
 
-def accuracies(scores: np.ndarray) -> list[float | None]:
-    """Each client's accuracy from its (correct, total); None for a client without samples."""
-    shares: list[float | None] = []
-    for correct, total in scores.tolist():
-        shares.append(correct / total if total else None)
+def accuracies(scores: np.ndarray) -> np.ndarray:
+    """Each client's accuracy from its (correct, total); NaN for a client without samples."""
+    with np.errstate(all="ignore"):
+        shares: np.ndarray = scores[:, 0] / scores[:, 1]
     return shares
 
 
@@ -74,10 +73,9 @@ def summarise(scores: np.ndarray, domains: Domains) -> dict[str, Any]:
     domain see `spreads`.
     """
     each = accuracies(scores)
-    judged = [accuracy for accuracy in each if accuracy is not None]
-    if not judged:
+    per_client = each[~np.isnan(each)]
+    if not len(per_client):
         return {}
-    per_client = np.array(judged)
     return {
         "accuracy_mean": float(per_client.mean()),
         "accuracy_weighted": float(scores[:, 0].sum() / scores[:, 1].sum()),

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .distribution import Coded
 from .registry import Domains
 
 
-def spreads(
-    scores: np.ndarray, per_client: Sequence[float | None], domains: Domains
-) -> dict[str, Any]:
+def spreads(scores: np.ndarray, per_client: np.ndarray, domains: Domains) -> dict[str, Any]:
     """Accuracy by domain and its spreads, from (correct, total) of every client.
 
     A domain's accuracy pools its clients' samples. `domain_avg` and `domain_std` (ddof 1) are over
@@ -21,20 +20,23 @@ def spreads(
     accuracy where it has one) are population spreads (ddof 0). With fewer than two domains every
     client counts with its own accuracy: that of the only domain would hide all differences.
     """
-    by_domain = _by_domain(scores, domains)
-    typed = []
-    for accuracy, domain in zip(per_client, domains, strict=True):
-        if accuracy is None:
-            continue
-        if len(by_domain) > 1:
-            accuracy = by_domain.get(domain or "", accuracy)
-        typed.append(accuracy)
+    coded = Coded.of(domains)
+    pooled = _pooled(scores, coded)
+    by_domain = {}
+    for name, value in sorted(zip(coded.names, pooled.tolist(), strict=False)):
+        if name and not math.isnan(value):
+            by_domain[name] = value
+    judged = ~np.isnan(per_client)
+    typed = per_client[judged]
+    if len(by_domain) > 1:
+        of_domain = pooled[coded.places[judged]]
+        typed = np.where(np.isnan(of_domain), typed, of_domain)
     figures: dict[str, Any] = {
         "domains": by_domain,
         "domain_avg": None,
         "domain_std": None,
         "sigma_type": None,
-        "sigma_client": float(np.array(typed).std()),
+        "sigma_client": float(typed.std()),
     }
     per_domain = np.array(list(by_domain.values()))
     if len(per_domain) > 0:
@@ -45,13 +47,19 @@ def spreads(
     return figures
 
 
-def _by_domain(scores: np.ndarray, domains: Domains) -> dict[str, float]:
-    """The accuracy of all samples of each domain that has samples, in alphabetical order."""
-    pooled: dict[str, np.ndarray] = {}
-    for score, domain in zip(scores, domains, strict=True):
-        if domain and score[1]:
-            pooled[domain] = pooled.get(domain, 0) + score
-    return {name: float(pooled[name][0] / pooled[name][1]) for name in sorted(pooled)}
+def _pooled(scores: np.ndarray, domains: Coded) -> np.ndarray:
+    """The accuracy of all samples of each domain, NaN without samples; last, of no domain: NaN."""
+    named = domains.places >= 0
+    sums = []
+    for column in (0, 1):
+        places, values = domains.places[named], scores[named, column]
+        sums.append(np.bincount(places, values, minlength=len(domains.names)))
+    with np.errstate(all="ignore"):
+        shares = sums[0] / sums[1]
+    for place, name in enumerate(domains.names):
+        if not name:
+            shares[place] = np.nan
+    return np.append(shares, np.nan)
 
 
 def gains_over(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .distribution import Distribution
 from .registry import DEFAULT, METRICS, Metric, headline
 
 Record = dict[str, Any]
@@ -78,15 +79,24 @@ def client_values(line: Record, stage: str, metric: str) -> list[float | None]:
     """Each client's value of the headline metric, with its model of that stage.
 
     Lines hold every client's accuracy, and its value of another headline beside it. Lines from
-    before they did so say nothing about a client.
+    before they did so say nothing about a client, nor do those of very many clients; see
+    `client_spread`.
     """
-    accuracies: list[float | None] = (line.get("clients") or {}).get(stage) or []
+    accuracies = (line.get("clients") or {}).get(stage) or []
+    if isinstance(accuracies, Mapping):
+        return []
     if metric == DEFAULT:
-        return accuracies
+        return list(accuracies)
     values: list[float | None] | None = (line.get("headline") or {}).get(stage)
     if values is None:
         return [None] * len(accuracies)
     return values
+
+
+def client_spread(line: Record, stage: str, metric: str) -> Distribution | None:
+    """How the clients' values are distributed, in a line that does not list them."""
+    key = "clients" if metric == DEFAULT else "headline"
+    return Distribution.read((line.get(key) or {}).get(stage))
 
 
 def _chosen(metrics: list[Record], metric: Metric) -> dict[str, Record | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ..data.described import listed
 from ..metrics.gains import Accuracies, Gain, gain, oriented
 from ..metrics.registry import DEFAULT, METRICS
 from .columns import megabytes
@@ -193,6 +194,8 @@ def _range(page: Page, entry: Entry) -> str:
     values: list[float] = []
     for run in entry.shown:
         values += present(run.clients)
+        if run.spread:
+            values += [run.spread.least, run.spread.most]
     if len(values) < 2:
         return ""
     low, high = metric.shown(min(values)), metric.shown(max(values))
@@ -213,6 +216,8 @@ def _leader(page: Page, picked: Entry) -> str:
 def _whom(page: Page, entry: Entry, rival: Entry, gained: Gain) -> str:
     """Who gains and who loses, by name where a client is the same one with every seed."""
     metric = page.ranking.metric
+    if any(run.spread for run in entry.shown):
+        return ""  # nobody knows which client has which value
     clients = present(gained.clients)
     helped, hurt = who(gained, _names(entry, len(gained.clients)), metric.name)
     if not _same_clients(entry) or not clients:
@@ -242,7 +247,7 @@ def _same_clients(entry: Entry) -> bool:
 
 def _names(entry: Entry, count: int) -> list[str]:
     """What the clients are called."""
-    clients = entry.shown[0].federation.get("clients") or []
+    clients = listed(entry.shown[0].federation)
     domains: list[str | None] = [None] * count
     for k, client in enumerate(clients[:count]):
         if client.get("domain") is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..data.described import number_of
 from ..metrics.registry import DEFAULT
 from .answer import majority
 from .columns import ROUND, megabytes, percent, signed_as, text
@@ -43,7 +44,7 @@ def facts(page: Page) -> dict[str, str]:
     for run in page.runs:
         for key in ("data", "partition", "model"):
             add(key, run.config.get(key) or run.summary.get(key))
-        add("clients", len(run.federation.get("clients") or []))
+        add("clients", number_of(run.federation))
         add("rounds", run.planned or run.summary.get("rounds"))
         if run.seed is not None:
             add("seeds", str(run.seed))
@@ -298,6 +299,8 @@ def _overview_caption(page: Page) -> str:
             "A small dot is a client of a seed, the large one the mean over clients and seeds, its "
             "whiskers the std over seeds"
         )
+    if any(run.spread for run in shown_runs(page.entries)):
+        caption = "The dot is the mean over clients, which are too many to be listed"
     caption += f"; in {ROUND}."
     if _majority_line(page):
         caption += (

@@ -11,11 +11,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..data.described import listed
 from ..engine.config import affecting
 from ..engine.folder import Run
+from ..metrics.distribution import Distribution
 from ..metrics.fairness import gains_over
 from ..metrics.registry import DEFAULT, Metric, headline
-from ..metrics.summary import client_values, headline_line
+from ..metrics.summary import client_spread, client_values, headline_line
 from .figures import Value
 from .palette import slots
 
@@ -174,6 +176,22 @@ class RunData:
         """Each client's value of the headline metric, with the headline model, in that round."""
         values = client_values(self.chosen, self.stage, self.judged_by or self.metric)
         return list(map(number, values))
+
+    @cached_property
+    def spread(self) -> Distribution | None:
+        """How that value is distributed, where there are too many clients to list them."""
+        return client_spread(self.chosen, self.stage, self.judged_by or self.metric)
+
+    @cached_property
+    def ranked(self) -> list[float]:
+        """Accuracies from the worst client to the best; percentiles of clients not listed."""
+        spread = client_spread(self.chosen, self.stage, DEFAULT)
+        return list(spread.quantiles) if spread else sorted(present(self.accuracies))
+
+    @property
+    def judged(self) -> list[Value]:
+        """What runs are compared by: every client's value or, of too many, their mean."""
+        return [self.spread.mean] if self.spread else self.clients
 
     @cached_property
     def accuracies(self) -> list[Value]:
@@ -430,13 +448,13 @@ def domain_order(
     federation: Mapping[str, Any], size: int
 ) -> tuple[list[int], list[str], list[str | None]]:
     """The order of the clients, domain by domain, with their labels and domains."""
-    clients = federation.get("clients") or []
+    clients = listed(federation)
     domains: list[str | None] = [None] * size
     for j, client in enumerate(clients[:size]):
         if client.get("domain") is not None:
             domains[j] = str(client["domain"])
-    listed = dict.fromkeys([*(map(str, federation.get("domains") or [])), *domains])
-    rank = {domain: place for place, domain in enumerate(listed)}
+    names = dict.fromkeys([*(map(str, federation.get("domains") or [])), *domains])
+    rank = {domain: place for place, domain in enumerate(names)}
     order = sorted(range(size), key=lambda j: rank[domains[j]])
     return order, list(map(str, order)), [domains[j] for j in order]
 
@@ -446,7 +464,7 @@ def likeness(federation: Mapping[str, Any]) -> str:
 
     It has the same domain or, without domains, the same samples.
     """
-    domains = [client.get("domain") for client in federation.get("clients") or []]
+    domains = [client.get("domain") for client in listed(federation)]
     if domains and None not in domains:
         return json.dumps(domains)
     return json.dumps(federation, sort_keys=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.federation import SPLITS, Federation
+from ..data.clients import SPLITS
+from ..data.federation import Federation
 from .contact_sheet import ContactSheet, showable
 from .palette import CHARACTER, light, shorten
 from .sheets import WIDTH, Part, Sheet, domain_colour

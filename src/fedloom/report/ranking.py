@@ -50,7 +50,7 @@ class Ranking:
             for run in entry.shown:
                 federation = (str(run.seed), json.dumps(run.federation, sort_keys=True))
                 place = places.setdefault(federation, len(places))
-                by_seed[place] = run.clients
+                by_seed[place] = run.judged
             if by_seed:
                 results[entry.name] = by_seed
         return results

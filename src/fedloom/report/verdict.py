@@ -282,10 +282,10 @@ def sureness(gained: Gain, metric: str = DEFAULT) -> str:
     if judge.unit == "percent":
         points = " points"
     low, high = (f"{judge.factor * end:+.{judge.decimals}f}" for end in (gained.low, gained.high))
-    return (
-        f"95 % interval {low} to {high}{points} over {gained.seeds} seeds, paired over {clients} "
-        "clients"
-    )
+    interval = f"95 % interval {low} to {high}{points} over {gained.seeds} seeds"
+    if clients == 1:  # a single one, or the mean of too many to be listed
+        return interval
+    return f"{interval}, paired over {clients} clients"
 
 
 def who(gained: Gain, names: Sequence[str], metric: str = DEFAULT) -> tuple[list[str], list[str]]:

@@ -11,8 +11,9 @@ from PIL import Image
 
 from fedloom.core.errors import FedloomError
 from fedloom.data.catalogue import Source, kind_of, load
+from fedloom.data.clients import SPLITS
 from fedloom.data.dataset import Dataset
-from fedloom.data.federation import SPLITS, federate
+from fedloom.data.federation import federate
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from ...core.errors import FedloomError
-from ...data.federation import SPLITS, Client, Dataset, Federation
+from ...data.clients import SPLITS
+from ...data.federation import Client, Dataset, Federation
 from .words import cut
 
 NONE = np.arange(0)

@@ -225,8 +225,10 @@ def _values(
 
 
 def _by_client(story: Story) -> list[dict[str, Any]]:
-    """What each client gains."""
-    rows = []
+    """What each client gains; nothing where clients are too many to be listed."""
+    rows: list[dict[str, Any]] = []
+    if len(story.clients) != len(story.verdict.gain.clients):
+        return rows
     for name, value in zip(story.clients, story.verdict.gain.clients, strict=True):
         change = None
         if value is not None:

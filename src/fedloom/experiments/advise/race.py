@@ -17,7 +17,7 @@ from ...engine.folder import Run
 from ...engine.run import execute
 from ...metrics.gains import Accuracies, gain, oriented
 from ...metrics.registry import DEFAULT, Metric, headline
-from ...metrics.summary import best_by_validation, client_values
+from ...metrics.summary import best_by_validation, client_spread, client_values
 from ...report.verdict import ALONE, SIMPLE, mean_accuracy
 from ..plan import Display, name_of
 from .schedule import Plan, Rung
@@ -274,8 +274,9 @@ class Race:
 def chosen_clients(lines: list[Record], method: str, config: Config) -> list[float | None]:
     """Each client's value of the headline metric in the round that validation data choose.
 
-    Without such data it is the last.
+    Without such data it is the last. Of too many clients to be listed it is their mean.
     """
-    metric = config.schedule.metric
+    metric, stage = config.schedule.metric, find(method).traits.stage
     record = best_by_validation(lines, headline(metric)) or lines[-1]
-    return client_values(record, find(method).traits.stage, metric)
+    spread = client_spread(record, stage, metric)
+    return [spread.mean] if spread else client_values(record, stage, metric)

@@ -79,6 +79,8 @@ def notes(story: Story) -> list[str]:
 
 
 def _for_whom(story: Story) -> str:
+    if len(story.clients) != len(story.verdict.gain.clients):
+        return f"{len(story.clients)} clients are too many to be listed."
     helped, hurt = who(story.verdict.gain, story.clients, story.metric.name)
     least, samples = "a point", story.verdict.samples
     if story.metric.unit != "percent":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...metrics.distribution import Distribution
 from ...metrics.registry import DEFAULT
 from ..columns import signed_as, text
 from ..entries import (
@@ -30,8 +31,12 @@ Rows = list[tuple[Entry, list[Value]]]
 
 @section("clients", "Clients", order=50)
 def clients(page: Page) -> str | None:
-    """Gains as dots, then maps of clients by methods."""
-    parts = []
+    """Gains as dots, then maps of clients by methods; a sentence where clients are not listed."""
+    parts: list[Any] = []
+    for entry in page.entries:
+        for run in entry.shown[:1]:
+            if run.spread:
+                parts.append(page.render("note.html.j2", text=_unlisted(page, entry, run.spread)))
     dots = gain(page)
     if dots:
         parts.append(page.grid([dots]))
@@ -50,6 +55,19 @@ def clients(page: Page) -> str | None:
     if not parts:
         return None
     return page.render("parts.html.j2", parts=parts)
+
+
+def _unlisted(page: Page, entry: Entry, spread: Distribution) -> str:
+    """How clients fare that are too many to be listed."""
+    metric = page.ranking.metric
+    numbers = [spread.least, spread.lowest_tenth, spread.mean, spread.highest_tenth, spread.most]
+    worst, low, mean, high, best = map(metric.shown, numbers)
+    tenths = f"the lowest tenth has {low} on average, the highest {high}"
+    return (
+        f"{entry.name}: the {spread.n:,} clients that were scored are not listed. Their "
+        f"{metric.in_a_sentence} goes from {worst} to {best}{metric.sign}, with a mean of {mean} "
+        f"and a std of {metric.shown(spread.std)}; {tenths}."
+    )
 
 
 # -- maps ----------------------------------------------------------------------------------------

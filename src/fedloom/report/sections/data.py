@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
+from ...data.described import listed
 from ..entries import RunData, domain_order, listed_seeds, number, present
 from ..figures import Heat, Panel, Value
 from ..page import Page
@@ -29,15 +32,30 @@ def data(page: Page) -> str | None:
         if run.picture:  # other seeds of the same data look alike
             name = f"{run.federation.get('data')}, {run.federation.get('partition')}"
             pictures.setdefault(name, run)
-    if not panels and not pictures:
+    notes = [text for runs in federations.values() if (text := unlisted(runs[0].federation))]
+    if not panels and not pictures and not notes:
         return None
-    return page.render("data.html.j2", maps=page.tabs(panels), pictures=pictures)
+    return page.render("data.html.j2", maps=page.tabs(panels), pictures=pictures, notes=notes)
+
+
+def unlisted(federation: Mapping[str, Any]) -> str:
+    """How large clients are that are too many to be listed; nothing where they are listed."""
+    clients = federation.get("clients")
+    if not isinstance(clients, Mapping):
+        return ""
+    train = clients["train"]
+    text = (
+        f"{clients['n']:,} clients, which are not listed here but in {clients['file']}, hold from "
+        f"{train['least']:,} to {train['most']:,} training examples, {train['sum']:,} in all"
+    )
+    domains = ", ".join(f"{name} {number:,}" for name, number in clients["domains"].items())
+    return f"{text}. By domain: {domains}." if domains else f"{text}."
 
 
 def partition(runs: list[RunData], suffix: str) -> Panel | None:
     """Classes by clients of one federation."""
     federation = runs[0].federation
-    clients = federation.get("clients") or []
+    clients = listed(federation)
     counts = [client.get("counts") or [] for client in clients]
     size = max(map(len, counts), default=0)
     if not size:

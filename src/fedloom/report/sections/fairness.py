@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..columns import percent, text
-from ..entries import Entry, mean_std, present
+from ..entries import Entry, mean_std
 from ..figures import PERCENT, Axis, Chart, Mark, Panel, Value
 from ..page import Page
 from . import section
@@ -138,7 +138,7 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
     bands: list[Mark] = []
     lines: list[Mark] = []
     for entry in entries:
-        rows = [sorted(present(run.accuracies)) for run in entry.shown]
+        rows = [run.ranked for run in entry.shown]
         sizes = set(map(len, rows))
         if len(sizes) != 1 or min(sizes) < 2:
             continue
@@ -167,6 +167,9 @@ def profile(entries: Sequence[Entry]) -> Panel | None:
     if bands:
         caption += f" With several seeds, clients are ranked within each; {BAND}."
     across = Axis("rank of the client: 1 is the worst off", whole=True)
+    if any(run.spread for entry in entries for run in entry.shown):
+        across = Axis("clients by rank: 1 is the worst off, 101 the best of all", whole=True)
+        caption += " Clients are not listed one by one: shown are percentiles."
     chart = Chart(
         heading,
         [*bands, *lines],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from ...data.described import listed
 from ..bars import cells_of
 from ..columns import percent, text
 from ..entries import RunData, present
@@ -35,7 +36,7 @@ def networks(page: Page) -> str | None:
 
 def _of_clients(run: RunData) -> Sequence[str]:
     """Each client's network; empty where all have the same."""
-    return [str(client.get("network", "")) for client in run.federation.get("clients") or []]
+    return [str(client.get("network", "")) for client in listed(run.federation)]
 
 
 def _accuracy(run: RunData, name: str) -> Value:
