@@ -1,8 +1,9 @@
 """A whole run, as a user starts it, with 10^3 to 10^6 clients of small vectors.
 
-In each round 50 of them train. A process for each number of clients carries out `fedloom.run` on a federation of its own: set-up,
-rounds, evaluations of a sample of the clients, checkpoints and summary. What is measured is
-processor time, the largest memory of the process, and the bytes of a line of metrics.
+In each round 50 of them train. A process for each number of clients carries out `fedloom.run` on a
+federation of its own: set-up, rounds, evaluations of a sample of the clients, checkpoints and
+summary. What is measured is processor time, the largest memory of the process, and the bytes of a
+line of metrics.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ NOT_HERE = {
     "fedloom bench speed --peers --quick --jobs c": PEERS,
     "fedloom bench speed --peers": PEERS,
     "fedloom bench growth": MEASURES,
+    "fedloom bench scale": MEASURES,
     "fedloom bench encoders --what prompts": MEASURES,
     "fedloom bench encoders --what standard": "tests/benchmarks/test_standard.py has a small one",
     "fedloom bench encoders --what lite-clip": MEASURES,

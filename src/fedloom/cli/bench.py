@@ -76,6 +76,17 @@ def growth(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def scale(as_json: AsJson = False) -> None:
+    """Measure whole runs with a thousand to a million clients, 50 of them in each round.
+
+    Every second round scores a sample of 1000 clients, the last one all of them.
+    """
+    rows = benchmark("scale").measure(say=_speaker(as_json))
+    if as_json:
+        print_json(rows)
+
+
+@app.command()
 def launches(quick: Quick = False, as_json: AsJson = False) -> None:
     """Count what a training step asks of an accelerator: kernels, transfers and waits.
 
