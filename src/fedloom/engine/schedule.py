@@ -50,7 +50,7 @@ class Schedule(BaseModel):
     )
     eval_all: bool = setting(
         True,
-        "Whether the last round also scores all clients where `eval_clients` are fewer.",
+        "Whether all clients are scored once at the end of a run that scores `eval_clients` of them.",
     )
     patience: Count | None = setting(
         None,

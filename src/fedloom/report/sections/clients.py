@@ -36,7 +36,8 @@ def clients(page: Page) -> str | None:
     for entry in page.entries:
         for run in entry.shown[:1]:
             if run.spread:
-                parts.append(page.render("note.html.j2", text=_unlisted(page, entry, run.spread)))
+                told = _unlisted(page, entry, run.spread) + _at_the_end(page, run)
+                parts.append(page.render("note.html.j2", text=told))
     dots = gain(page)
     if dots:
         parts.append(page.grid([dots]))
@@ -68,6 +69,16 @@ def _unlisted(page: Page, entry: Entry, spread: Distribution) -> str:
         f"{metric.in_a_sentence} goes from {worst} to {best}{metric.sign}, with a mean of {mean} "
         f"and a std of {metric.shown(spread.std)}; {tenths}."
     )
+
+
+def _at_the_end(page: Page, run: RunData) -> str:
+    """The mean of all clients, where a run has scored them once at its end."""
+    metric = page.ranking.metric
+    everybody = run.summary.get("everybody") or {}
+    found = Distribution.read((everybody.get("before") or {}).get("headline"))
+    if found is None or (run.judged_by or run.metric) != run.metric:
+        return ""
+    return f" All {found.n:,} clients, scored once at the end, have {metric.shown(found.mean)}."
 
 
 # -- maps ----------------------------------------------------------------------------------------
