@@ -115,7 +115,10 @@ def show(*, name: Name, dealing: Dealing, reading: Reading, as_json: AsJson = Fa
         if key != "clients":
             table.add_row(key, escape(_as_text(value)))
     console.print(table, highlight=False)
-    if partition is not None:
+    if isinstance(facts.get("clients"), dict):
+        text = f"{facts['clients']['n']} clients, too many to be listed; --json sums them up."
+        console.print(text, highlight=False)
+    elif partition is not None:
         console.print(_clients_table(facts["clients"]))
 
 
