@@ -10,11 +10,12 @@ import torch
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.payload import Payload
-from fedloom.data.clients import MANY, SPLITS, Client, Clients, domain_names, first_alike, sizes
+from fedloom.data.clients import SPLITS, Client, Clients, domain_names, first_alike, sizes
 from fedloom.data.dataset import Dataset
 from fedloom.data.described import arrays, described, listed, number_of, samples_of
 from fedloom.data.federation import Federation
 from fedloom.data.fingerprint import fingerprint
+from fedloom.metrics.distribution import MANY
 
 NONE = np.arange(0)
 

@@ -13,12 +13,12 @@ import fedloom
 from fedloom.client.training import Training
 from fedloom.client.worker import ClientWorker
 from fedloom.core.lookup import make
-from fedloom.data.clients import MANY, Clients
+from fedloom.data.clients import Clients
 from fedloom.data.dataset import Dataset
 from fedloom.data.federation import Federation
 from fedloom.engine.panel import panel, quotas
 from fedloom.engine.schedule import Schedule
-from fedloom.metrics.distribution import Distribution
+from fedloom.metrics.distribution import MANY, Distribution
 from fedloom.models import Task, build
 
 CLIENTS = 30

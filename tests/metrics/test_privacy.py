@@ -11,6 +11,7 @@ import torch
 import fedloom
 from fedloom.core.errors import FedloomError
 from fedloom.core.method import Promise
+from fedloom.metrics.distribution import MANY
 from fedloom.metrics.privacy import account, epsilon
 
 
@@ -77,3 +78,14 @@ def test_without_the_accountant_a_promise_is_refused_before_training(tmp_path, m
             "fedpcl", model="mlp", rounds=1, perturb="dp", limit_train=2, out=tmp_path / "R"
         )
     assert not (tmp_path / "R").exists()
+
+
+def test_very_many_clients_are_told_by_case() -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra privacy")
+    promise = Promise(5.0, 1e-5, "round")
+    few = account(promise, [10, 0, 10], [0.5, 0.5, 0.25])
+    many = account(promise, [10, 0, 10] + [10] * MANY, [0.5, 0.5, 0.25] + [0.5] * MANY)
+    assert few["releases"] == [10, 0, 10] and "clients" not in few
+    assert many["releases"] == [0, 10, 10] and many["rates"] == [0.5, 0.25, 0.5]
+    assert many["clients"] == [1, 1, MANY + 1]
+    assert many["epsilon"] == [0.0, few["epsilon"][2], few["epsilon"][0]]

@@ -17,9 +17,6 @@ import numpy as np
 from ..core.errors import FedloomError
 
 SPLITS = ("train", "validation", "test")
-# Above this many clients, what is known of each lies in arrays, and lines of metrics hold the
-# distribution of a figure in place of a list.
-MANY = 10_000
 NEW = "new clients"  # the name under which clients that come later are scored
 
 

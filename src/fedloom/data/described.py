@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..core.payload import Payload
-from .clients import MANY, SPLITS, Client, Clients, Outsider
+from ..metrics.distribution import MANY
+from .clients import SPLITS, Client, Clients, Outsider
 from .dataset import Dataset
 
 FILE = "clients.safetensors"

@@ -18,12 +18,12 @@ from ..client.standard import told
 from ..client.worker import ClientWorker
 from ..core.method import FindsGroups, HasFigures
 from ..core.payload import Payload
-from ..data.clients import MANY, first_alike
 from ..data.clients import domains as client_domains
+from ..data.clients import first_alike
 from ..data.clients import sizes as client_sizes
 from ..executors.base import Executor, Result, Results, Task
 from ..metrics.clustering import clustering_accuracy
-from ..metrics.distribution import Coded, Distribution
+from ..metrics.distribution import MANY, Coded, Distribution
 from ..metrics.registry import (
     DEFAULT,
     METRICS,

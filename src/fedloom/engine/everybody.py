@@ -13,10 +13,10 @@ import numpy as np
 
 from ..client.worker import ClientWorker
 from ..core.payload import Payload
-from ..data.clients import MANY, domains
+from ..data.clients import domains
 from ..executors.base import Executor
 from ..metrics.accuracy import COUNTS, summarise
-from ..metrics.distribution import Coded, Distribution
+from ..metrics.distribution import MANY, Coded, Distribution
 from .checkpoint import Store
 from .evaluate import Evaluation, TrainedScores
 

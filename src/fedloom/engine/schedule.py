@@ -50,7 +50,8 @@ class Schedule(BaseModel):
     )
     eval_all: bool = setting(
         True,
-        "Whether all clients are scored once at the end of a run that scores `eval_clients` of them.",
+        "Whether a run that scores `eval_clients` of the clients scores all of them once at its "
+        "end.",
     )
     patience: Count | None = setting(
         None,

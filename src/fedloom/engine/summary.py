@@ -56,16 +56,17 @@ def privacy(
     rounds = metrics[-1]["round"] if metrics else 0
     if promise.each == "round":  # who takes part is hidden, so all clients are in the same case
         return account(promise, [rounds] * worker.clients, [schedule.rate(worker)] * worker.clients)
-    taken = [0] * worker.clients
+    taken = np.zeros(worker.clients, dtype=np.int64)
     for round in range(1, rounds + 1):
         cohort, lost, _ = schedule.cohort(round, worker)
-        for k in set(cohort) - lost:
-            taken[k] += 1
+        taken[sorted(set(cohort) - lost)] += 1
     if promise.each == "step":
         steps, rates = _sampling(worker)
-        return account(promise, [n * m for n, m in zip(taken, steps, strict=True)], rates)
-    classes = [int((worker.federation.counts(k) > 0).sum()) for k in range(worker.clients)]
-    return account(promise, [n * m for n, m in zip(taken, classes, strict=True)])
+        return account(promise, (taken * steps).tolist(), rates)
+    releases = [0] * worker.clients
+    for k in np.flatnonzero(taken).tolist():
+        releases[k] = int(taken[k]) * int((worker.federation.counts(k) > 0).sum())
+    return account(promise, releases)
 
 
 def _sampling(worker: ClientWorker) -> tuple[list[int], list[float]]:

@@ -16,6 +16,8 @@ from typing import Any, overload
 
 import numpy as np
 
+# Above this many clients nobody lists them: lines of metrics hold the distribution of a figure.
+MANY = 10_000
 PERCENTILES = np.linspace(0, 1, 101)
 DIGITS = 6  # of a percentile
 Sums = tuple[int, float, float]  # clients, the sum of their values, the sum of squares

@@ -7,11 +7,13 @@ releases cost. `Promise` in core/method.py says what one mechanism hides.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import FedloomError
 from ..core.method import Promise
+from .distribution import MANY
 
 
 def accountant() -> Any:
@@ -55,21 +57,23 @@ def account(
 ) -> dict[str, Any]:
     """The epsilon of each client of a run, from the number of mechanisms that it took part in.
 
-    `rates` are the clients' chances to take part; without them they always do.
+    `rates` are the clients' chances to take part; without them they always do. Very many clients
+    are not listed: there is an entry for each case, and `clients` says how many are in it.
     """
-    chances = rates or [1.0] * len(releases)
-    spent: dict[tuple[int, float], float] = {}
-    for case in zip(releases, chances, strict=True):
-        if case not in spent:  # many clients are alike, and accounting is slow
-            spent[case] = epsilon(promise.multiplier, case[0], promise.delta, case[1])
+    cases = list(zip(releases, rates or [1.0] * len(releases), strict=True))
+    clients = Counter(cases)  # many clients are alike, and accounting is slow
+    spent = {case: epsilon(promise.multiplier, case[0], promise.delta, case[1]) for case in clients}
+    told = cases if len(cases) <= MANY else sorted(clients)
     spending = {
         "mechanism": "gaussian",
         "noise_multiplier": promise.multiplier,
         "delta": promise.delta,
-        "releases": list(releases),
-        "epsilon": [spent[case] for case in zip(releases, chances, strict=True)],
+        "releases": [count for count, _ in told],
+        "epsilon": [spent[case] for case in told],
         "epsilon_max": max(spent.values(), default=0.0),
     }
     if promise.each != "class":
-        spending |= {"each": promise.each, "rates": list(chances)}
+        spending |= {"each": promise.each, "rates": [rate for _, rate in told]}
+    if told is not cases:
+        spending["clients"] = [clients[case] for case in told]
     return spending

@@ -30,10 +30,12 @@ def privacy(page: Page) -> str | None:
             promise = run.summary.get("privacy")
             if isinstance(promise, Mapping):
                 kind = promise.get("each", "class")
-                clients = zip(promise["releases"], promise["epsilon"], strict=True)
+                cases = zip(promise["releases"], promise["epsilon"], strict=True)
+                numbers = promise.get("clients")  # of each case, where clients are not listed
                 lines = []
-                for k, (releases, epsilon) in enumerate(clients):
-                    lines.append(f"client {k}: {releases} {COUNTED[kind]}, epsilon {epsilon:.4g}")
+                for k, (releases, epsilon) in enumerate(cases):
+                    who = f"{numbers[k]} clients" if numbers else f"client {k}"
+                    lines.append(f"{who}: {releases} {COUNTED[kind]}, epsilon {epsilon:.4g}")
                 notes.setdefault(NOTES[kind])
                 each = "\n".join(lines)
                 rows.append({"entry": entry, "run": run, "promise": promise, "each": each})
