@@ -21,6 +21,8 @@ def spreads(scores: np.ndarray, per_client: np.ndarray, domains: Domains) -> dic
     client counts with its own accuracy: that of the only domain would hide all differences.
     """
     coded = Coded.of(domains)
+    if len(coded) != len(scores):
+        raise ValueError(f"{len(coded)} domains for {len(scores)} clients")
     pooled = _pooled(scores, coded)
     by_domain = {}
     for name, value in sorted(zip(coded.names, pooled.tolist(), strict=False)):
@@ -48,7 +50,7 @@ def spreads(scores: np.ndarray, per_client: np.ndarray, domains: Domains) -> dic
 
 
 def _pooled(scores: np.ndarray, domains: Coded) -> np.ndarray:
-    """The accuracy of all samples of each domain, NaN without samples; last, of no domain: NaN."""
+    """The accuracy of all samples of each domain, NaN where there are no samples, and last."""
     named = domains.places >= 0
     sums = []
     for column in (0, 1):
