@@ -14,8 +14,8 @@ from fedloom.client.context import ClientContext
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import make, names
 from fedloom.core.payload import Payload
+from fedloom.data.clients import NEW
 from fedloom.data.federation import Federation, Outsider, federate
-from fedloom.data.outside import NEW
 from fedloom.engine.setup import widened
 from fedloom.executors.pool import Pool
 from fedloom.testing.small_world import federation, place, trace
