@@ -90,5 +90,10 @@ def versions() -> dict[str, str]:
 
 
 def better_than_local(run: Run, alone: Run) -> Mapping[str, float] | None:
-    """How many clients are better off than alone, by the headline metric."""
+    """How many clients are better off than alone, by the headline metric.
+
+    Nobody knows where clients are not listed.
+    """
+    if run.spread or alone.spread:
+        return None
     return compared(run.clients, alone.clients, headline(run.config.schedule.metric).higher)

@@ -300,7 +300,7 @@ def _overview_caption(page: Page) -> str:
             "whiskers the std over seeds"
         )
     if any(run.spread for run in shown_runs(page.entries)):
-        caption = "The dot is the mean over clients, which are too many to be listed"
+        caption = "The dot is the mean over the clients that were scored, which are not listed"
     caption += f"; in {ROUND}."
     if _majority_line(page):
         caption += (

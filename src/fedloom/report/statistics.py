@@ -126,7 +126,10 @@ def sentence(test: Mapping[str, Any], metric: Metric) -> str:
     a, b, pairs, wins = test["a"], test["b"], test["pairs"], test["wins"]
     losses = pairs - wins - test["ties"]
     p = f"p = {test['p_holm']:.2g} after Holm's correction"
-    better = f"better in {wins} of {pairs} pairs of seed and client"
+    unit = "pairs of seed and client"
+    if pairs == test["seeds"]:  # the means of clients that are not listed
+        unit = "seeds"
+    better = f"better in {wins} of {pairs} {unit}"
     if wins == losses == 0:
         return f"No significant difference between {a} and {b}: all {pairs} pairs are equal."
     if test["p_holm"] >= ALPHA:
