@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.local import Batch, Fit, Local, Loss, Outputs, cross_entropy
+from ..core.private_torch import BATCHNORMS, BatchNorm
 from ..core.rng import torch_rng
 from .fit import fit
 from .job import Job
@@ -144,12 +144,12 @@ class ClientContext(Local):
         if self.worker.training.eval_stats == "own":
             self.renormalise()
 
-    def _running_norms(self) -> list[_BatchNorm]:
+    def _running_norms(self) -> list[BatchNorm]:
         """The BatchNorm layers that keep running statistics which are not frozen."""
         norms = []
         for name, m in self.worker.model.named_modules():
             frozen = f"{name}.running_mean" in self.worker.frozen
-            if isinstance(m, _BatchNorm) and m.track_running_stats and not frozen:
+            if isinstance(m, BATCHNORMS) and m.track_running_stats and not frozen:
                 norms.append(m)
         return norms
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core import private_torch
 from ..core.errors import FedloomError
 from ..core.local import Batch, Outputs, Seen, cross_entropy
 from ..core.method import Plugin
+from ..core.private_torch import BATCHNORMS, BatchNorm
 from ..core.tree import Tree
 from .job import Job
 
@@ -36,7 +37,7 @@ class Objective:
         if isinstance(method, Plugin) and method.adds:
             self._terms = method.terms
             self._watched += method.watched(worker.model)
-        self._norms: list[_BatchNorm] = []
+        self._norms: list[BatchNorm] = []
 
     @property
     def plain(self) -> bool:
@@ -104,7 +105,7 @@ class Objective:
             changed += norm.buffers()
         before = [tensor.clone() for tensor in changed]
         with torch.no_grad():
-            torch._foreach_copy_(params, [weights[n] for n in names])
+            private_torch.copy_(params, [weights[n] for n in names])
         device.restore_random(noise)
         with torch.enable_grad():
             slopes = self._slopes(self._measure(x, y)[0], params)
@@ -120,7 +121,8 @@ class Objective:
         if scaler is None:
             return torch.autograd.grad(loss, params, materialize_grads=True)
         slopes = torch.autograd.grad(loss * scaler.scale, params, materialize_grads=True)
-        return torch._foreach_div(slopes, scaler.scale)
+        divided: list[Tensor] = private_torch.div(slopes, scaler.scale)
+        return divided
 
     @contextmanager
     def training_mode(self) -> Iterator[None]:
@@ -135,7 +137,7 @@ class Objective:
                 module.train()
             for module in self._job.worker.resting:
                 module.eval()
-            self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+            self._norms = [m for m in model.modules() if isinstance(m, BATCHNORMS) and m.training]
             yield
         finally:
             model.eval()

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from ..core import private_torch
+
 
 class Optimizer:
     """Takes steps with some parameters; those without a gradient stay. `lr` may change any time."""
@@ -100,10 +102,10 @@ class SGD(Optimizer):
         # Not `torch.optim.sgd.sgd`, which first sorts tensors by device: that takes longer than a
         # small model's step.
         if self.decay:
-            grads = list(torch._foreach_add(grads, params, alpha=self.decay))
+            grads = list(private_torch.add(grads, params, alpha=self.decay))
         if self.momentum:
             grads = self._with_momentum(places, grads)
-        torch._foreach_add_(params, grads, alpha=-self.lr)
+        private_torch.add_(params, grads, alpha=-self.lr)
 
     def recall(self, place: int, parts: Mapping[str, Tensor]) -> None:
         self._memory[place] = _like(self.params[place], parts["momentum"])
@@ -117,11 +119,11 @@ class SGD(Optimizer):
             else:
                 self._memory[i] = g.clone()
         if old:
-            torch._foreach_mul_(old, self.momentum)
-            torch._foreach_add_(old, new, alpha=1 - self.dampening)
+            private_torch.mul_(old, self.momentum)
+            private_torch.add_(old, new, alpha=1 - self.dampening)
         momenta = [self._memory[i] for i in places]
         if self.nesterov:
-            return list(torch._foreach_add(grads, momenta, alpha=self.momentum))
+            return list(private_torch.add(grads, momenta, alpha=self.momentum))
         return momenta
 
 

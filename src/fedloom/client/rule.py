@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..core import private_torch
 from ..core.errors import FedloomError
 from ..core.local import Step
 from ..core.tree import Tree
@@ -84,8 +85,8 @@ class Rule:
                 p.grad = torch.zeros_like(p)
         if self._anchor and self._mu:
             pulled = [p for p, _ in self._anchor]
-            away = torch._foreach_sub([p.data for p in pulled], [a for _, a in self._anchor])
-            torch._foreach_add_(_gradients(pulled), away, alpha=self._mu)
+            away = private_torch.sub([p.data for p in pulled], [a for _, a in self._anchor])
+            private_torch.add_(_gradients(pulled), away, alpha=self._mu)
         if self._job.gradient:
             names = self._names
             grads = _gradients(self._job.params)
@@ -93,7 +94,7 @@ class Rule:
             step = Step(Tree(zip(names, grads, strict=True)), weights, self.lr, self._elsewhere)
             new = self._job.gradient(step)
             # Copied: clipping and optimisers change gradients in place, which the hook may keep.
-            torch._foreach_copy_(grads, [new[n] for n in names])
+            private_torch.copy_(grads, [new[n] for n in names])
 
     def _elsewhere(self, weights: Tree, number: int) -> Tree:
         return self._objective.gradient_at(weights, *self._batches.drawn(number))

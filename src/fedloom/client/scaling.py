@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core import private_torch
 from ..core.payload import Payload
 
 FIRST = 2.0**16
@@ -41,9 +42,7 @@ class LossScaler:
         """Divide the gradients by the scale; those of a step that overflowed become 0."""
         grads = [p.grad for p in params if p.grad is not None]
         self._overflow.zero_()
-        torch._amp_foreach_non_finite_check_and_unscale_(
-            grads, self._overflow, self.scale.reciprocal()
-        )
+        private_torch.unscale_(grads, self._overflow, self.scale.reciprocal())
         for grad in grads:
             grad.copy_(torch.where(self._overflow > 0, 0.0, grad))
 
@@ -54,7 +53,9 @@ class LossScaler:
         optimizer.step()
         for p, old in zip(params, before, strict=True):
             p.copy_(torch.where(self._overflow > 0, old, p))
-        torch._amp_update_scale_(self.scale, self._calm, self._overflow, GROWTH, BACKOFF, PATIENCE)
+        private_torch.update_scale_(
+            self.scale, self._calm, self._overflow, GROWTH, BACKOFF, PATIENCE
+        )
 
 
 def without_scale(state: Payload) -> Payload:

@@ -10,13 +10,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core import private_torch
 from ..core.device import CPU, Device
 from ..core.errors import FedloomError
 from ..core.local import Inputs, Outputs
 from ..core.method import Method
 from ..core.payload import Payload
+from ..core.private_torch import BATCHNORMS
 from ..core.rng import key
 from ..core.roles import Role, at_rest, twin
 from ..core.tree import Tree
@@ -282,7 +283,7 @@ class ClientWorker:
                 source[name] = tensor
         tensors = self._moving if into is None else self._changing(into)
         if tensors:
-            torch._foreach_copy_(list(tensors.values()), [source[n] for n in tensors])
+            private_torch.copy_(list(tensors.values()), [source[n] for n in tensors])
         if into is None:
             for buffer, first in self._unsaved:
                 buffer.copy_(first)
@@ -466,7 +467,7 @@ class ClientWorker:
 
 def refuse_without_statistics(model: nn.Module) -> None:
     """Refuse own statistics in evaluation where a network keeps none."""
-    if not any(isinstance(m, _BatchNorm) for m in model.modules()):
+    if not any(isinstance(m, BATCHNORMS) for m in model.modules()):
         raise FedloomError(
             "eval_stats=own needs a network with BatchNorm (--set norm=batch); this one has none."
         )
@@ -474,7 +475,7 @@ def refuse_without_statistics(model: nn.Module) -> None:
 
 def _watched(module: nn.Module) -> bool:
     """Whether somebody sees what goes into a module, or into a part of it, or what comes out."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    return any(private_torch.seen(part) for part in module.modules())
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import private_torch
 from .errors import FedloomError
 
 Number = int | float | Tensor
@@ -71,16 +72,16 @@ class Tree(Mapping[str, Tensor]):
         return self._new(foreach(self._list(), other))
 
     def __add__(self, other: Tree | Number) -> Tree:
-        return self._apply(torch._foreach_add, other)
+        return self._apply(private_torch.add, other)
 
     def __sub__(self, other: Tree | Number) -> Tree:
-        return self._apply(torch._foreach_sub, other)
+        return self._apply(private_torch.sub, other)
 
     def __mul__(self, other: Tree | Number) -> Tree:
-        return self._apply(torch._foreach_mul, other)
+        return self._apply(private_torch.mul, other)
 
     def __truediv__(self, other: Tree | Number) -> Tree:
-        return self._apply(torch._foreach_div, other)
+        return self._apply(private_torch.div, other)
 
     def __rmul__(self, other: Number) -> Tree:
         return self * other
@@ -197,10 +198,10 @@ class Mean:
             return
         # Below 0.5 `lerp` computes the same formula in one pass; from there on, another one.
         if share < 0.5:
-            torch._foreach_lerp_(floats, arrived, share)
+            private_torch.lerp_(floats, arrived, share)
         else:
-            step = torch._foreach_sub(arrived, floats)
-            torch._foreach_add_(floats, step, alpha=share)
+            step = private_torch.sub(arrived, floats)
+            private_torch.add_(floats, step, alpha=share)
 
     def value(self, default: Tree) -> Tree:
         """The mean so far, or `default` if nothing with a weight has arrived."""

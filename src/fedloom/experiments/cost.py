@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..client.context import ClientContext
 from ..client.scaling import without_scale
 from ..client.training import Training
+from ..core import private_torch
 from ..core.device import find as find_devices
 from ..core.lookup import make
 from ..data.dataset import Dataset
@@ -210,7 +210,7 @@ def _sketched(data: str) -> Sketch:
 # ------------------------------------------------------------------------------ counting
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(private_torch.Mode):
     """Counts calls of kernels."""
 
     count = 0
@@ -292,7 +292,7 @@ def _encoder(name: str) -> Work:
     return work
 
 
-class _Passes(TorchDispatchMode):
+class _Passes(private_torch.Mode):
     """Counts samples on their way through the first layer of the small network, and back."""
 
     samples = 0

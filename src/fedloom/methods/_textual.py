@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from ..core import private_torch
 from ..core.claims import COUNTS, VECTORS, WEIGHTS, Claims
 from ..core.local import Local, Predictor, Worker
 from ..core.lookup import base
@@ -92,7 +93,7 @@ class AveragedHead(Textual):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             head = beside(self.first(worker, texts), weights)
             named = dict(head.named_parameters())
-            torch._foreach_copy_([named[n] for n in weights], list(weights.values()))
+            private_torch.copy_([named[n] for n in weights], list(weights.values()))
         return head
 
     def train_head(self, head: nn.Module, down: Payload, local: Local) -> None:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import warnings
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.lookup import method
+from ..core.private_torch import BATCHNORMS
 from ..core.roles import Roles
 from ._bases import Counting
 from .fedavg import FedAvg
@@ -36,8 +36,8 @@ class FedBN(Counting, FedAvg):
     )
 
     def roles(self, model: nn.Module) -> Roles:
-        if not any(isinstance(m, _BatchNorm) for m in model.modules()):
+        if not any(isinstance(m, BATCHNORMS) for m in model.modules()):
             warnings.warn(
                 "FedBN: the model has no BatchNorm layer, so this is FedAvg.", stacklevel=2
             )
-        return Roles(model, private=[_BatchNorm])
+        return Roles(model, private=[*BATCHNORMS])

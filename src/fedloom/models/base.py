@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..core import private_torch
 from ..core.errors import FedloomError, unknown
 from ..core.registry import Registry
 from ..core.roles import twin
@@ -151,7 +152,7 @@ def _last_linear(modules: dict[str, nn.Module], network: str) -> str:
 def unhooked(module: nn.Module) -> None:
     """Refuse hooks on parameters: a network is copied, and copies of parameters have none."""
     for name, p in module.named_parameters():
-        if p._backward_hooks or p._post_accumulate_grad_hooks:
+        if private_torch.hooked_tensor(p):
             raise FedloomError(
                 f"parameter {name!r} has a hook, which copies of the network would lack; hooks on "
                 "modules are kept, and `local.fit(gradient=...)` changes gradients."

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from ..core import private_torch
 from ..core.errors import FedloomError, explain
 from ..core.files import parse_object, read_regular
 from ..core.payload import tensors_in
@@ -154,12 +153,12 @@ def refuse_oversized(
         )
 
 
-class _Bounded(TorchDispatchMode):
+class _Bounded(private_torch.Mode):
     """Refuses to compute tensors of more than `PASS` numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        for value in tree_leaves(made):
+        for value in made if isinstance(made, (list, tuple)) else [made]:
             if isinstance(value, Tensor) and value.numel() > PASS:
                 raise FedloomError(
                     f"one sample becomes a tensor of {value.numel()} numbers in the network."

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core.private_torch import BATCHNORMS, BatchNorm
 from ..core.tree import Tree
 from ..models.base import layers
 from .levels import leaves
@@ -111,10 +111,10 @@ def _split(layer: nn.Module, after: nn.Module, ratio: int) -> Erasing | None:
     return Erasing(_narrow(layer, channels), channels, outputs, kernel, norm)
 
 
-def extractor_norms(body: nn.Module) -> list[_BatchNorm]:
+def extractor_norms(body: nn.Module) -> list[BatchNorm]:
     """The BatchNorms that are not part of an eraser, in order."""
     return [
-        m for m in layers(body) if isinstance(m, _BatchNorm) and not isinstance(m, Statistics2d)
+        m for m in layers(body) if isinstance(m, BATCHNORMS) and not isinstance(m, Statistics2d)
     ]
 
 

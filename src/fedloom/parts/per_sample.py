@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core.private_torch import BATCHNORMS
 from ..core.tree import Tree
 
 AT_ONCE = 32  # samples whose gradients are held side by side
@@ -22,7 +22,7 @@ def clipped_sum(model: Any, w: Tree, x: Tensor, y: Tensor, bound: float) -> Tree
     own. Dropout drops other features for each sample.
     """
     for module in model.modules():
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, BATCHNORMS):
             module.eval()
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

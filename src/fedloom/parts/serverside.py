@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..core import private_torch
 from ..core.tree import Tree
 
 
@@ -30,7 +31,7 @@ def descend(
                     loss(w, chosen), list(w.values()), materialize_grads=True
                 )
             with torch.no_grad():
-                torch._foreach_add_(list(w.values()), gradient, alpha=-lr)
+                private_torch.add_(list(w.values()), gradient, alpha=-lr)
     return w.clone()
 
 
@@ -65,7 +66,7 @@ def adamw(
                 if cosine:
                     rate = lr * 0.5 * (1 + math.cos(math.pi * taken / planned))
                 taken += 1
-                torch._fused_adamw_(
+                private_torch.adamw_(
                     [w],
                     [gradient(w, *part)],
                     [mean],

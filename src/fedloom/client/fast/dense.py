@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...core import private_torch
 from .. import fast
 from ..job import Job
 from ..objective import Objective
@@ -196,7 +197,7 @@ class Chain:
         loss: Tensor
         loss, total = _aten.nll_loss_forward.default(logs, y, None, 1, -100)
         g: Tensor = _aten.nll_loss_backward.default(self._one, logs, y, None, 1, -100, total)
-        g = _aten._log_softmax_backward_data.default(g, logs, 1, logs.dtype)
+        g = private_torch.softmax_backward(g, logs, 1, logs.dtype)
         for i in range(len(self._links) - 1, max(start, self._first) - 1, -1):
             g = self._through(i, entered[i - start], g, lr)
         return loss, g
@@ -263,17 +264,7 @@ def _gather(module: nn.Module, kinds: Sequence[type[nn.Module]], chain: list[nn.
 
 def touched(module: nn.Module) -> bool:
     """Whether somebody watches what goes through the module, or has changed what it does."""
-    if "forward" in vars(module):
+    if "forward" in vars(module) or private_torch.hooked(module):
         return True
-    for hooks in (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    ):
-        if hooks:
-            return True
-    for p in module.parameters(recurse=False):
-        if p._backward_hooks or p._post_accumulate_grad_hooks:
-            return True
-    return False
+    parameters = module.parameters(recurse=False)
+    return any(private_torch.hooked_tensor(p) is not False for p in parameters)

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.batchnorm import _NormBase
 
 from ...core.local import Fit, cross_entropy
 from ...core.method import Plugin
+from ...core.private_torch import NORMS, NormBase
 from ...data.dataset import chosen
 from ...models.base import Split
 from ...models.projection import Unit
@@ -135,9 +135,9 @@ def _can_be_stacked(module: nn.Module) -> bool:
     return not (isinstance(module, DROPOUT) and module.p > 0)
 
 
-def norms(part: nn.Module) -> list[_NormBase]:
+def norms(part: nn.Module) -> list[NormBase]:
     """The layers of a head or model that keep statistics of their batches."""
-    return [module for module in part.modules() if isinstance(module, _NormBase)]
+    return [module for module in part.modules() if isinstance(module, NORMS)]
 
 
 def train(entries: Sequence[Entry]) -> list[Trained]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...core.errors import FedloomError
 from ...core.lookup import find, names
 from ...core.method import Need, Traits, Trouble
+from ...core.private_torch import BATCHNORMS
 from ...data.federation import Federation
 from ...engine.building import network
 from ...engine.config import Config
@@ -137,7 +137,7 @@ def facilities(config: Config, federation: Federation) -> set[Need]:
     if config.model == "given":  # the user's own network, of which nothing is known here
         return have | {"batchnorm", "body"}
     built = network(config, federation)
-    if any(isinstance(module, _BatchNorm) for module in built.modules()):
+    if any(isinstance(module, BATCHNORMS) for module in built.modules()):
         have.add("batchnorm")
     body = built.body
     assert isinstance(body, nn.Module)
