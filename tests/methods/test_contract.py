@@ -14,7 +14,7 @@ from fedloom.client.training import Training
 from fedloom.core.errors import FedloomError
 from fedloom.core.lookup import find, make, names, plugins
 from fedloom.engine.schedule import Schedule
-from fedloom.testing.checks import CHECKS, Check, applicable, check_device
+from fedloom.testing.checks import CHECKS, Check, applicable
 from fedloom.testing.small_world import federation, trace
 
 
@@ -55,13 +55,29 @@ def test_contract(name: str, check: Check) -> None:
     check(make(name))
 
 
-@pytest.mark.parametrize("plugin", plugins())
-def test_plug_ins_compute_on_a_device(plugin: str) -> None:
-    method = make(f"fedavg+{plugin}")
-    reason = check_device.why_not(method)
-    if reason:
-        pytest.skip(reason)
-    check_device(method)
+# What a plug-in is most likely to break; the other checks of plug-ins are slow in sum.
+OFTEN = {"neutral", "alone", "absence", "resume", "copies", "roles", "frozen", "device"}
+PLUGGED = [(name, check) for name in plugins() for check in applicable(make(f"fedavg+{name}"))]
+
+
+def _at_times(name: str, check: Check) -> object:
+    marks = [] if check.name in OFTEN else [pytest.mark.slow]
+    return pytest.param(name, check, marks=marks, id=f"{name}-{check}")
+
+
+def test_no_check_of_a_plug_in_gets_lost() -> None:
+    reasons = Counter(check.why_not(make(f"fedavg+{n}")) for n in plugins() for check in CHECKS)
+    assert reasons.pop(None) == len(PLUGGED) == 419
+    assert set(reasons) == {
+        "it declares no neutral values",
+        "it says that one client is not plain training (alone = None)",
+    }
+    assert {check.name for _, check in PLUGGED} >= OFTEN
+
+
+@pytest.mark.parametrize(("name", "check"), [_at_times(*pair) for pair in PLUGGED])
+def test_contract_of_plug_ins(name: str, check: Check) -> None:
+    check(make(f"fedavg+{name}"))
 
 
 @pytest.mark.parametrize("name", names())

@@ -25,28 +25,37 @@ from .dense import touched
 Product = tuple[Tensor, Tensor, Tensor]  # a weight W, and g and x of its gradient g^T x
 
 
+class Products(list[Product]):
+    """Gradients that are noted; while none are `wanted`, backward passes write them out."""
+
+    wanted = True
+
+
 class _Linear(torch.autograd.Function):
     """x W^T + b, whose backward pass notes g and x in place of W's gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, noted: list[Product]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, noted: Products
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.weight, ctx.noted = weight, noted
         return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         (x,) = ctx.saved_tensors
-        rows = g.flatten(0, -2)
-        ctx.noted.append((ctx.weight, rows, x.flatten(0, -2)))
-        of_input, of_bias = None, None
+        rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
+        of_input, of_weight, of_bias = None, None, None
+        if ctx.noted.wanted:
+            ctx.noted.append((ctx.weight, rows, inputs))
+        else:
+            of_weight = rows.T @ inputs
         if ctx.needs_input_grad[0]:
             of_input = g @ ctx.weight
         if ctx.needs_input_grad[2]:
             of_bias = rows.sum(0)
-        return of_input, None, of_bias, None
+        return of_input, of_weight, of_bias, None
 
 
 class LowRank:
@@ -54,13 +63,14 @@ class LowRank:
 
     ahead = 1
 
-    def __init__(self, objective: Objective, rule: Rule, noted: list[Product]) -> None:
+    def __init__(self, objective: Objective, rule: Rule, noted: Products) -> None:
         self._objective, self._rule, self._noted = objective, rule, noted
 
     def steps(self, x: Tensor, targets: Sequence[Tensor]) -> Iterable[dict[str, Tensor]]:
         """Take a step."""
+        self._noted.wanted = False  # the loss may ask for gradients itself
         loss, parts = self._objective(x, *targets)
-        self._noted.clear()  # the loss may have asked for gradients itself
+        self._noted.wanted = True
         self._rule.descend(loss)
         descend(self._noted, self._rule.rate())
         return (parts,)
@@ -95,9 +105,9 @@ def large_layers(model: nn.Module, params: Iterable[Tensor]) -> list[nn.Linear]:
 
 
 @contextmanager
-def products(layers: Sequence[nn.Linear]) -> Iterator[list[Product]]:
+def products(layers: Sequence[nn.Linear]) -> Iterator[Products]:
     """While it is open, backward passes note the gradients of these layers here, not in `.grad`."""
-    noted: list[Product] = []
+    noted = Products()
     for layer in layers:
         layer.forward = partial(_forward, layer, layer.weight, noted)  # type: ignore[method-assign]
     try:
@@ -107,7 +117,7 @@ def products(layers: Sequence[nn.Linear]) -> Iterator[list[Product]]:
             del layer.forward
 
 
-def _forward(layer: nn.Linear, weight: Tensor, noted: list[Product], x: Tensor) -> Tensor:
+def _forward(layer: nn.Linear, weight: Tensor, noted: Products, x: Tensor) -> Tensor:
     # Somebody may have lent the layer another weight, or want no gradient.
     if layer.weight is not weight or not torch.is_grad_enabled():
         return F.linear(x, layer.weight, layer.bias)

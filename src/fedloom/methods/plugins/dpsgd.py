@@ -83,8 +83,8 @@ class DPSGD(Plugin):
 
     def fit(self, local: Local, named: dict[str, Any]) -> Fit:
         """Local training with clipped and noisy gradients; buffers stay as they are."""
-        saved = local.model.state_dict()
-        buffers = Tree((n, b) for n, b in local.model.named_buffers() if n in saved).clone()
+        begun = local.tree("shared") | local.tree("private")
+        buffers = begun.without(local.parameters())
         seen: list[Batch] = []
         bound, rng = self.sample_clip or 0.0, local.rng("dpsgd")
 
