@@ -392,7 +392,7 @@ def test_plug_ins_are_named_shown_and_refused(fedloom, tmp_path) -> None:
     assert code == 0 and "FedProx" in out and "+dfdc: F2DC" in out
     assert "mu" in out and "cos_tau" in out
     code, out, _ = fedloom("methods")
-    assert code == 0 and "...+daa" in out and "...+dfdc" in out
+    assert code == 0 and " +daa " in out and " +dfdc " in out
     assert (
         fedloom(
             "run", "fedprox+daa", *PLAIN, "--set", "by_gap=0.1", "--set", "mu=0.5", "--out", "A"

@@ -18,7 +18,7 @@ TIMING = [
 
 def figures(*correct: int) -> dict[str, Any]:
     """The figures of clients with ten test samples each, two in each of the domains a and b."""
-    scores = np.array([(c, 10) for c in correct], dtype=np.int64)
+    scores = np.array([(c, 10) for c in correct], dtype=np.int64).reshape(-1, 2)
     return summarise(scores, ["a", "a", "b", "b"][: len(correct)])
 
 
