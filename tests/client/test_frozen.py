@@ -206,7 +206,7 @@ def test_a_frozen_body_sees_each_sample_once() -> None:
         if expected is None:
             assert sum(seen) > 2 * 36
         else:
-            assert sum(seen) == expected + 2 * probed
+            assert sum(seen) == expected + 2 * probed + 1  # one is compared on its own
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "moon", "scaffold", "fedproto", "fedbn"])

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..data.clients import every_row
+from .cut import Before, Behind, Cut
+from .cutting import find
 from .large import eval_batch
 
 MOST = 1 << 28  # bytes of outputs that are kept
@@ -62,28 +64,69 @@ def frozen_first(body: nn.Module, resting: Sequence[nn.Module]) -> list[nn.Modul
     return first if last_frozen else []
 
 
-class Remembered:
-    """The outputs of a worker's frozen first layers for the samples of all clients."""
+class Known(NamedTuple):
+    """What somebody has found of a network and computed: where it is cut, and the outputs."""
 
-    def __init__(self, worker: Any, outputs: Tensor | None = None) -> None:
+    cut: Cut | None
+    outputs: Tensor | None
+
+
+class Remembered:
+    """The outputs of a worker's frozen first layers for the samples of all clients.
+
+    `layers` are those of a body whose layers follow each other. Any other body is looked through
+    for a place where it can be cut; see client/cutting.py.
+    """
+
+    def __init__(self, worker: Any, known: Known | None = None) -> None:
         self._worker = worker
+        wanted = worker.training.frozen_once and not worker.training.compiled
         self.layers: list[nn.Module] = []
-        if worker.training.frozen_once and not worker.training.compiled:
+        self.cut: Cut | None = None
+        self._outputs: Tensor | None = None
+        if wanted:
             self.layers = frozen_first(worker.model.body, worker.resting)
-        self._outputs = outputs
+        self._unsearched = wanted and bool(worker.resting) and not self.layers
+        if known is not None:
+            self._unsearched = False
+            self.cut, self._outputs = known
+            if self._outputs is None:
+                self.layers = []
+
+    @property
+    def any(self) -> bool:
+        """Whether there is something to remember, as far as is known."""
+        return bool(self.layers) or self.cut is not None or self._unsearched
+
+    def search(self) -> None:
+        """Find out where the body can be cut, unless that is known."""
+        if not self._unsearched:
+            return
+        self._unsearched = False
+        worker, two = self._worker, self._rows[:2]
+        if len(two) == 2:
+            x = worker.prepare(worker.samples(two))
+            self.cut = find(worker.model, worker.frozen, x, worker.device)
 
     def shortened(self, body: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
         """What is left of a body, and what enters it, where the outputs for `x` are at hand."""
-        rows = rows_of(x) if self.layers and self._worker.standard is None else None
+        rows = rows_of(x) if self.any and self._worker.standard is None else None
         if rows is None or not self._worker.has(body):
             return body, x
         outputs = self.outputs
         if outputs is None:
             return body, x
-        x = outputs[self._places[rows.to(self._places.device)]]
-        if x.ndim == 4:
-            x = x.contiguous(memory_format=self._worker.order)
-        return nn.Sequential(*in_turn(body)[len(self.layers) :]), x
+        kept = outputs[self._places[rows.to(self._places.device)]]
+        if kept.ndim == 4:
+            kept = kept.contiguous(memory_format=self._worker.order)
+        if self.cut is not None:
+            return Behind(body, self.cut, kept), x
+        return nn.Sequential(*in_turn(body)[len(self.layers) :]), kept
+
+    def known(self) -> Known:
+        """What others need not find out and compute again."""
+        outputs = self.outputs  # which is when a cut is found
+        return Known(self.cut, outputs)
 
     @property
     def outputs(self) -> Tensor | None:
@@ -92,8 +135,11 @@ class Remembered:
         Samples always pass in the same order and number at a time, so that a row has the same bits
         wherever it is computed.
         """
-        if self.layers and self._outputs is None:
+        self.search()
+        if self._outputs is None and self.any:
             self._outputs = self._computed()
+            if self._outputs is None:
+                self.layers, self.cut = [], None
         return self._outputs
 
     @cached_property
@@ -113,18 +159,43 @@ class Remembered:
 
     @torch.no_grad()
     def _computed(self) -> Tensor | None:
+        """The outputs; None if they are too large, or not a sample's own."""
         worker, rows = self._worker, self._rows
         start = 0
         outputs: Tensor | None = None
-        layers = nn.Sequential(*self.layers).eval()  # the rest may be in training
         for some in rows.split(eval_batch(worker.federation.data.x.shape)):
-            x = worker.prepare(worker.samples(some))
-            part = worker.through(layers, nn.Identity(), x)[0]
+            part = self._before(some)
             if outputs is None:
-                if len(rows) * part[0].nbytes > MOST:
-                    self.layers = []
+                if len(rows) * part[0].nbytes > MOST or not self._alone(some, part):
                     return None
                 outputs = part.new_empty(len(rows), *part.shape[1:])
+            if part.shape[1:] != outputs.shape[1:]:  # texts that are longer together
+                return None
             outputs[start : start + len(some)] = part
             start += len(some)
         return outputs
+
+    def _before(self, rows: Tensor) -> Tensor:
+        """What comes out of the frozen first layers for these samples."""
+        worker = self._worker
+        x = worker.prepare(worker.samples(rows))
+        for module in worker.resting:  # nobody may have used the network yet
+            module.eval()
+        if self.cut is not None:
+            before: nn.Module = Before(worker.model.body, self.cut)
+        else:
+            before = nn.Sequential(*self.layers).eval()  # the rest may be in training
+        found: Tensor = worker.through(before, nn.Identity(), x)[0]
+        return found
+
+    def _alone(self, rows: Tensor, together: Tensor) -> bool:
+        """Whether a sample's output does not depend on those that pass with it.
+
+        It does behind a BatchNorm without statistics of its own, for one.
+        """
+        first = self._before(rows[:1])[0]
+        if first.shape != together[0].shape:  # of a text that is padded, if longer ones are there
+            return False
+        exact = self._worker.training.precision == "fp32"
+        bound = (1e-3 if exact else 0.05) * max(1.0, float(first.abs().max()))
+        return bool((first - together[0]).abs().max() <= bound)

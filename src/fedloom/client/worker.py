@@ -35,7 +35,7 @@ from .networks import (
     refuse_other_weights,
     refuse_other_widths,
 )
-from .remembered import Remembered, noted, rows_of
+from .remembered import Known, Remembered, noted, rows_of
 from .standard import CHUNK, Standard, Standardise, merged, reported, standard_in
 from .training import Training
 
@@ -90,7 +90,7 @@ class ClientWorker:
         standardise: Standardise = "raw",
         fits: bool | None = None,
         lead: ClientWorker | None = None,
-        outputs: Sequence[Tensor | None] = (None,),
+        known: Sequence[Known | None] = (None,),
     ) -> None:
         self.method, self.training = method, training
         # Where clients' networks differ there is a worker for each, and the first of them leads.
@@ -138,11 +138,11 @@ class ClientWorker:
         self._references: list[Any] = []
         self._compiled: dict[nn.Module, nn.Module] = {}
         # Of each network, what somebody has computed already; see client/remembered.py.
-        self.remembered = Remembered(self, outputs[0])
+        self.remembered = Remembered(self, known[0])
         if isinstance(model, Networks):
             self._enlist(model, standardise)
-            for worker, known in zip(self.crew, outputs, strict=False):
-                worker.remembered = Remembered(worker, known)
+            for worker, of_network in zip(self.crew, known, strict=False):
+                worker.remembered = Remembered(worker, of_network)
 
     def _enlist(self, networks: Networks, standardise: Standardise) -> None:
         """Take on a worker for each network but the first, which is this one's own."""
@@ -421,7 +421,7 @@ class ClientWorker:
 
     def through(self, body: nn.Module, head: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits, computed in the run's precision; the results are always fp32."""
-        if self.remembered.layers and not _watched(body):
+        if self.remembered.any and not _watched(body):
             body, x = self.remembered.shortened(body, x)
         # A compiled module would not call the hooks of those who watch it.
         if self.training.compiled and not (_watched(body) or _watched(head)):

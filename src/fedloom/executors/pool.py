@@ -183,7 +183,7 @@ def _parcel(worker: ClientWorker) -> Parcel:
         "seed": worker.seed,
         "strict": worker.strict,
         "standardise": worker.standardise,
-        "outputs": [one.remembered.outputs for one in worker.crew],
+        "known": [one.remembered.known() for one in worker.crew],
     }
     try:
         return Parcel(content)
