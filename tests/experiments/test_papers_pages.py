@@ -69,6 +69,20 @@ def test_the_first_lines_say_whether_the_claim_holds(name: str) -> None:
     assert "authors' code" in " ".join(answer.split())
 
 
+@pytest.mark.parametrize("name", ["f2dc", "fedgcr", "fedpcl"])
+def test_rows_of_the_authors_code_stand_beside_ours(name: str) -> None:
+    ours = {"f2dc": "F2DC", "fedgcr": "FedGCR", "fedpcl": "FedPCL"}[name]
+    found = 0
+    for table in tables((PAPERS / f"{name}.md").read_text("utf-8")):
+        if f"the authors' {ours}" in table:
+            for row in (ours, "FedAvg"):
+                theirs, own = table[f"the authors' {row}"], table[row]
+                assert len(theirs) == len(own), (name, row)
+                assert any(first_number(cell) is not None for cell in theirs)
+            found += 1
+    assert found
+
+
 def test_a_table_in_which_fedavg_learns_nothing_is_seen() -> None:
     page = "| | a | b |\n|---|---:|---:|\n| FedAvg | 45.0 (1.0) | 41 |\n| Local | 9 | 9 |\n"
     (table,) = tables(page + "| chance | 10.0 | - |\n| majority | 26.5 | - |\n")
