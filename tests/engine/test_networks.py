@@ -239,7 +239,7 @@ class Killer:
         if engine.round == 2 and done == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-fedloom.run("fedproto", "digits4", out={out!r}, callbacks=[Killer()], **{settings!r})
+fedloom.run({method!r}, "digits4", out={out!r}, callbacks=[Killer()], **{settings!r})
 """
 
 
@@ -247,7 +247,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """fedproto with cnn, resnet10 and mlp, stopped by SIGKILL in the middle of a round."""
     settings = {**SMALL, **THREE, "rounds": 3, "clients": 4}
     calm = fedloom.run("fedproto", "digits4", out=tmp_path / "calm", **settings)
-    script = DIES.format(out=str(tmp_path / "killed"), settings=settings)
+    script = DIES.format(method="fedproto", out=str(tmp_path / "killed"), settings=settings)
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     assert not (tmp_path / "killed/summary.json").exists()
     fedloom.resume(tmp_path / "killed")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..adapters import adapt, factors, refuse_uncalled
 from ..client.networks import Named, Networks
 from ..core.device import CPU
+from ..core.errors import FedloomError
 from ..core.rng import key
 from ..data.federation import Federation
 from ..models import Task, build
@@ -56,6 +57,11 @@ def network(config: Config, federation: Federation, named: Named | None = None) 
     Its first weights depend on the seed only.
     """
     named = named or Named(config.model, config.network)
+    if config.adapter is not None and named.options.get("projection"):
+        raise FedloomError(
+            f"the adapter {config.adapter} freezes the body of {named.model}, with its projection: "
+            "say frozen=true in place of an adapter, or leave out the projection."
+        )
     data = federation.data
     shape = tuple(data.x.shape[1:])
     task = Task(

@@ -29,8 +29,13 @@ LATER = (
     "source.site_column",
     "source.group_column",
 )
-# Options of partitions, each with the value that is the same as not having it.
-LATER_OPTIONS = {"partitioning.volume": "geometric"}
+# Options of partitions and models, each with the value that is the same as not having it, and the
+# only model to which it came later, if others always had it.
+LATER_OPTIONS = (
+    ("partitioning.volume", "geometric", None),
+    ("network.projection", None, None),
+    ("network.frozen", False, "pretrained"),
+)
 
 
 def forget_later(body: dict[str, Any], usual: Mapping[str, Any]) -> None:
@@ -47,7 +52,7 @@ def forget_later(body: dict[str, Any], usual: Mapping[str, Any]) -> None:
             before = usual[key]
         if table[key] == before:
             del table[key]
-    for name, value in LATER_OPTIONS.items():
+    for name, value, model in LATER_OPTIONS:
         section, _, key = name.rpartition(".")
-        if body[section].get(key) == value:
+        if body[section].get(key) == value and model in (None, body["model"]):
             body[section] = {other: kept for other, kept in body[section].items() if other != key}

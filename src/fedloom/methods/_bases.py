@@ -40,7 +40,7 @@ def refuse_fixed_body(name: str, model: Any) -> None:
     if not any(weight.requires_grad for weight in model.body.parameters()):
         raise FedloomError(
             f"{name} trains the body of the network, and this one has no weights in it: "
-            "take --model projection."
+            "take --model projection, or the option projection of a model that has it."
         )
 
 

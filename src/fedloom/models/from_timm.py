@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ..core.errors import FedloomError
 from ..encoders.base import Preprocess, missing
 from .base import Split, Task, image, register
-from .seen import Images, freeze, headed, side, width_of
+from .seen import Images, Projection, freeze, headed, side, width_of
 
 RESAMPLE = ("nearest", "bilinear", "bicubic")
 
@@ -24,6 +24,7 @@ def from_timm(
     ] = None,
     frozen: Annotated[bool, "Whether only the new head is trained."] = False,
     size: Annotated[int | None, "Side of the images it sees; by default its own config's."] = None,
+    projection: Projection = None,
 ) -> Split:
     """A network of timm (extra `timm`) under a new head; it sees images as its config says."""
     image(f"timm:{name}", task)
@@ -32,7 +33,7 @@ def from_timm(
     width = width_of(f"timm:{name}", body, task)
     if frozen:
         freeze(network)
-    return headed(body, width, task, pretrained=False, weights=None)
+    return headed(body, width, task, projection, pretrained=False, weights=None)
 
 
 def _made(name: str, pretrained: bool, weights: str | None, size: int | None) -> tuple[Any, Any]:

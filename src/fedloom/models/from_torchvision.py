@@ -11,7 +11,7 @@ from ..core.errors import FedloomError, unknown
 from ..encoders.base import Preprocess, load_weights, missing
 from ..encoders.weights import read_weights
 from .base import Split, Task, apart, image, register
-from .seen import Images, freeze, headed, side
+from .seen import Images, Projection, freeze, headed, side
 
 # What torchvision calls the head of a classifier; the last linear layer of it makes the logits.
 HEADS = ("fc", "classifier", "heads", "head")
@@ -29,6 +29,7 @@ def from_torchvision(
     ] = None,
     frozen: Annotated[bool, "Whether only the new head is trained."] = False,
     size: Annotated[int | None, "Side of the images it sees; by default its own."] = None,
+    projection: Projection = None,
 ) -> Split:
     """A network of torchvision (extra `torchvision`) under a new head.
 
@@ -51,7 +52,7 @@ def from_torchvision(
     if frozen:
         freeze(parts.body)
     body = Images(parts.body, _preprocess(name, network, offered.transforms(), size), task)
-    return headed(body, parts.width, task, pretrained=False, weights=None)
+    return headed(body, parts.width, task, projection, pretrained=False, weights=None)
 
 
 def head_of(name: str, network: nn.Module) -> str:

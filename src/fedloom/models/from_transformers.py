@@ -24,7 +24,7 @@ from ..encoders.huggingface import (
 )
 from .base import Split, Task, apart, image, positive, register, tokens
 from .minilm import joined, pieces_of
-from .seen import Images, freeze, headed, side
+from .seen import Images, Projection, freeze, headed, side
 
 # Parts of a classifier that weights of another task, or of none, lack.
 NEW = {*HEADS, "score", "pre_classifier", "logits_proj"}
@@ -76,6 +76,7 @@ def from_transformers(
     frozen: Annotated[bool, "Whether only what is new, such as the head, is trained."] = False,
     size: Annotated[int | None, "Side of the images it sees; by default its own."] = None,
     longest: Annotated[int, "Number of pieces of words to which a text is cut."] = 128,
+    projection: Projection = None,
     config: Annotated[
         dict[str, Any] | None, "Its config and its preprocessor's, in place of those in a folder."
     ] = None,
@@ -106,7 +107,7 @@ def from_transformers(
     else:
         seen = _seen(Preprocess(**config["image"]), size)
         body = Images(Pictures(parts.body, _interpolates(name, model, seen.size)), seen, task)
-    return headed(body, parts.width, task, **again)
+    return headed(body, parts.width, task, projection, **again)
 
 
 def folder_of(name: str) -> Path:

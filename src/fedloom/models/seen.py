@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedloomError
-from .base import Split, Task
+from .base import Split, Task, positive
+from .projection import Unit
 
 if TYPE_CHECKING:
     from ..encoders import Preprocess
+
+
+Projection = Annotated[
+    int | None,
+    "Width to which a layer that is trained projects the features, whatever their own number.",
+]
 
 
 class Images(nn.Module):
@@ -32,8 +39,18 @@ class Images(nn.Module):
         return features
 
 
-def headed(body: nn.Module, width: int, task: Task, **again: Any) -> Split:
-    """The body under a new head for the task's classes."""
+def headed(
+    body: nn.Module, width: int, task: Task, projection: int | None = None, **again: Any
+) -> Split:
+    """The body under a new head for the task's classes.
+
+    With a `projection`, so many numbers are made of its features before, as FedPCL does it: a
+    linear layer without bias, a ReLU and scaling to length 1.
+    """
+    if projection is not None:
+        positive("projection", projection=projection)
+        linear = nn.Linear(width, projection, bias=False)
+        body, width = nn.Sequential(body, linear, nn.ReLU(), Unit()), projection
     return Split(body, nn.Linear(width, task.classes), width, again=again)
 
 
