@@ -308,7 +308,7 @@ def test_names_and_options() -> None:
     assert spelling("HF:Some/Path") == "hf:Some/Path"
     assert spelling("Torchvision:vit_b_16") == "torchvision:vit_b_16"
     assert spelling("CNN") == "cnn"
-    assert set(options("timm:any")) == {"pretrained", "weights", "frozen", "size"}
+    assert set(options("timm:any")) == {"pretrained", "weights", "frozen", "size", "projection"}
     assert set(options("net.py:make")) == {"head", "frozen"}
 
 
