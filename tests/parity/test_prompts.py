@@ -1,4 +1,4 @@
-"""PromptFL and FedPGP beside their authors' code, on a tiny CLIP whose tensors are stated."""
+"""PromptFL, FedPGP and FedTPG beside their authors' code, on a tiny CLIP with stated tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from fedloom.core.tree import Tree
 from fedloom.encoders.bpe import PACKED
 from fedloom.models import Split
+from fedloom.parts.heads import WrittenPromptHead
 from fedloom.testing.weights import MERGES, WIDTH, clip_tensors
 from tests.parity.golden import Golden, golden
 from tests.parity.inputs import CLASSES, INPUTS, tensor, world
-from tests.parity.ours import Ours, clients, predictions, start
+from tests.parity.ours import EVERYBODY, Ours, clients, predictions, start
 
 TOKENS, RANK = 4, 2
 
@@ -35,6 +36,22 @@ def test_fedpgp(tmp_path: Path) -> None:
     sent = clients(ours.uploads, "head", "context") | clients(ours.states, "head", "factors")
     server = {"server": ours.server.tree("head")["context"].flatten()}
     theirs.agrees(sent | server | predictions(ours, "after"))
+
+
+def test_fedtpg(tmp_path: Path) -> None:
+    theirs = golden("fedtpg")
+    head = WrittenPromptHead(*torch.zeros(2, TOKENS, WIDTH), "", None, 1.0, heads=4)
+    shapes = {name: tensor.shape for name, tensor in sorted(head.named_parameters())}
+    for name in ("norm_names.weight", "norm_names.bias"):
+        shapes[name] = torch.Size((INPUTS,))
+    for name in ("key.weight", "value.weight"):
+        shapes[name] = torch.Size((WIDTH, INPUTS))
+    ours = start_on_clip(theirs, tmp_path, shapes).play(2)
+    compared = {"server": ours.server.tree("head")["context"].flatten()}
+    for part in ("context", "query.bias", "value.bias", "norm_names.weight", "narrow.bias"):
+        for k in EVERYBODY:
+            compared[f"{part} {k}"] = ours.uploads[k].tree("head")[part].flatten()
+    theirs.agrees(compared | predictions(ours))
 
 
 def start_on_clip(theirs: Golden, folder: Path, shapes: Mapping[str, Sequence[int]]) -> Ours:

@@ -160,6 +160,55 @@ class LowRankPromptHead(PromptHead):
         return self.rows(self.context + self.u @ self.v)
 
 
+class WrittenPromptHead(PromptHead):
+    """Context vectors that a network writes after it has read the class names (FedTPG).
+
+    `context` asks, and each of its vectors attends to the rows `names`, which say what the classes
+    are called; a feed-forward layer follows.
+    """
+
+    names: Tensor
+
+    def __init__(
+        self,
+        context: Tensor,
+        names: Tensor,
+        classes: Sequence[str],
+        reader: Context,
+        scale: float,
+        heads: int,
+    ) -> None:
+        super().__init__(context, classes, reader, scale)
+        self.register_buffer("names", names, persistent=False)
+        width, seen = context.shape[1], names.shape[1]
+        self.heads = heads
+        self.norm_context, self.norm_names = nn.LayerNorm(width), nn.LayerNorm(seen)
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.key, self.value = nn.Linear(seen, width), nn.Linear(seen, width)
+        for layer in (self.query, self.key, self.value):
+            nn.init.xavier_uniform_(layer.weight)
+        for layer in (self.query, self.key, self.value, self.out):
+            nn.init.zeros_(layer.bias)
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 8 * width), nn.Linear(4 * width, width)
+
+    def text(self) -> Tensor:
+        found = self.out(self._attended())
+        values, gates = self.wide(self.norm(found)).chunk(2, dim=1)
+        return self.rows(found + self.narrow(values * F.gelu(gates)))
+
+    def _attended(self) -> Tensor:
+        """For each of the vectors that ask, what the heads take from the class names."""
+        names = self.norm_names(self.names)
+        q = self._by_head(self.query(self.norm_context(self.context)))
+        k, v = self._by_head(self.key(names)), self._by_head(self.value(names))
+        shares = (q @ k.transpose(1, 2) / q.shape[2] ** 0.5).softmax(2)
+        return (shares @ v).transpose(0, 1).flatten(1)
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(1, (self.heads, -1)).transpose(0, 1)
+
+
 def beside(head: nn.Module, weights: Tree) -> nn.Module:
     """The head on the device of the weights that it gets, which may be an accelerator."""
     for tensor in weights.values():
