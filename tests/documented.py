@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "AGENTS.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -20,6 +21,7 @@ PAGES = [
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 _TYPED = ("", "console", "sh", "bash")  # languages of blocks that hold commands
 _INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)*)`")  # it may go on in the next line
+_VARIABLES = re.compile(r"^([A-Z_]+=\S+ +)+")
 _PLACEHOLDER = re.compile(r"(^|:)[A-Z][A-Z_0-9]*$|\.\.\.|\|")
 
 
@@ -46,10 +48,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return [body for found, body in _BLOCK.findall(page.read_text()) if found == language]
 
 
-def commands(page: Path, *programs: str) -> list[Command]:
+def commands(page: Path, *programs: str, to_fill: bool = False) -> list[Command]:
     """All commands of these programs on a page: in fenced blocks first, then within sentences.
 
-    A command with a word to be filled in (`METHOD`, `...`) is none that can be typed.
+    A command with a word to be filled in (`METHOD`, `...`) is none that can be typed, and is left
+    out unless it is asked for. Variables that are set before a command are no part of it.
     """
     text = page.read_text()
     lines = []
@@ -62,10 +65,11 @@ def commands(page: Path, *programs: str) -> list[Command]:
     found = {}
     for line in lines:
         typed = line.strip().removeprefix("$ ").removeprefix(".venv/bin/")
+        typed = _VARIABLES.sub("", typed)
         if not typed.startswith(tuple(f"{program} " for program in programs)):
             continue
         words = shlex.split(typed, comments=True)
-        if len(words) > 1 and not any(_PLACEHOLDER.search(word) for word in words):
+        if to_fill or (len(words) > 1 and not any(map(_PLACEHOLDER.search, words))):
             command = Command(name_of(page), shlex.join(words))
             found[command.text] = command
     return list(found.values())

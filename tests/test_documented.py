@@ -326,6 +326,7 @@ TAKEN_FOR_GRANTED: dict[str, Callable[[Path, Call], None]] = {
     "runs/reproduce/f2dc-1-mini": compared,
     "runs/a": one_run,
     "runs/b": one_run,
+    "runs/x": one_run,
     "config.toml": config_file,
     "mymethod.py": method_file,
     "fedmine.py": method_file,

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..core.errors import unknown
+from ..core.errors import FedloomError, unknown
 from ..encoders.bpe import PACKED
 from ..encoders.clip_file import CONFIG, IN_FOLDER
 
@@ -343,6 +343,8 @@ def make(kind: str, folder: Path) -> str:
     """Write tiny weights of a kind into a new folder; gives the name of their encoder."""
     if kind not in WRITERS:
         raise unknown("kind of weights", kind, WRITERS)
+    if folder.exists():
+        raise FedloomError(f"{folder} is there already: name a new folder.")
     folder.mkdir(parents=True)
     return WRITERS[kind](folder)
 
@@ -350,4 +352,7 @@ def make(kind: str, folder: Path) -> str:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(f"{__doc__}\nKinds: {', '.join(WRITERS)}")
-    print(make(sys.argv[1], Path(sys.argv[2])))
+    try:
+        print(make(sys.argv[1], Path(sys.argv[2])))
+    except FedloomError as error:
+        sys.exit(str(error))

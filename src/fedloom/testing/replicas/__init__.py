@@ -113,6 +113,8 @@ def make(name: str, folder: Path, form: int = 0) -> Replica:
     entry = find(name)
     if not 0 <= form < len(entry.layouts):
         raise FedloomError(f"{entry.name} has {len(entry.layouts)} layouts, there is no {form}.")
+    if folder.exists():
+        raise FedloomError(f"{folder} is there already: name a new folder.")
     folder.mkdir(parents=True)
     expected = WRITERS[entry.name][form](folder, entry, entry.layouts[form])
     return Replica(folder, expected)
