@@ -21,7 +21,8 @@ from fedloom.models.onnx import close, differing
 from fedloom.testing import small_world
 from fedloom.testing.checks import check_export
 
-SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1, "steps": 6}
+FEW = {"limit_train": 10, "limit_test": 5}
+SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "eval_every": 1, "steps": 6} | FEW
 
 
 def pictures(folder: Path, classes: list[str], train: int = 3, test: int = 2) -> Path:

@@ -17,7 +17,7 @@ from fedloom.loggers import LOGGERS, logging_to, scalars, settings
 
 CONFIG = build(
     {"method": "fedprox", "clients": 4},
-    {"rounds": 3, "eval_every": 2, "width": 4, "features": 16, "mu": 0.5},
+    {"rounds": 3, "eval_every": 2, "width": 4, "features": 16, "mu": 0.5, "limit_train": 10},
 )
 
 

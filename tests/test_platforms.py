@@ -85,11 +85,12 @@ def test_a_lock_that_is_held_is_respected(tmp_path: Path) -> None:
     assert subprocess.run(probe, cwd=tmp_path, env=blocked(), check=False).returncode == 0
 
 
-@pytest.mark.parametrize("executor", ["inplace", "pool"])
+@pytest.mark.parametrize("executor", [pytest.param("inplace", marks=pytest.mark.slow), "pool"])
 def test_a_run_needs_no_posix_module(tmp_path: Path, executor: str) -> None:
     folder = tmp_path / "eigene Läufe"
     folder.mkdir()
     small = ["--clients", "4", "--rounds", "1", "--set", "steps=1", "--set", "width=4"]
+    small += ["--set", "limit_train=10", "--set", "limit_test=5"]
     done = fedloom(folder, "run", "fedavg", *small, "--executor", executor, "--out", "run")
     assert done.returncode == 0, done.stderr
     assert (folder / "run" / "summary.json").is_file() and (

@@ -26,6 +26,8 @@ SMALL = [
     "--set",
     "steps=3",
     "--set",
+    "limit_train=10",
+    "--set",
     "limit_test=10",
 ]
 PLAIN = [*SMALL, "--no-report"]  # drawing the page takes longer than such a run

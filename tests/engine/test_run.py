@@ -19,7 +19,15 @@ from fedloom.engine.checkpoint import Checkpoint, Store
 from fedloom.models import split
 
 # Drawing a page takes longer than such a run.
-QUICK = {"clients": 4, "width": 4, "features": 16, "steps": 1, "eval_every": 2, "report": False}
+FEW = {"limit_train": 10, "limit_test": 5}
+QUICK = {
+    "clients": 4,
+    "width": 4,
+    "features": 16,
+    "steps": 1,
+    "eval_every": 2,
+    "report": False,
+} | FEW
 
 
 def lines(folder: Path) -> int:

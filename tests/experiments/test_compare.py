@@ -40,7 +40,8 @@ GIVEN = {
     "clients": 8,
     "source": {"limit_train": 30, "limit_test": 10},
 }
-TINY = {"rounds": 2, "width": 4, "features": 16, "steps": 4, "checkpoint_every": 1}
+FEW = {"limit_train": 10, "limit_test": 5}
+TINY = {"rounds": 2, "width": 4, "features": 16, "steps": 4, "checkpoint_every": 1} | FEW
 CRASHES = """
 from fedloom.core.lookup import method
 from fedloom.methods.fedavg import FedAvg
@@ -458,19 +459,14 @@ def test_the_table_fits_80_columns(
 
 def test_flops_by_hand(tmp_path: Path) -> None:
     """A linear model costs 2 operations per weight and sample forwards, and 2 for the gradient."""
-    made = run(
-        "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "A", rounds=1, ratio=0.5
-    )
+    given = {"clients": 8, "model": "linear", "rounds": 1, "limit_train": 10, "limit_test": 5}
+    made = run("fedavg", "digits4", out=tmp_path / "A", ratio=0.5, **given)
     federation = Dealer()(made.config)
     samples = sum(len(c.train) for c in federation.clients)
     assert flops_per_round(made, federation) == pytest.approx(4 * 3072 * 10 * samples * 0.5)
-    twice = run(
-        "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "B", rounds=1, epochs=2
-    )
+    twice = run("fedavg", "digits4", out=tmp_path / "B", epochs=2, **given)
     assert flops_per_round(twice, federation) == pytest.approx(8 * 3072 * 10 * samples)
-    steps = run(
-        "fedavg", "digits4", clients=8, model="linear", out=tmp_path / "C", rounds=1, steps=3
-    )
+    steps = run("fedavg", "digits4", out=tmp_path / "C", steps=3, **given)
     assert flops_per_round(steps, federation) == pytest.approx(4 * 3072 * 10 * 32 * 3 * 8)
 
 

@@ -53,6 +53,7 @@ extra = ["fedper"]
 [all]
 data = "digits4"
 clients = 4
+source = { limit_train = 10, limit_test = 5 }
 [all.schedule]
 rounds = 100
 [mini]
@@ -198,7 +199,7 @@ def test_a_table_is_measured_and_says_what_is_not(
         "- schedule.rounds = 2 (paper: 100)",
         "- network.width = 4 (paper: 32)",
         "not run: method not available",
-        "Ours: 4 clients with 4800 training samples.",
+        "Ours: 4 clients with 400 training samples.",
     ):
         assert said in text, text
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "R").glob("*/metrics.jsonl")}

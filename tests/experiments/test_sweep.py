@@ -106,9 +106,8 @@ def test_the_choice_is_made_on_validation_data_only() -> None:
 def test_a_real_sweep_and_the_same_again(tmp_path: Path) -> None:
     watch = Watch(Console(), 1, quiet=True)
     grid = {"mu": [0.0, 10.0], "epochs": [1, 2]}
-    configs = plan(
-        "fedprox", grid, [0, 0], {"clients": 4}, {"rounds": 1, "width": 4, "features": 16}
-    )
+    small = {"rounds": 1, "width": 4, "features": 16, "limit_train": 20, "limit_test": 5}
+    configs = plan("fedprox", grid, [0, 0], {"clients": 4}, small)
     assert len(configs) == 4
     board = sweep(grid, configs, tmp_path, watch, "t")
     assert json.loads((tmp_path / "sweep.json").read_text()) == board

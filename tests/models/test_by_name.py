@@ -326,7 +326,15 @@ def same_predictions(folder: Path, exported: Path, trust: bool = False) -> None:
     torch.testing.assert_close(told, expected, atol=1e-5, rtol=1e-5)
 
 
-SMALL: dict[str, Any] = {"data": "digits4", "rounds": 2, "batch": 8, "steps": 2}
+SMALL: dict[str, Any] = {
+    "data": "digits4",
+    "rounds": 2,
+    "batch": 8,
+    "steps": 2,
+    "limit_train": 20,
+    "limit_test": 10,
+    "report": False,
+}
 
 
 def test_a_run_with_a_frozen_vit(vit: Path, tmp_path: Path) -> None:

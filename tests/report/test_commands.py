@@ -20,7 +20,8 @@ from fedloom.report.dash import Dash, stamp
 from fedloom.report.export import escape, proper
 from fedloom.report.folders import load
 
-SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True, "steps": 2}
+FEW = {"limit_train": 10, "limit_test": 5}
+SMALL = {"clients": 4, "rounds": 2, "width": 4, "features": 16, "norm": True, "steps": 2} | FEW
 
 
 @pytest.fixture(scope="module")

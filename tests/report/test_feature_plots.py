@@ -27,7 +27,8 @@ from fedloom.report.feature_plots.opened import opened
 from fedloom.report.feature_plots.spectrum import effective_rank, singular
 from fedloom.report.figures import Chart, Heat
 
-SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "norm": True, "steps": 2}
+FEW = {"limit_train": 10, "limit_test": 10}
+SMALL = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "norm": True, "steps": 2} | FEW
 QUIET = Console(file=io.StringIO())
 
 

@@ -47,13 +47,9 @@ def liar(lies: Mapping[int, tuple[str, Lie]], method: str) -> Any:
     return mod
 
 
-def told(
-    lies: Mapping[str, Lie], name: str, first: int, third: bool = FULL
-) -> dict[int, tuple[str, Lie]]:
-    """The lies for a method, or a third of them, by the round in which each is told."""
-    chosen = list(lies.items())
-    if third:
-        chosen = chosen[CHOSEN.index(name) % 3 :: 3]
+def told(lies: Mapping[str, Lie], name: str, first: int) -> dict[int, tuple[str, Lie]]:
+    """A third of the lies, by the round in which each is told; three methods are told them all."""
+    chosen = list(lies.items())[CHOSEN.index(name) % 3 :: 3]
     return dict(enumerate(chosen, start=first))
 
 
@@ -148,7 +144,7 @@ def spoiling(here: Any, lies: Mapping[int, tuple[str, Lie]], name: str, kind: st
 def test_lies_about_scores_after_training(name: str, world) -> None:
     """The whole reply is refused: who lies about scores may lie about the rest."""
     method = make(name)
-    lies = told(SCORES, name, first=2, third=True)
+    lies = told(SCORES, name, first=2)
     rounds = len(lies) + 1
     expected = small_world.trace(method, rounds=rounds, dropouts={r: [LIAR] for r in lies})
     here = world(method, settings=SETTINGS)
@@ -165,7 +161,7 @@ def test_lies_about_scores_after_training(name: str, world) -> None:
 def test_lies_about_the_scores_of_a_received_model(name: str, world) -> None:
     """The liar's scores are missing, nobody else's are; the server learns as if all were well."""
     method = make(name)
-    lies = told(SCORED, name, first=1, third=True)
+    lies = told(SCORED, name, first=1)
     rounds = len(lies)
     honest = small_world.trace(method, rounds=rounds, eval_every=rounds)
     here = world(method, settings=SETTINGS)

@@ -203,7 +203,7 @@ def test_noise_on_prototypes_is_the_same_everywhere(kind: str) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A round of some methods on digits4, on the CPU."""
     root, made = tmp_path_factory.mktemp("runs"), {}
-    small = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "steps": 4}
+    small = {"clients": 4, "rounds": 1, "width": 4, "features": 16, "steps": 4, "limit_train": 10}
     for name in ("fedper", "fedproto"):
         made[name] = root / name
         fedloom.run(name, "digits4", out=made[name], **small)
