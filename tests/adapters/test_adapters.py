@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,33 @@ def test_prompts_stand_beside_a_vit(tiny_vit: Callable[..., Path]) -> None:
     assert not torch.equal(adapted(x), before)
 
 
-def test_prompts_need_a_transformer() -> None:
+def test_prompts_stand_beside_a_classifier_of_transformers(tiny_vit: Callable[..., Path]) -> None:
+    """The same network, read as an encoder, makes the same of the same prompts."""
+    folder, x = tiny_vit(), torch.randn(2, 3, 32, 32)
+    models = []
+    for name, options in ((f"hf:{folder}", {}), ("pretrained", {"weights": f"hf:{folder}"})):
+        model = build_model(name, Task((3, 32, 32), 4), **options).eval()
+        plain = model.body(x)
+        adapted: Any = adapt(model, "prompt", tokens=3)
+        assert learning(adapted) == {"body.network.prompts", "head.weight", "head.bias"}
+        adapted.body.network.prompts.data.normal_(generator=torch.Generator().manual_seed(0))
+        assert not torch.allclose(adapted.body(x), plain, atol=1e-3)
+        models.append(adapted)
+    features = models[0].body(x)
+    torch.testing.assert_close(features, models[1].body(x), atol=1e-5, rtol=1e-5)
+    features[:, 0].sum().backward()
+    assert models[0].body.network.prompts.grad.abs().max() > 0
+    assert not any(module._forward_hooks for module in models[0].modules())
+
+
+def test_prompts_need_a_transformer(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"embedding_size": 8, "hidden_sizes": [8], "depths": [1], "layer_type": "basic"}
+    transformers.ResNetModel(transformers.ResNetConfig(**sizes)).save_pretrained(tmp_path)
+    told = {"size": {"height": 32, "width": 32}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(told))
+    with pytest.raises(FedloomError, match="whose feature is the class token; this network takes"):
+        adapt(build_model(f"hf:{tmp_path}", Task((3, 32, 32), 4)), "prompt")
     with pytest.raises(FedloomError, match="takes none"):
         adapt(build_model("cnn", Task((3, 16, 16), 4)), "prompt")
 
