@@ -99,8 +99,15 @@ def test_timm_finds_body_and_head(kind: str, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["timm", "torchvision"])
-@pytest.mark.parametrize("kind", ["resnet18", "vit"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("timm", "resnet18"),
+        ("timm", "vit"),
+        ("torchvision", "resnet18"),
+        pytest.param("torchvision", "vit", marks=pytest.mark.slow),
+    ],
+)
 def test_where_the_frozen_part_ends(name: str, kind: str) -> None:
     model = network(name, VITS[name] if kind == "vit" else kind)
     end = LAST[name] if kind == "vit" else "layer4.1"
