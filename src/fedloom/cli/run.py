@@ -232,7 +232,7 @@ def _print_run(run: Run, printing: Printing) -> None:
         accuracy = accuracy_line(run.metrics[-1], run.config.schedule.metric)
     line = f"{run.config.method}: {accuracy} after round {run.summary['rounds']}"
     print_line(line)
-    for text in (_best_by_validation(run), *_outside(run), _cost(run)):
+    for text in (_best_by_validation(run), *_outside(run), _figures(run), _cost(run)):
         if text:
             print_line(text)
     for remark in run.summary.get("remarks", []):
@@ -270,6 +270,13 @@ def _outside(run: Run) -> list[str]:
         ]
         lines.append(f"never trained, {group}: {'  '.join(figures) or 'no model'}")
     return lines
+
+
+def _figures(run: Run) -> str:
+    """What the method itself measures, in a line; empty if it does not."""
+    figures = run.summary.get("figures", {})
+    told = [f"{name.replace('_', ' ')} {found['last']:.3g}" for name, found in figures.items()]
+    return f"measured: {', '.join(told)}" if told else ""
 
 
 def _cost(run: Run) -> str:

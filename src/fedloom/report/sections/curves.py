@@ -1,4 +1,4 @@
-"""The headline metric by round, by traffic and by time; accuracy and losses by round."""
+"""The headline metric by round, by traffic and by time; accuracy, losses and figures by round."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Curve(NamedTuple):
 
 @section("curves", "Curves", order=20)
 def curves(page: Page) -> str | None:
-    """The headline against three axes, the other models by round, and losses."""
+    """The headline against three axes; other models, losses and methods' own figures by round."""
     metric = page.ranking.metric
     of_personal = _of_model(metric, "personal")
     personal = [draw(page.entries, of_personal, by) for by in ALONG]
@@ -80,8 +80,9 @@ def curves(page: Page) -> str | None:
         panel = draw(page.entries, _of_model(metric, model), "round")
         if panel:
             others.append(replace(panel, tab=MODELS[model][0]))
-    losses = [_loss(page, part) for part in _parts(page.entries)]
-    parts = [page.tabs(personal), page.tabs(others), page.tabs(losses)]
+    losses = [_loss(page, part) for part in _parts(page.entries, "loss")]
+    figures = [_figure(page, name) for name in _parts(page.entries, "figures")]
+    parts = [page.tabs(personal), page.tabs(others), page.tabs(losses), page.tabs(figures)]
     if not any(parts):
         return None
     return page.render("grid.html.j2", parts=list(filter(None, parts)), kind="two")
@@ -118,13 +119,13 @@ def _accuracy(page: Page) -> Panel | None:
     return replace(panel, id="accuracy-by-round", tab="accuracy by round")
 
 
-def _parts(entries: Sequence[Entry]) -> list[str]:
-    """The parts of losses, those that most methods have first."""
+def _parts(entries: Sequence[Entry], key: str) -> list[str]:
+    """The names under a key of metrics, those that most methods have first."""
     users: dict[str, int] = {}
     for entry in entries:
         parts: set[str] = set()
         for run in entry.shown:
-            parts |= set(run.last.get("loss") or {})
+            parts |= set(run.last.get(key) or {})
         for part in sorted(parts):
             users[part] = users.get(part, 0) + 1
     return sorted(users, key=lambda part: (-users[part], part))
@@ -147,6 +148,22 @@ def _loss(page: Page, part: str) -> Panel | None:
     if panel is None:
         return None
     return replace(panel, tab=f"loss: {part}")
+
+
+def _figure(page: Page, name: str) -> Panel | None:
+    """Something that methods measure of themselves, see `figures` in their pages."""
+
+    def read(line: Line) -> Value:
+        return number(line, "figures", name)
+
+    title = name.replace("_", " ")
+    caption = f"{title[0].upper()}{title[1:]} at the end of the round, which the method measures"
+    key = f"figure-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
+    curve = Curve(read, key, f"Measured: {title}", caption, title, decimals=4)
+    panel = draw(page.entries, curve, "round")
+    if panel is None:
+        return None
+    return replace(panel, tab=title)
 
 
 def draw(entries: Sequence[Entry], curve: Curve, by: str) -> Panel | None:
