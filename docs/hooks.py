@@ -9,6 +9,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gallery
+import method_pages
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -55,12 +58,12 @@ def place(file: str) -> str | None:
     return pages().get(file)
 
 
-def relinked(markdown: str, file: str) -> str:
-    """A page's text with links that hold in the site.
+def relinked(markdown: str, file: str, here: str | None = None) -> str:
+    """The text of a file with links that hold in the site, on its own page or on page `here`.
 
     Of a link to a file that the site does not have only the text is left.
     """
-    here = place(file)
+    here = here or place(file)
     assert here is not None
 
     def link(match: re.Match[str]) -> str:
@@ -114,6 +117,16 @@ def command_line() -> str:
     return re.sub(r"<(?=[a-zA-Z/])", "&lt;", text)
 
 
+def results() -> str:
+    """The gallery of all tables; links within a page lead to that page."""
+
+    def linked(text: str, file: str) -> str:
+        whole = re.sub(r"\]\((#[^)]+)\)", rf"]({Path(file).name}\1)", text)
+        return relinked(whole, file, "results.md")
+
+    return gallery.page(linked)
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List every method's page in the menu."""
     methods = [page for page in pages().values() if page.startswith("methods/")]
@@ -133,11 +146,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file, page in pages().items():
         path = ROOT / file
         if path.suffix == ".md":
-            add(page, relinked(path.read_text("utf-8"), file))
+            text = path.read_text("utf-8")
+            if page.startswith("methods/"):
+                text = method_pages.laid_out(path.stem, text)
+            add(page, relinked(text, file))
         else:
             add(page, code(path))
     add("examples/index.md", examples())
     add("command-line.md", command_line())
+    add("results.md", results())
     return files
 
 

@@ -246,6 +246,7 @@ def test_a_stack_of_residual_networks_agrees_in_double_precision(last: bool) -> 
         assert torch.allclose(stacked[name].double(), tensor.double(), rtol=0, atol=1e-12), name
 
 
+@pytest.mark.slow
 def test_kernels_per_step() -> None:
     """The goals of `fedloom bench launches`."""
     figures = measure(quick=True)

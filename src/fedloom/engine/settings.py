@@ -96,23 +96,23 @@ def markdown() -> str:
     lines = ["# Settings", "", *_INTRO, ""]
     for section, (_, about) in SECTIONS.items():
         heading = f"`[{section}]`" if section else "The run"
-        lines += [f"## {heading}: {about}", "", *_table(rows(section)), ""]
+        lines += [f"## {heading}: {about}", "", *table(rows(section)), ""]
     lines += [
         "## `[partitioning]`: who gets what",
         "",
         *_entries(partitions.PARTITIONS, partitions),
     ]
-    lines += [*_table(_prefixed("", partitions.PARTITIONS.names(), partition_rows)), ""]
+    lines += [*table(_prefixed("", partitions.PARTITIONS.names(), partition_rows)), ""]
     lines += ["## `[network]`: options of the model", "", *_entries(models.MODELS, models)]
-    lines += [*_table(_prefixed("", models.MODELS.names(), model_rows)), ""]
+    lines += [*table(_prefixed("", models.MODELS.names(), model_rows)), ""]
     lines += ["## `[adapting]`: options of the adapter", ""]
     lines += [*_entries(adapters.ADAPTERS, adapters)]
-    lines += [*_table(_prefixed("", adapters.ADAPTERS.names(), adapter_rows)), ""]
+    lines += [*table(_prefixed("", adapters.ADAPTERS.names(), adapter_rows)), ""]
     lines += ["## `[hyper]`: the method's own settings", ""]
     lines += ["`fedloom methods NAME` shows them with the method's description.", ""]
-    lines += [*_table(_prefixed("", names(), method_rows)), "", "## Plug-ins", ""]
+    lines += [*table(_prefixed("", names(), method_rows)), "", "## Plug-ins", ""]
     lines += ["`METHOD+NAME` wraps a method in a plug-in, whose settings become the method's own."]
-    lines += ["", *_table(_prefixed("+", plugins(), plugin_rows))]
+    lines += ["", *table(_prefixed("+", plugins(), plugin_rows))]
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +132,8 @@ def _prefixed(mark: str, owners: Iterable[str], rows_of: Callable[[str], list[Ro
     return rows
 
 
-def _table(rows: Iterable[Row]) -> list[str]:
+def table(rows: Iterable[Row]) -> list[str]:
+    """The lines of a Markdown table of settings."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
     for key, default, text in rows:
         escaped = text.replace("|", r"\|")
