@@ -194,7 +194,8 @@ def _traits_of_both(cls: type[Method], added: Traits) -> Traits:
     quiet = None
     if added.neutral is not None:
         quiet = added.neutral[0], cls.origin or cls.name
-    return traits.but(neutral=quiet, alone=alone, presets=presets)
+    sums = traits.sums and added.sums
+    return traits.but(neutral=quiet, alone=alone, presets=presets, sums=sums)
 
 
 def _finished(cls: type[T], name: str) -> type[T]:

@@ -67,6 +67,9 @@ class Traits:
     # Whether the server averages models with the weights that `weight` gives, so that a plug-in can
     # replace them.
     averages: bool = False
+    # If it averages: whether it uses the models in their mean only, so that the mean of some of
+    # them can stand in for each; not if it looks into single ones.
+    sums: bool = True
     # What a client's upload counts by in an average: its sample count, or all clients count alike.
     weighting: Literal["size", "alike"] = "size"
     # Whether clients train at all; settings of local training are of no use to those that do not.

@@ -41,6 +41,7 @@ class Checkpoint:
     round: int = 0
     server: Payload | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+    versions: dict[int, Payload] = field(default_factory=dict)  # earlier servers still in use
 
 
 # What is written here, and so may be removed here: states, and what a killed writer left of them.
@@ -60,11 +61,12 @@ class Manifest(BaseModel):
     server: _FileName
     clients: dict[_Number, _FileName]
     extra: dict[str, Any]
+    versions: dict[_Number, _FileName] = {}
 
     @property
     def files(self) -> set[str]:
         """The files that it names."""
-        return {self.server, *self.clients.values()}
+        return {self.server, *self.clients.values(), *self.versions.values()}
 
 
 class _OtherFormat(CheckpointError):
@@ -153,7 +155,8 @@ class Store:
             self._unsaved = {}
             self._files = dict(manifest.clients)
             self._afloat = manifest.files  # nobody knows
-            return Checkpoint(manifest.round, server, manifest.extra)
+            versions = {number: self._version(name) for number, name in manifest.versions.items()}
+            return Checkpoint(manifest.round, server, manifest.extra, versions)
         if problems:
             raise CheckpointError(
                 f"{' '.join(problems)} No whole checkpoint is left in {self.folder}; "
@@ -217,6 +220,10 @@ class Store:
             "extra": checkpoint.extra,
         }
         named = {str(body["server"]), *files.values()}
+        if checkpoint.versions:
+            versions = {str(n): self._write(kept) for n, kept in checkpoint.versions.items()}
+            body["versions"] = versions
+            named |= set(versions.values())
         body = json.loads(json.dumps(body))  # as it will be read: keys are texts
         text = json.dumps({**body, "sha256": sha256(_canonical(body))}, indent=1)
         if durable:
@@ -249,6 +256,11 @@ class Store:
             return manifest, Payload.decode(server)
         except FedloomError as error:
             raise CheckpointError(f"{path.name} is damaged ({error}).") from None
+
+    def _version(self, name: str) -> Payload:
+        """An earlier server, whose file has been checked."""
+        assert self.folder is not None
+        return Payload.decode((self.folder / name).read_bytes())
 
     def _content(self, name: str) -> bytes | None:
         """What a file of the folder holds; None if it is not there, or not what its name says."""

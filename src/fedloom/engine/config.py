@@ -26,6 +26,7 @@ from ..data.catalogue import Source
 from ..models import options as model_options
 from . import networks
 from .choices import settle
+from .clock import Clock
 from .execution import Execution
 from .later import forget_later
 from .owners import nowhere
@@ -128,6 +129,7 @@ class Config(BaseModel):
     )
     source: Source = setting(Source(), "How the samples are read.", affects="data")
     schedule: Schedule = setting(Schedule(), "Rounds, who takes part, when it is evaluated.")
+    clock: Clock = setting(Clock(), "Simulated time: how quick devices are, who is waited for.")
     training: Training = setting(Training(), "How a client trains in a round.")
     hyper: dict[str, Any] = setting({}, "The settings of the method itself.")
     partitioning: dict[str, Any] = setting({}, "The options of the partition.", affects="data")
@@ -184,6 +186,7 @@ class Config(BaseModel):
 SECTIONS = (
     "source",
     "schedule",
+    "clock",
     "training",
     "hyper",
     "partitioning",
@@ -359,6 +362,7 @@ def _keys(cls: type[_Method], body: Mapping[str, Any]) -> dict[str, set[str]]:
         "": set(Config.model_fields) - set(SECTIONS),
         "source": set(Source.model_fields),
         "schedule": set(Schedule.model_fields),
+        "clock": set(Clock.model_fields),
         "training": set(Training.model_fields),
         "hyper": {field.name for field in fields(cls)},  # type: ignore[arg-type]
         "partitioning": set(),

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..client.standard import joined, told
 from ..client.worker import ClientWorker
@@ -27,8 +28,11 @@ from ..core.errors import FedloomError
 from ..core.payload import Payload
 from ..executors.base import Executor, Results, Task
 from .checkpoint import Checkpoint, Store
+from .edges import Edges
 from .evaluate import SCORED, Evaluation, TrainedScores
-from .schedule import Schedule
+from .schedule import Schedule, able, cohort_rng, worker_sizes
+from .selection import Candidates
+from .timekeeper import Timekeeper, Trip
 from .trial import Arrived, Strangers, learned
 from .turn import HINT, Turn, Uploads, about
 
@@ -68,8 +72,10 @@ class Engine:
     schedule: Schedule
     callbacks: Sequence[Callback] = ()
     store: Store = field(default_factory=Store)
+    time: Timekeeper | None = None  # simulated, if the run has a clock
     round: int = 0
     server: Payload = field(default_factory=Payload)
+    versions: dict[int, Payload] = field(default_factory=dict)  # earlier servers still in use
     # Since the first round.
     bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
     # Seconds of this round by who worked; while worker processes train, the server waits.
@@ -86,9 +92,10 @@ class Engine:
             clock = time.monotonic()
             if ahead is None:
                 self._welcome(turn)
+                self._wait_for(turn)
             welcomed = time.monotonic()
             uploads = self._uploads(turn)
-            self.server = self._aggregate(turn, uploads)
+            self.server = self._note(turn, uploads, self._aggregate(turn, uploads))
             aggregated = time.monotonic()
             self.bytes = {way: self.bytes[way] + number for way, number in turn.bytes.items()}
             ahead = record = None
@@ -110,17 +117,85 @@ class Engine:
             self.server = first(self.worker)
         else:
             self.server = start.server
+        if self.executor.remote and (self.time or self.schedule.edges):
+            raise FedloomError(
+                "a federation of real sites has its own time and its own servers: [clock] and "
+                "edges are for simulations."
+            )
         if start and start.round:
             self.round = start.round
             self.bytes = dict(start.extra["bytes"])
+            if self.time:
+                self.time.restore(start.extra["clock"])
+
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the engine, as plain values."""
+        clock = {"clock": self.time.saved()} if self.time else {}
+        return {"bytes": self.bytes, **clock}
 
     def _next_turn(self) -> Turn:
         """The next round, from the server as it is now."""
-        number = self.round + 1
-        cohort, lost, work = self.schedule.cohort(number, self.worker)
+        number, extra, begins = self.round + 1, 0.0, 0.0
+        if self.time:
+            begins, extra = self.time.opens(able(self.worker)), self.time.clock.extra
+        who = self._candidates(number, begins)
+        cohort, lost, work = self.schedule.cohort(number, self.worker, who, extra)
         due = self.schedule.evaluates(number)
         server = self.server.replace(round=number)
-        return Turn(number, server, cohort, cohort, lost, work, due, self._flaw)
+        turn = Turn(number, server, cohort, cohort, lost, work, due, self._flaw)
+        turn.begins = begins
+        wanted = self.schedule.wanted(len(able(self.worker)), cohort_rng(self.worker.seed, number))
+        turn.counted = min(wanted, len(cohort))
+        return turn
+
+    def _candidates(self, round: int, when: float) -> Candidates:
+        """Who can be asked for a round at a time, and what the server knows of them."""
+        known = self.schedule.candidates(round, self.worker)
+        if self.time is None and "heard" not in self.server:
+            return known
+        who, losses, heard, seconds = known.who, known.losses, known.heard, None
+        if self.time:
+            who = self.time.awake(who, when)
+        sizes = worker_sizes(self.worker)[who]
+        if "heard" in self.server:
+            losses = self.server.tensor("losses_heard").numpy()[who]
+            heard = self.server.tensor("heard").numpy()[who]
+        if self.time and self.schedule.select != "uniform":
+            seconds = self.time.expected(who, sizes)
+        return Candidates(round, who, sizes, losses[: len(who)], heard[: len(who)], seconds)
+
+    def _wait_for(self, turn: Turn) -> None:
+        """By the clock: who of a round is too late to be counted, and when the round ends."""
+        if self.time is None:
+            return
+        trips = [self._trip(turn, k, turn.begins) for k in turn.present]
+        late, turn.ends = self.time.round(trips, turn.begins, turn.counted)
+        turn.lost = turn.lost | late
+
+    def _trip(self, turn: Turn, k: int, start: float) -> Trip:
+        """What becomes of a participant that is asked at this time."""
+        assert self.time is not None
+        down = self._download(turn.server, k).nbytes
+        return self.time.trip(k, start, down, turn.work.get(k, 1.0), k in turn.lost)
+
+    def _note(self, turn: Turn, uploads: Uploads, server: Payload) -> Payload:
+        """The server that has noted what it chooses clients by, and what time it is."""
+        if self.time:
+            self.time.passed(turn.ends, len(turn.floats["up"]), turn.sent)
+        if self.schedule.select in ("uniform", "size"):
+            return server
+        losses, heard = self._heard(server)
+        for k, loss in uploads.reported():
+            losses[k], heard[k] = loss, turn.round
+        return server.replace(losses_heard=losses, heard=heard)
+
+    def _heard(self, server: Payload) -> tuple[Tensor, Tensor]:
+        """Each client's last loss, and the round of it: -1 and 0 for who has reported none."""
+        if "heard" in server:
+            return server.tensor("losses_heard").clone(), server.tensor("heard").clone()
+        clients = self.worker.clients
+        nothing = torch.full((clients,), -1.0, dtype=torch.float64)
+        return nothing, torch.zeros(clients, dtype=torch.int64)
 
     def _flaw(self, k: int, upload: Payload) -> str | None:
         """What is wrong with a client's upload, in words."""
@@ -156,7 +231,7 @@ class Engine:
         """The server after the uploads of a round. One that is not finite is never kept."""
         method, before = self.worker.method, self.server
         if not isinstance(self.executor, Strangers):
-            server = method.aggregate(before, uploads)
+            server = method.aggregate(before, self._passed_on(turn, uploads))
             uploads.refuse_unread(method.name)
             wrong = not_finite(before, server)
             if wrong:
@@ -176,6 +251,15 @@ class Engine:
             uploads.accept(result)
         return server
 
+    def _passed_on(self, turn: Turn, uploads: Uploads) -> Iterator[tuple[int, Payload]]:
+        """The uploads as they reach the root of the tree of servers, if there is one."""
+        if self.schedule.edges is None:
+            return uploads
+        edges = Edges(self.worker.method, turn.server, self.schedule.edges)
+        through = edges.passed_on(uploads)
+        turn.root_bytes = edges.nbytes
+        return through
+
     def _uploads(self, turn: Turn) -> Uploads:
         """Have the participants train. The executor starts when the first upload is asked for."""
         total = len(turn.present) - len(turn.lost)
@@ -193,15 +277,23 @@ class Engine:
         """The tasks of a round: a download for every participant, and what to do with it."""
         for k in turn.present:
             splits = SCORED if turn.due and self._scores(k) else ()
-            state = self.store.get(k)
-            down = told(self.worker.method.download(turn.server, k), turn.server, state)
+            server, round = self._origin(turn, k)
+            down = self._download(server, k)
             turn.bytes["down"] += down.nbytes
             turn.floats["down"].append(down.floats)
             if k in turn.lost:
                 continue  # it took the download and is not heard of again
             work = turn.work.get(k, 1.0)
             metric = self.schedule.metric
-            yield Task("client", turn.round, (k,), down, state, splits, work, metric)
+            yield Task("client", round, (k,), down, self.store.get(k), splits, work, metric)
+
+    def _origin(self, turn: Turn, k: int) -> tuple[Payload, int]:
+        """The server that a participant starts from, and the round that its keys are of."""
+        return turn.server, turn.round
+
+    def _download(self, server: Payload, k: int) -> Payload:
+        """What the server sends to client `k`."""
+        return told(self.worker.method.download(server, k), server, self.store.get(k))
 
     @cached_property
     def _scored(self) -> np.ndarray | None:
@@ -224,6 +316,7 @@ class Engine:
         turn = self._next_turn()
         if not self.server.tensor("known")[turn.cohort].all():
             return None
+        self._wait_for(turn)
         return turn
 
     def _evaluate(self, turn: Turn, uploads: Uploads, ahead: Turn | None) -> dict[str, Any]:
@@ -240,9 +333,19 @@ class Engine:
             "round": self.round,
             "participants": len(turn.cohort),
             "lost": sorted(set(turn.cohort) - trained),
+            **self._extras(turn),
             "loss": uploads.losses(),
             "bytes": dict(turn.bytes),
             "bytes_total": dict(self.bytes),
             "floats": turn.mean_floats(),
             **figures,
         }
+
+    def _extras(self, turn: Turn) -> dict[str, Any]:
+        """What a line of metrics says only where there is a clock or a tree of servers."""
+        about: dict[str, Any] = {}
+        if self.time:
+            about["simulated_seconds"] = turn.ends
+        if self.schedule.edges:
+            about["bytes_root"] = turn.root_bytes
+        return about

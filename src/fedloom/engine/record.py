@@ -94,7 +94,8 @@ class Recorder:
 
     def _save(self, engine: Engine, last: bool = False) -> None:
         start = time.monotonic()
-        engine.store.save(Checkpoint(engine.round, engine.server, self._extra(engine)), last)
+        extra, versions = self._extra(engine), engine.versions
+        engine.store.save(Checkpoint(engine.round, engine.server, extra, versions), last)
         self._saved_at = time.monotonic()
         self._saving_took = self._saved_at - start
 
@@ -120,7 +121,7 @@ class Recorder:
             self._checksum.update(written)
         self._counted = len(self.run.metrics)
         return {
-            "bytes": engine.bytes,
+            **engine.saved(),
             "metrics": {"length": self._length, "sha256": self._checksum.hexdigest()},
             "config": self.run.config.what(),
         }

@@ -28,6 +28,7 @@ from ..executors.base import Executor
 from ..metrics.privacy import accountant
 from . import config as configs
 from . import made_with
+from .asynchronous import Asynchronous
 from .checkpoint import Checkpoint, Store
 from .config import Config
 from .engine import Callback, Engine, first
@@ -38,6 +39,7 @@ from .record import Recorder
 from .setup import Setup
 from .summary import summary
 from .swings import warn_of_swings
+from .timekeeper import Timekeeper
 
 # A network that was made in Python, or those of several; None: it is named.
 Own = nn.Module | Sequence[nn.Module | None] | None
@@ -123,6 +125,11 @@ def execute(
     run.federation = setup.described()
     if isinstance(setup.method, PromisesPrivacy) and setup.method.promise():
         accountant()  # refuse a run whose promise cannot be accounted for before it is computed
+        if config.clock.runs or config.schedule.select != "uniform":
+            raise FedloomError(
+                f"{config.method} promises privacy, which is accounted for by who takes part by "
+                "chance alone: leave out [clock] and select."
+            )
     return carry_out(
         run, setup.worker, setup.executor, images=setup.images, callbacks=callbacks, fresh=fresh
     )
@@ -196,7 +203,7 @@ def _rounds(
         return {}
     runner = executor()
     try:
-        engine = Engine(worker, runner, schedule, [Recorder(run), *callbacks], store)
+        engine = _engine(run.config, worker, runner, [Recorder(run), *callbacks], store)
         server, round = start.server, start.round
         if not over:
             engine.run(start)
@@ -208,6 +215,21 @@ def _rounds(
         return {"everybody": figures}
     finally:
         runner.close()
+
+
+def _engine(
+    config: Config,
+    worker: ClientWorker,
+    runner: Executor,
+    callbacks: Sequence[Callback],
+    store: Store,
+) -> Engine:
+    """The round loop that the config asks for."""
+    if not config.clock.runs:
+        return Engine(worker, runner, config.schedule, callbacks, store)
+    time = Timekeeper(config.clock, worker)
+    kind = Asynchronous if config.clock.mode == "async" else Engine
+    return kind(worker, runner, config.schedule, callbacks, store, time)
 
 
 def resume(

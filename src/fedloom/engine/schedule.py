@@ -14,6 +14,7 @@ from ..core.settings import Count, Share, part_of, setting
 from ..data.clients import sizes as client_sizes
 from ..metrics.registry import DEFAULT, headline
 from .panel import panel
+from .selection import SELECTIONS, Candidates
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 ByRound = dict[int, list[int]]  # round -> clients
@@ -30,6 +31,16 @@ class Schedule(BaseModel):
         None,
         "The largest share of clients in a round; if given, each round draws its number of clients "
         "between ratio and ratio_max.",
+    )
+    select: str = setting(
+        "uniform",
+        "How a round's clients are chosen: uniform, size (by number of samples), loss (of some, "
+        "those with the highest losses) or oort (by loss, size and speed).",
+    )
+    edges: Count | None = setting(
+        None,
+        "The number of servers between the clients and the root; each adds up its clients' models "
+        "and passes on one. By default there are none.",
     )
     dropouts: Share | ByRound = setting(
         0.0,
@@ -74,6 +85,11 @@ class Schedule(BaseModel):
     def _spelling(cls, name: str) -> str:
         return headline(name).name
 
+    @field_validator("select")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return SELECTIONS.spelling(name)
+
     @model_validator(mode="after")
     def _ordered(self) -> Schedule:
         if self.ratio_max is not None and self.ratio_max < self.ratio:
@@ -81,33 +97,55 @@ class Schedule(BaseModel):
         return self
 
     def cohort(
-        self, round: int, worker: ClientWorker
+        self,
+        round: int,
+        worker: ClientWorker,
+        candidates: Candidates | None = None,
+        extra: float = 0.0,
     ) -> tuple[list[int], set[int], dict[int, float]]:
         """The round's participants, those of them that get lost, and the work of the slow ones.
 
-        Clients with the most data come first, which keeps workers busy to the end. The order is
-        also the order of aggregation, so it must not depend on who finishes first. Clients without
-        training data are never asked.
+        Without `candidates` they are all clients that have training data, of whose losses nothing
+        is known. A share of `extra` clients is asked beyond those that are wanted.
         """
-        sizes = client_sizes(worker.federation.clients, "train")
-        able = np.flatnonzero(sizes)
-        if not len(able):
-            raise FedloomError("no client has training data.")
-        rng = numpy_rng(worker.seed, round, "cohort")
-        count = max(1, part_of(len(able), self.ratio))
-        if self.ratio_max is not None:
-            count = int(rng.integers(count, max(count, part_of(len(able), self.ratio_max)) + 1))
-        chosen = sorted(
-            rng.choice(able, size=count, replace=False).tolist(), key=lambda k: (-int(sizes[k]), k)
-        )
+        candidates = candidates or self.candidates(round, worker)
+        rng = cohort_rng(worker.seed, round)
+        wanted = self.wanted(len(able(worker)), rng)
+        asked = min(len(candidates.who), wanted + part_of(wanted, extra))
+        return self.chosen(candidates, asked, rng, worker)
+
+    def candidates(self, round: int, worker: ClientWorker) -> Candidates:
+        """All clients that have training data, of whose losses nothing is known."""
+        who = able(worker)
+        nothing = np.zeros(len(who))
+        return Candidates(round, who, worker_sizes(worker)[who], nothing - 1.0, nothing)
+
+    def chosen(
+        self, candidates: Candidates, asked: int, rng: np.random.Generator, worker: ClientWorker
+    ) -> tuple[list[int], set[int], dict[int, float]]:
+        """So many of the candidates, those of them that get lost, and the work of the slow ones.
+
+        Clients with the most data come first, which keeps workers busy to the end. The order is
+        also the order of aggregation, so it must not depend on who finishes first.
+        """
+        sizes, round = worker_sizes(worker), candidates.round
+        who = SELECTIONS.find(self.select)(candidates, asked, rng).tolist()
+        chosen = sorted(who, key=lambda k: (-int(sizes[k]), k))
         lost = self._drawn(self.dropouts, chosen, len(sizes), round, worker.seed, "dropouts")
         slow = self._drawn(self.stragglers, chosen, len(sizes), round, worker.seed, "stragglers")
         return chosen, lost, dict.fromkeys(slow, self.straggler_work)
 
+    def wanted(self, clients: int, rng: np.random.Generator) -> int:
+        """How many of so many clients take part in a round."""
+        count = max(1, part_of(clients, self.ratio))
+        if self.ratio_max is not None:
+            count = int(rng.integers(count, max(count, part_of(clients, self.ratio_max)) + 1))
+        return count
+
     def rate(self, worker: ClientWorker) -> float:
         """The greatest chance of a client to take part in a round."""
-        able = int(np.count_nonzero(client_sizes(worker.federation.clients, "train")))
-        return max(1, part_of(able, self.ratio_max or self.ratio)) / max(1, able)
+        clients = len(able(worker))
+        return max(1, part_of(clients, self.ratio_max or self.ratio)) / clients
 
     @staticmethod
     def _drawn(
@@ -141,3 +179,21 @@ class Schedule(BaseModel):
             return False
         best = np.argmax(held) if headline(self.metric).higher else np.argmin(held)
         return len(held) - 1 - int(best) >= self.patience
+
+
+def worker_sizes(worker: ClientWorker) -> np.ndarray:
+    """Every client's number of training samples."""
+    return client_sizes(worker.federation.clients, "train")
+
+
+def able(worker: ClientWorker) -> np.ndarray:
+    """The clients that have training data; others are never asked."""
+    who = np.flatnonzero(worker_sizes(worker))
+    if not len(who):
+        raise FedloomError("no client has training data.")
+    return who
+
+
+def cohort_rng(seed: int, round: int) -> np.random.Generator:
+    """What a round's cohort is drawn with: first its size, then its clients."""
+    return numpy_rng(seed, round, "cohort")

@@ -12,6 +12,7 @@ from ..core.registry import Registry
 from ..core.settings import Option, described, keyword_options
 from ..data import partitions
 from ..data.catalogue import Source
+from .clock import Clock
 from .config import SECTIONS as TABLES
 from .config import Config
 from .execution import Execution
@@ -20,6 +21,7 @@ from .schedule import Schedule
 SECTIONS: dict[str, tuple[type, str]] = {
     "": (Config, "what is run"),
     "schedule": (Schedule, "rounds, who takes part, when it is evaluated"),
+    "clock": (Clock, "simulated time, for runs that are no real federation"),
     "training": (Training, "how a client trains"),
     "source": (Source, "how samples are read"),
     "execution": (Execution, "where it runs; changes no result"),

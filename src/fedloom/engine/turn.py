@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -37,6 +37,13 @@ class Turn:
     # The number of floats in each message, hellos apart.
     floats: dict[str, list[int]] = field(default_factory=lambda: {"up": [], "down": []})
     results: Results | None = None  # the results to come, if the round began ahead of its time
+    # In simulated time, if there is a clock: when the round begins and ends, and how many uploads
+    # it waits for.
+    begins: float = 0.0
+    ends: float = 0.0
+    counted: int = 0
+    sent: int = 0  # bytes of uploads, hellos apart
+    root_bytes: int = 0  # bytes that reach the root, if there is a tree of servers
 
     def receive(self, result: Result) -> Payload:
         """The upload of a result: counted, and refused if the server cannot use it."""
@@ -100,6 +107,7 @@ class Uploads:
         self._store = store
         self._sizes = sizes  # a client's number of training samples
         self._tell = tell  # hears how many clients have finished
+        self._heard: list[int] = []
         self._losses: list[tuple[int, dict[str, float]]] = []
         self._complete = False
 
@@ -121,6 +129,7 @@ class Uploads:
         k = result.clients[0]
         upload = self._turn.receive(result)
         self._turn.floats["up"].append(upload.floats)
+        self._turn.sent += upload.nbytes
         self.accept(result)
         return k, upload
 
@@ -138,8 +147,14 @@ class Uploads:
         k = result.clients[0]
         self._store.put(k, result.state)
         self.scores.add(k, result)
+        self._heard.append(k)
         self._losses.append((self._sizes(k), result.losses))
         self._tell(len(self._losses))
+
+    def reported(self) -> Iterator[tuple[int, float]]:
+        """Each client that trained, and its loss, all parts together."""
+        for k, (_, losses) in zip(self._heard, self._losses, strict=True):
+            yield k, sum(losses.values())
 
     def losses(self) -> dict[str, float]:
         """The mean of each part of the loss over the clients that trained, weighted by size."""
