@@ -43,6 +43,7 @@ NOT_HERE = {
     "fedloom bench speed --peers": PEERS,
     "fedloom bench growth": MEASURES,
     "fedloom bench scale": MEASURES,
+    "fedloom bench devices": MEASURES,
     "fedloom bench encoders --what prompts": MEASURES,
     "fedloom bench encoders --what standard": "tests/benchmarks/test_standard.py has a small one",
     "fedloom bench encoders --what lite-clip": MEASURES,

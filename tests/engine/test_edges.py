@@ -1,6 +1,7 @@
 """A tree of servers gives what a flat one gives."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor
 
 import fedloom
-from fedloom.core.lookup import PLUGINS, make, names, plugins
+from fedloom.core.lookup import make, names, plugins
 from fedloom.core.method import Method
 from fedloom.core.payload import Payload
+from fedloom.core.tree import Tree
 from fedloom.engine.checkpoint import Store
 from fedloom.engine.edges import Edges, merges
 from fedloom.engine.engine import Engine
@@ -21,9 +23,7 @@ from fedloom.testing.small_world import place
 ROUNDED = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def around_fedavg() -> list[str]:
-    """FedAvg with each plug-in."""
-    return [f"fedavg+{name}" for name in plugins()]
+SPECS = [*names(), *(f"fedavg+{name}" for name in plugins())]
 
 
 class Watching(Engine):
@@ -53,7 +53,14 @@ def round_of(method: Method) -> Watching:
     return engine
 
 
-@pytest.mark.parametrize("spec", [*names(), *around_fedavg()])
+QUICK = (
+    *("fedavg", "fedbn", "scaffold", "term", "fedpac", "fedit", "fedproto", "fedpcl", "fedgcr"),
+    *("f2dc", "fedavg+fedadam", "fedavg+fedgr", "fedavg+ga", "fedavg+dp", "fedavg+krum"),
+)
+REST = [pytest.param(s, marks=pytest.mark.slow) for s in SPECS if s not in QUICK]
+
+
+@pytest.mark.parametrize("spec", [*QUICK, *REST])
 def test_the_tree_is_the_flat_server(spec: str) -> None:
     engine = round_of(make(spec))
     assert set(engine.tree) == set(engine.flat)
@@ -74,15 +81,17 @@ def test_an_edge_passes_on_one_model() -> None:
 
 
 def test_methods_that_look_into_models_are_passed_on() -> None:
-    for spec in ("term", "fedpac", "fedavg+median", "scaffold+krum"):
-        if spec.partition("+")[2] in ("", *PLUGINS.names()):
-            assert not merges(make(spec)), spec
+    for spec in ("term", "fedpac", "fedit", "fedavg+median", "fedavg+krum", "fedavg+dp+fedadam"):
+        assert not merges(make(spec)), spec
+    for spec in ("fedprox", "fedbn", "fedgcr", "f2dc", "fedavg+fedadam", "fedavg+fedgr"):
+        assert merges(make(spec)), spec
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedgcr", "f2dc"])
 def test_ten_edges_in_a_run(method: str) -> None:
     """Twenty clients, three rounds: the same common model, and what reached the root is told."""
-    settings = {"clients": 20, "rounds": 2, "steps": 2, "batch": 8, "model": "linear", "seed": 1}
+    settings: dict[str, Any] = {"clients": 20, "rounds": 2, "steps": 2, "batch": 8, "seed": 1}
+    settings |= {"model": "cnn", "width": 4, "features": 16}
     flat = fedloom.run(method, "digits4", **settings)
     tree = fedloom.run(method, "digits4", edges=10, **settings)
     for one, other in zip(flat.metrics, tree.metrics, strict=True):
@@ -94,9 +103,9 @@ def test_ten_edges_in_a_run(method: str) -> None:
 def test_edges_add_up_uneven_groups_exactly() -> None:
     """Weights 1, 2 and 4 over edges {0, 2} and {1}: (1*1 + 2*10 + 4*100) / 7."""
     method = make("fedavg")
-    server = Payload(model={"w": torch.zeros(1)}, sizes=torch.tensor([1, 2, 4]))
+    server = Payload(model=Tree({"w": torch.zeros(1)}), sizes=torch.tensor([1, 2, 4]))
     values = {0: 1.0, 1: 10.0, 2: 100.0}
-    uploads = [(k, Payload(model={"w": torch.tensor([v])})) for k, v in values.items()]
+    uploads = [(k, Payload(model=Tree({"w": torch.tensor([v])}))) for k, v in values.items()]
     edges = Edges(method, server, 2)
     through = dict(edges.passed_on(iter(uploads)))
     assert through[0].tensor("model/w").item() == pytest.approx((1 + 400) / 5)

@@ -87,6 +87,14 @@ def scale(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def devices(as_json: AsJson = False) -> None:
+    """Measure simulated time to a target with phones: wait for them, or take them as they come."""
+    rows = benchmark("devices").measure(say=_speaker(as_json))
+    if as_json:
+        print_json(rows)
+
+
+@app.command()
 def launches(quick: Quick = False, as_json: AsJson = False) -> None:
     """Count what a training step asks of an accelerator: kernels, transfers and waits.
 

@@ -17,12 +17,11 @@ only the trips that are under way and the servers that they started from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ..core.claims import CHANGES, PACKED, claims_of
 from ..core.errors import FedloomError
@@ -90,6 +89,7 @@ class Asynchronous(Engine):
         due = self.schedule.evaluates(self.round + 1)
         server = self.server.replace(round=self.round + 1)
         turn = Turn(self.round + 1, server, [], [], set(), {}, due, self._flaw)
+        self.server = server  # newcomers join it
         self._fill(turn)
         return turn
 
@@ -171,10 +171,14 @@ class Asynchronous(Engine):
 
     def _passed_on(self, turn: Turn, uploads: Uploads) -> Iterator[tuple[int, Payload]]:
         assert self.time is not None
+        trained = {name for name, _ in self.worker.trainable(None)}
         for k, up in super()._passed_on(turn, uploads):
             late = turn.round - self._moves[k]
-            share = (1.0 + late) ** -self.time.clock.staleness
-            yield k, moved(up, self.versions[self._moves[k]], turn.server, share) if late else up
+            if late:
+                share = (1.0 + late) ** -self.time.clock.staleness
+                then = self.versions[self._moves[k]]
+                up = moved(up, then, turn.server, share, trained)
+            yield k, up
 
     def _note(self, turn: Turn, uploads: Uploads, server: Payload) -> Payload:
         server = super()._note(turn, uploads, server)
@@ -183,19 +187,24 @@ class Asynchronous(Engine):
         return server
 
 
-def moved(upload: Payload, then: Payload, now: Payload, share: float) -> Payload:
-    """The upload of a client that started from another model: its change, on top of this one.
+def moved(
+    upload: Payload, then: Payload, now: Payload, share: float, trained: Container[str]
+) -> Payload:
+    """The upload of a client that started from another model: a share of its change, on this one.
 
-    Only a share of the change counts. Counters and everything that the server has no tensor of that
-    name for stay as they are.
+    What is not trained is no sum of changes: running statistics go that share of the way from the
+    present ones to the client's, so a variance stays above 0. Counters stay as they are, as does
+    all that is no part of the model.
     """
     changed = {}
-    for name, value in upload.items():
-        before, present = then.get(name), now.get(name)
-        if not name.startswith("model/") or not isinstance(value, Tensor):
+    for name, value in upload.tree("model").items():
+        present = now.tree("model").get(name)
+        if present is None or not value.is_floating_point():
             continue
-        if isinstance(before, Tensor) and isinstance(present, Tensor) and value.is_floating_point():
-            changed[name] = present + share * (value - before)
+        before = present
+        if name in trained:
+            before = then.tensor(f"model/{name}")
+        changed[f"model/{name}"] = present + share * (value - before)
     return Payload({**dict(upload.items()), **changed})
 
 

@@ -151,15 +151,15 @@ class Engine:
     def _candidates(self, round: int, when: float) -> Candidates:
         """Who can be asked for a round at a time, and what the server knows of them."""
         known = self.schedule.candidates(round, self.worker)
-        if self.time is None and "heard" not in self.server:
+        if self.time is None and "last_rounds" not in self.server:
             return known
         who, losses, heard, seconds = known.who, known.losses, known.heard, None
         if self.time:
             who = self.time.awake(who, when)
         sizes = worker_sizes(self.worker)[who]
-        if "heard" in self.server:
-            losses = self.server.tensor("losses_heard").numpy()[who]
-            heard = self.server.tensor("heard").numpy()[who]
+        if "last_rounds" in self.server:
+            losses = self.server.tensor("last_losses").numpy()[who]
+            heard = self.server.tensor("last_rounds").numpy()[who]
         if self.time and self.schedule.select != "uniform":
             seconds = self.time.expected(who, sizes)
         return Candidates(round, who, sizes, losses[: len(who)], heard[: len(who)], seconds)
@@ -187,12 +187,12 @@ class Engine:
         losses, heard = self._heard(server)
         for k, loss in uploads.reported():
             losses[k], heard[k] = loss, turn.round
-        return server.replace(losses_heard=losses, heard=heard)
+        return server.replace(last_losses=losses, last_rounds=heard)
 
     def _heard(self, server: Payload) -> tuple[Tensor, Tensor]:
         """Each client's last loss, and the round of it: -1 and 0 for who has reported none."""
-        if "heard" in server:
-            return server.tensor("losses_heard").clone(), server.tensor("heard").clone()
+        if "last_rounds" in server:
+            return server.tensor("last_losses").clone(), server.tensor("last_rounds").clone()
         clients = self.worker.clients
         nothing = torch.full((clients,), -1.0, dtype=torch.float64)
         return nothing, torch.zeros(clients, dtype=torch.int64)
@@ -255,10 +255,8 @@ class Engine:
         """The uploads as they reach the root of the tree of servers, if there is one."""
         if self.schedule.edges is None:
             return uploads
-        edges = Edges(self.worker.method, turn.server, self.schedule.edges)
-        through = edges.passed_on(uploads)
-        turn.root_bytes = edges.nbytes
-        return through
+        turn.edges = Edges(self.worker.method, turn.server, self.schedule.edges)
+        return turn.edges.passed_on(uploads)
 
     def _uploads(self, turn: Turn) -> Uploads:
         """Have the participants train. The executor starts when the first upload is asked for."""
@@ -346,6 +344,6 @@ class Engine:
         about: dict[str, Any] = {}
         if self.time:
             about["simulated_seconds"] = turn.ends
-        if self.schedule.edges:
-            about["bytes_root"] = turn.root_bytes
+        if turn.edges:
+            about["bytes_root"] = turn.edges.nbytes
         return about

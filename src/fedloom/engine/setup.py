@@ -192,7 +192,7 @@ def last_checkpoint(run: Run) -> tuple[Checkpoint, Store]:
 def widened(server: Payload, method: Method, clients: int, more: int = 1) -> Payload:
     """The server with room for so many clients more."""
     wider = {}
-    for name in ("known", "heard", "losses_heard", *(method.traits.by_client or ())):
+    for name in ("known", "last_rounds", "last_losses", *(method.traits.by_client or ())):
         if name not in server:
             continue
         rows = server.tensor(name)

@@ -16,6 +16,7 @@ from ..core.errors import FedloomError
 from ..core.payload import Payload
 from ..executors.base import Result, Results
 from .checkpoint import Store
+from .edges import Edges
 from .evaluate import TrainedScores
 
 HINT = "; a smaller lr or clip=1 often helps, --executor debug shows where it arose."
@@ -43,7 +44,7 @@ class Turn:
     ends: float = 0.0
     counted: int = 0
     sent: int = 0  # bytes of uploads, hellos apart
-    root_bytes: int = 0  # bytes that reach the root, if there is a tree of servers
+    edges: Edges | None = None  # what the uploads come through, if there is a tree of servers
 
     def receive(self, result: Result) -> Payload:
         """The upload of a result: counted, and refused if the server cannot use it."""

@@ -54,13 +54,8 @@ COLUMNS = {
     "seconds": "seconds",
     "peak_rss_mb": "peak_rss_mb",
 }
-EXTRA = (
-    "worst_decile",
-    "rounds_to_target",
-    "bytes_to_target",
-    "seconds_to_target",
-    "flops_per_round",
-)
+TO_TARGET = ("rounds_to_target", "bytes_to_target", "seconds_to_target", "simulated_to_target")
+EXTRA = ("worst_decile", *TO_TARGET, "flops_per_round")
 
 
 def metric_columns() -> list[Metric]:
@@ -394,8 +389,9 @@ def _cost_of_target(run: Run, target: float | None) -> dict[str, Any]:
                 "rounds_to_target": record["round"],
                 "bytes_to_target": sum(record["bytes_total"].values()),
                 "seconds_to_target": seconds,
+                "simulated_to_target": record.get("simulated_seconds"),
             }
-    return dict.fromkeys(("rounds_to_target", "bytes_to_target", "seconds_to_target"))
+    return dict.fromkeys(TO_TARGET)
 
 
 def _averaged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ COST = [
     ("rounds to target", "rounds_to_target", 1, 1),
     ("MB to target", "bytes_to_target", 1e-6, 1),
     ("seconds to target", "seconds_to_target", 1, 0),
+    ("simulated seconds to target", "simulated_to_target", 1, 1),
     ("seconds", "seconds", 1, 0),
     ("peak memory MB", "peak_rss_mb", 1, 0),
 ]

@@ -33,6 +33,8 @@ class LowRank(FedAvg):
 class Averaging(LowRank):
     """A server that averages A and B apart, and knows the mean of their products as well."""
 
+    traits = LowRank.traits.but(sums=False)
+
     def init(self, worker: Worker) -> Payload:
         return remembering(super().init(worker), worker.model).replace(averaging_error=0.0)
 

@@ -43,6 +43,7 @@ class FedPAC(FedPer):
 
     traits = FedPer.traits.but(
         alone=None,
+        sums=False,  # it mixes single heads
         neutral=({"lam": 0.0, "mix": False, "head_epochs": 10}, "fedrep"),
         presets={
             "official": {"head_lr": 0.1, "lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4},

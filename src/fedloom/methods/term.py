@@ -33,6 +33,7 @@ class Term(Reporting):
 
     traits = Reporting.traits.but(
         helps=("worst",),
+        sums=False,  # its weights are made while models are added up
         neutral=({"t": 0.0}, "fedavg"),
         presets={"official": {"normaliser": "running"}},
     )

@@ -177,7 +177,11 @@ def _cost(metrics: list[Record], timing: list[Record]) -> dict[str, Any]:
     if rounds:
         seconds_per_round = round(seconds / rounds, 4)
     on_device = [line["peak_device_mb"] for line in timing if "peak_device_mb" in line]
+    clock = {}
+    if "simulated_seconds" in last:
+        clock["simulated_seconds"] = last["simulated_seconds"]
     return {
+        **clock,
         "bytes": sent,
         "floats": last.get("floats"),  # up and down, per client in the last round
         "seconds": round(seconds, 3),

@@ -219,6 +219,8 @@ OTHERS = (
     Column("rounds_to_target", "Cost", "To target", "rounds", _from_board, amount, False),
     Column("bytes_to_target", "Cost", "To target", "MB", _from_board, megabytes, False),
     Column("seconds_to_target", "Cost", "To target", "s", _from_board, amount, None, True),
+    Column("simulated_to_target", "Cost", "To target", "simulated\u00a0s", _from_board, amount,
+           False),
     Column("flops_per_round", "Cost", "Work", "GFLOP/round", _from_board, gigaflops, False, True),
     Column("seconds", "Cost", "Time", "s", _seconds, amount, None, True),
     Column("peak_rss_mb", "Cost", "Memory", "MB", _summary("peak_rss_mb"), amount, None, True),

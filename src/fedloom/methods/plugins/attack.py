@@ -40,7 +40,7 @@ class Attack(Averaging):
     """Some clients lie."""
 
     purpose = "attack"
-    traits = Traits(neutral=({"attackers": 0.0}, "METHOD"))
+    traits = Traits(neutral=({"attackers": 0.0}, "METHOD"), sums=False)
     attack: Literal["sign", "scaled", "labels", "alie"] = setting(
         "sign", "What attackers do: flip or scale updates, flip labels, or hide in the spread."
     )

@@ -84,7 +84,7 @@ class Compressing(OnModels):
 class TopK(Compressing):
     """The largest numbers of an update."""
 
-    traits = Traits(neutral=({"top_share": 1.0}, "METHOD"))
+    traits = Traits(neutral=({"top_share": 1.0}, "METHOD"), sums=False)
     claims = Claims(
         {
             "packed/values": PACKED,
@@ -104,7 +104,7 @@ class TopK(Compressing):
 class Quantise(Compressing):
     """Numbers of few bits."""
 
-    traits = Traits(alone=None)  # a single client's update is rounded too
+    traits = Traits(alone=None, sums=False)  # a single client's update is rounded too
     claims = Claims(
         {
             "packed/levels": Claim("levels, several to a byte", 0, 255, whole=True),

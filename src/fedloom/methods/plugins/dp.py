@@ -42,7 +42,7 @@ class DP(Averaging):
 
     purpose = "privacy"
     private = True
-    traits = Traits(neutral=({"dp_noise": 0.0, "dp_clip": None}, "METHOD"))
+    traits = Traits(neutral=({"dp_noise": 0.0, "dp_clip": None}, "METHOD"), sums=False)
     dp_clip: Positive | None = setting(
         1.0,
         "Length to which longer updates are cut, at first if it is adaptive; none cuts nothing.",

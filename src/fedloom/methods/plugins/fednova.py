@@ -22,7 +22,7 @@ from ...core.claims import Claim, Claims
 from ...core.errors import FedloomError
 from ...core.local import Fit, Local, Worker
 from ...core.lookup import plugin
-from ...core.method import Update, Uploads
+from ...core.method import Traits, Update, Uploads
 from ...core.payload import Payload
 from ...parts.updates import update, with_update
 from .._bases import OnModels, fitting
@@ -33,6 +33,7 @@ class FedNova(OnModels):
     """Updates divided by the work behind them."""
 
     purpose = "weights"
+    traits = Traits(sums=False)
     claims = Claims({"work": Claim("a sum of the factors of gradients", 1e-6, 1e12)})
 
     def init(self, worker: Worker) -> Payload:

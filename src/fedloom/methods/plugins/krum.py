@@ -35,6 +35,7 @@ class ByDistance(Reweighting):
     """Weights of clients by the distances between them."""
 
     purpose = "robust"
+    traits = Traits(sums=False)
 
     def reweigh(self, server: Payload, uploads: Mapping[int, Payload]) -> Payload:
         usual = self.usual(server, uploads)
@@ -63,7 +64,7 @@ class Krum(ByDistance):
 class MultiKrum(ByDistance):
     """The mean of the clients that are nearest to most others."""
 
-    traits = Traits(neutral=({"liars": 0.0}, "METHOD"))
+    traits = Traits(neutral=({"liars": 0.0}, "METHOD"), sums=False)
     liars: BelowHalf = setting(0.2, "Share of the clients that may lie.", symbol="f / n")
     selected: Count | None = setting(
         None, "Number of clients that are averaged; by default all but the liars.", symbol="m"

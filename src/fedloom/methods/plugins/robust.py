@@ -34,6 +34,7 @@ class Coordinatewise(Averaging):
     """In place of the mean, `middle` of each number."""
 
     purpose = "robust"
+    traits = Traits(sums=False)
 
     def aggregate(self, server: Payload, uploads: Uploads) -> Payload:
         arrived = dict(uploads)
@@ -68,7 +69,7 @@ class Median(Coordinatewise):
 class Trimmed(Coordinatewise):
     """The mean of each number without its extremes."""
 
-    traits = Traits(neutral=({"trim": 0.0}, "METHOD"))
+    traits = Traits(neutral=({"trim": 0.0}, "METHOD"), sums=False)
     trim: BelowHalf = setting(
         0.2, "Share of the clients that is left out at each end of every number.", symbol="beta"
     )
@@ -91,7 +92,7 @@ class NormClip(Averaging):
     """Long updates are cut to a length."""
 
     purpose = "robust"
-    traits = Traits(neutral=({"norm_bound": 1e9}, "METHOD"))
+    traits = Traits(neutral=({"norm_bound": 1e9}, "METHOD"), sums=False)
     norm_bound: Positive = setting(
         2.0, "The greatest length of an update; longer ones are scaled down to it.", symbol="M"
     )

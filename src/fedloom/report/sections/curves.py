@@ -42,6 +42,12 @@ ALONG = {
         " Seconds depend on the machine and on what else it was doing.",
         "s",
     ),
+    "simulated": Along(
+        "simulated seconds so far",
+        "by simulated time",
+        " Seconds of the clock that [clock] describes, not of the machine that computed it.",
+        "s",
+    ),
 }
 MODELS = {
     "personal": ("Personal", "with the model that each method reports (its headline model)"),
@@ -69,7 +75,7 @@ class Curve(NamedTuple):
 
 @section("curves", "Curves", order=20)
 def curves(page: Page) -> str | None:
-    """The headline against three axes; other models, losses and methods' own figures by round."""
+    """The headline against its axes; other models, losses and methods' own figures by round."""
     metric = page.ranking.metric
     of_personal = _of_model(metric, "personal")
     personal = [draw(page.entries, of_personal, by) for by in ALONG]
@@ -274,6 +280,8 @@ def _table(run: RunData, curve: Curve, by: str) -> dict[float, tuple[float, floa
             x = clock.get(turn)
         elif by == "traffic":
             x = _traffic(line)
+        elif by == "simulated":
+            x = number(line, "simulated_seconds")
         if x is not None:
             table[turn] = (x, value)
     return table
