@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fedloom
 
-MOST = 84  # files with a function that `fedloom run fedavg --no-report` calls
+MOST = 88  # files with a function that `fedloom run fedavg --no-report` calls
 COUNT = """
 import sys
 IS_FUNCTION = 1  # the flag that bodies of modules and classes lack
