@@ -17,6 +17,8 @@ from ...engine.config import SECTIONS, Config, affecting, build, parse_set
 
 PREFIX = "federation."
 NAMING = ("encoder", "model", "network", "networks")  # what may name a user's file
+# What begins so in a run config is read as TOML: a list, a table, a text in quotes.
+TOML = ("[", "{", '"')
 
 
 class Settings(BaseModel):
@@ -88,7 +90,7 @@ def parse(run_config: Mapping[str, Any], files: bool = True) -> tuple[Config, Se
             continue
         if value == "":
             continue  # `flat` writes a setting without a value like this
-        if isinstance(value, str) and value[:1] in "[{":
+        if isinstance(value, str) and value[:1] in TOML:
             value = parse_set([f"x={value}"])["x"]
         section, dot, name = key.partition(".")
         if dot:
@@ -119,6 +121,8 @@ def parse(run_config: Mapping[str, Any], files: bool = True) -> tuple[Config, Se
 def _plain(value: Any) -> str | int | float | bool:
     if value is None:
         return ""
+    if isinstance(value, str) and value[:1] in TOML:
+        return _within(value)  # a text that would be read as something else
     if isinstance(value, bool | int | float | str):
         return value
     return _within(value)
