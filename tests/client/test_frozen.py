@@ -201,7 +201,7 @@ def test_a_frozen_body_sees_each_sample_once() -> None:
         model = headed()
         seen = passes(model)
         run = fedloom.run("fedavg", images(), model=model, rounds=3, batch=4, frozen_once=once)
-        assert run.summary["personal"]["accuracy_mean"]["last"] >= 0
+        assert run.metrics[-1]["round"] == 3
         probed = 2  # `refuse_unfit` shows it two samples, twice
         if expected is None:
             assert sum(seen) > 2 * 36

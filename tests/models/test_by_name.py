@@ -399,4 +399,4 @@ def test_a_network_without_body_and_head_is_split() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.ReLU(), nn.Linear(8, 10))
     run = fedloom.run("fedper", **SMALL, model=net)
-    assert run.summary["personal"]["accuracy_mean"]["last"] >= 0
+    assert run.metrics[-1]["round"] == 2 and run.summary["common"] is None  # heads stay at home

@@ -210,8 +210,8 @@ def test_read_only_and_vanished_folders(finished: Path, tmp_path: Path) -> None:
     }
     program = (
         "import sys, shlex\nfrom fedloom.cli.main import main\nimport fedloom.engine.run\n"
-        "import fedloom.cli.progress, fedloom.cli.run, fedloom.cli.report, fedloom.report.callback\n"
-        "import fedloom.methods.fedavg, fedloom.models.cnn\n"
+        "import fedloom.cli.progress, fedloom.cli.run, fedloom.cli.report\n"
+        "import fedloom.report.callback, fedloom.methods.fedavg, fedloom.models.cnn\n"
         "import os\n"
         "for line in sys.stdin:\n"
         "    sys.stdout.flush(), sys.stderr.flush()\n"
