@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,18 @@ def measure(folder: str, clients: int) -> dict[str, Any]:
     return {"clients": clients, "peak_mb": round(peak_memory_mb()), "sent_kb": round(up / 1000, 1)}
 
 
+def compare(counts: Sequence[int] = (2, 50)) -> list[dict[str, Any]]:
+    """The peak memory of a run for each count of clients, in processes of their own."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        vit(Path(folder))
+        for clients in counts:
+            command = [sys.executable, "-m", "benchmarks.frozen", "--measure", folder, str(clients)]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+            rows.append(json.loads(done.stdout.splitlines()[-1]))
+    return rows
+
+
 def main() -> None:
     """Print a line for each count of clients, and the ratio of their peaks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -75,16 +88,9 @@ def main() -> None:
     if given.measure:
         print(json.dumps(measure(given.measure[0], int(given.measure[1]))))
         return
-    peaks = []
-    with tempfile.TemporaryDirectory() as folder:
-        vit(Path(folder))
-        for clients in (2, 50):
-            command = [sys.executable, "-m", "benchmarks.frozen", "--measure", folder, str(clients)]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-            row = json.loads(done.stdout.splitlines()[-1])
-            print(row)
-            peaks.append(row["peak_mb"])
-    print(f"50 clients need {peaks[1] / peaks[0]:.2f} times the memory of 2")
+    few, many = compare()
+    print(few, many, sep="\n")
+    print(f"50 clients need {many['peak_mb'] / few['peak_mb']:.2f} times the memory of 2")
 
 
 if __name__ == "__main__":
