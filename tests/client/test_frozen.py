@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from fedloom.executors.base import Task, execute
 from fedloom.executors.pool import Pool
 from fedloom.executors.stacked import Vmap
 from fedloom.models import Split
+from fedloom.models import Task as Wanted
+from fedloom.models import build as build_model
 from fedloom.models.onnx import close
 from fedloom.testing.exports import scores_of
 from fedloom.testing.small_world import federation, network, place, same, trace, with_frozen_stem
@@ -258,3 +261,19 @@ def test_augmented_samples_are_computed() -> None:
     seen = passes(model)
     fedloom.run("fedavg", images(), model=model, rounds=2, batch=4, augment=["flip"])
     assert sum(seen) > 36 + 4
+
+
+def test_images_that_a_network_enlarges_pass_in_smaller_numbers(
+    tiny_vit: Callable[..., Path],
+) -> None:
+    """Or a network that sees 224 pixels would take gigabytes for samples of 32."""
+    sizes: list[int] = []
+    for side in (32, 224):
+        weights = f"hf:{tiny_vit(image_size=side, patch_size=side // 4)}"
+        model: Any = build_model(
+            "pretrained", Wanted((1, 22, 29), 10), weights=weights, frozen=True
+        )
+        worker = ClientWorker(make("fedavg"), images(), model, Training(batch=4), seed=0)
+        worker.model.body.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+        worker.outputs(worker.samples(torch.arange(36)))
+    assert sizes == [36, 16, 16, 4]
