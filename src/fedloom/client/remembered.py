@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..data.clients import every_row
 from .cut import Before, Behind, Cut
 from .cutting import find
+from .large import at_once
 
 MOST = 1 << 28  # bytes of outputs that are kept
 # Layers without tensors that may follow a frozen one and belong to what is computed once.
@@ -162,7 +163,7 @@ class Remembered:
         worker, rows = self._worker, self._rows
         start = 0
         outputs: Tensor | None = None
-        for some in rows.split(worker.at_once(worker.federation.data.x.shape)):
+        for some in rows.split(at_once(worker.model.body, worker.federation.data.x.shape)):
             part = self._before(some)
             if outputs is None:
                 if len(rows) * part[0].nbytes > MOST or not self._alone(some, part):

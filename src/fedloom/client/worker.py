@@ -24,10 +24,9 @@ from ..core.tree import Tree
 from ..data.clients import every_row, sizes
 from ..data.federation import Dataset, Federation
 from ..models.base import unhooked
-from ..models.seen import Images
 from ..models.stages import Stages
 from .compiling import refuse_uncompiled
-from .large import eval_batch
+from .large import at_once
 from .networks import (
     Named,
     Networks,
@@ -397,19 +396,6 @@ class ClientWorker:
         """
         return Network(self, head, inputs, rule)
 
-    def at_once(self, shape: Sequence[int]) -> int:
-        """How many stored samples of this shape pass where nothing is trained.
-
-        What counts is how large the network sees them, if it enlarges them.
-        """
-        return min(eval_batch(one) for one in (shape, *self._seen))
-
-    @cached_property
-    def _seen(self) -> list[tuple[int, ...]]:
-        """The shapes in which networks of other libraries see images, if there are any."""
-        sides = [m.preprocess.size for m in self.model.body.modules() if isinstance(m, Images)]
-        return [(1, 3, side, side) for side in sides]
-
     @torch.no_grad()
     def outputs(
         self, x: Tensor, inputs: Inputs | None = None, head: nn.Module | None = None
@@ -421,7 +407,7 @@ class ClientWorker:
                 module.eval()
         head = head or self.model.head
         parts = []
-        size, rows = self.at_once(x.shape), rows_of(x)
+        size, rows = at_once(self.model.body, x.shape), rows_of(x)
         for start in range(0, max(len(x), 1), size):
             some = slice(start, start + size)
             part = self.prepare(noted(x[some], None if rows is None else rows[some]))
