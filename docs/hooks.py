@@ -6,6 +6,7 @@ import json
 import os
 import posixpath
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,15 +106,17 @@ def examples() -> str:
 
 def command_line() -> str:
     """All commands with their options, as `--help` has them."""
-    import typer
-    from typer.cli import get_docs_for_click
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what click says to typer
+        import typer
+        from typer.cli import get_docs_for_click
 
-    from fedloom.cli.main import app
+        from fedloom.cli.main import app
 
-    os.environ.setdefault("COLUMNS", "100")
-    command: Any = typer.main.get_command(app)
-    context = typer.Context(command, info_name="fedloom")
-    text = get_docs_for_click(obj=command, ctx=context, name="fedloom", title="Command line")
+        os.environ.setdefault("COLUMNS", "100")
+        command: Any = typer.main.get_command(app)
+        context = typer.Context(command, info_name="fedloom")
+        text = get_docs_for_click(obj=command, ctx=context, name="fedloom", title="Command line")
     return re.sub(r"<(?=[a-zA-Z/])", "&lt;", text)
 
 

@@ -22,7 +22,8 @@ from ..core.rng import key
 from ..core.roles import Role, at_rest, twin
 from ..core.tree import Tree
 from ..data.clients import every_row, sizes
-from ..data.federation import Dataset, Federation
+from ..data.dataset import Dataset
+from ..data.federation import Federation
 from ..models.base import unhooked
 from ..models.stages import Stages
 from .compiling import refuse_uncompiled

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..client.networks import Named, refuse_one_network
 from ..core.errors import FedloomError, unknown
-from ..data.federation import Client, Federation
+from ..data.clients import Client
+from ..data.federation import Federation
 from ..models import options as model_options
 from ..models import spelling as model_spelling
 

@@ -20,9 +20,10 @@ from ..core.payload import Payload
 from ..core.user_files import refuse_untrusted
 from ..data.catalogue import Progress
 from ..data.catalogue import load as load_data
+from ..data.clients import Client
 from ..data.dataset import Dataset, with_classes
 from ..data.described import number_of
-from ..data.federation import Client, Federation
+from ..data.federation import Federation
 from .folder import Run
 from .networks import GIVEN
 from .setup import Setup, last_checkpoint, source_of, widened
