@@ -334,6 +334,7 @@ TAKEN_FOR_GRANTED: dict[str, Callable[[Path, Call], None]] = {
     "my_pets": photographs,
     "photos": photographs,
     "hospitals": sites,
+    "plants": sites,
     "path/to/my/images": photographs,
     "data/hospital-a": photographs,
     "skin/list.csv": manifest,

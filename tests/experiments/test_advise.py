@@ -678,7 +678,7 @@ def test_maps_and_single_clients_are_refused(
 # -- answers on real data --------------------------------------------------------------------------
 @pytest.mark.slow
 def test_digits_by_domain_by_label_and_alike_have_three_answers(tmp_path: Path) -> None:
-    """Those of docs/advise.md, on frozen features: a CNN would take ten times as long."""
+    """Those of docs/advise.md, on frozen features: a CNN would take much longer."""
     advised = {}
     for partition, clients in {"domains": 8, "pathological": 10, "iid": 8}.items():
         advised[partition] = fedloom.advise(
