@@ -1,6 +1,7 @@
 """The commands of docs/flower.md, typed as they are printed: a real federation with TLS and keys.
 
-What differs from the page are names of machines, places and ports, and the size of the work.
+What differs from the page are names of machines, places and ports, and the size of the work. The
+simulation is typed too, where Ray is installed.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from tests.documented import ROOT, blocks, commands
 
 PAGE = ROOT / "docs" / "flower.md"
 PROGRAMS = ("fedloom", "flwr", "flower-superlink", "flower-supernode", "for")
-SIMULATION = ("num-supernodes", "init app")  # needs Ray; test_deployment.py has one of twenty nodes
+SIMULATION = ("num-supernodes", "init app")
 SITES = ("hospital-a", "hospital-b", "hospital-c")
 
 
-def printed(*programs: str) -> list[str]:
+def printed(*programs: str, simulation: bool = False) -> list[str]:
     """The lines of the page's blocks that begin with one of these programs, in their order."""
     lines = []
     for block in blocks(PAGE, "console"):
         for line in block.replace("\\\n", " ").splitlines():
             wanted = line.startswith(tuple(f"{program} " for program in programs))
-            if wanted and not any(word in line for word in SIMULATION):
+            if wanted and any(word in line for word in SIMULATION) == simulation:
                 lines.append(line)
     return lines
 
@@ -113,3 +114,23 @@ def test_the_page_works_as_printed(deployment, tmp_path: Path) -> None:
     done(only("fedloom export"))
     answers = done(only("fedloom predict")).splitlines()
     assert len(answers) == 18 and all("cat" in line and "dog" in line for line in answers)
+
+
+@pytest.mark.federation
+def test_the_simulation_runs_as_printed(deployment, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
+    init, run = printed(*PROGRAMS, simulation=True)
+    here = deployment(simulation=True)
+    # Flower's simulation would start a Ray that stays: it joins this one instead.
+    here.env["RAY_ADDRESS"] = f"127.0.0.1:{here.ray()}"
+    here.env["FEDLOOM_STATE"] = str(here.root / "state")
+    here.link()
+    init = init.replace("--rounds 5", "--rounds 1 --set limit_train=8 --set steps=1")
+    typed = ["sh", "-c", f"cd '{here.root}' && {init}"]
+    done = subprocess.run(typed, env=here.env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = here.start("run", "sh", "-c", f"cd '{here.root}' && exec {run}")
+    here.until(lambda: ended.poll() is not None, 900, "the simulation")
+    assert ended.returncode == 0, here.said("run")
+    summary = json.loads((here.root / "runs" / "app" / "summary.json").read_text())
+    assert (summary["method"], summary["clients"], summary["rounds"]) == ("fedpcl", 20, 1)
