@@ -18,11 +18,11 @@ SMALL = "--clients 4 --set steps=2 --set width=4 --set features=8 --set limit_tr
 QUICK = f"{SMALL} --set limit_test=20 --rounds 1"
 COMMANDS = [
     f"compare local fedavg fedbn --seeds 0 {QUICK} --out compared",
-    f"advise digits4 --methods fedprox --quick {SMALL} --out advised",
+    f"advise digits4 --methods fedprox --points 60 --rounds 2 {SMALL} --out advised",
     f"run fedper --data digits4 --partition domains {QUICK} --out run",
     "report run compared --out page.html",
     "new fedmine",
-    "check fedmine.py --quick",
+    "check fedmine.py",
     "export run --client 0 --out model",
     "predict model digit.png",
 ]

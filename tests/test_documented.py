@@ -28,6 +28,7 @@ from fedloom.report.dash import Dash
 from fedloom.testing import weights
 from fedloom.testing.pretend import pretend
 from tests import stand_ins
+from tests.dist import COMMANDS
 from tests.documented import PAGES, Command, commands, demo, name_of
 from tests.models import libraries
 
@@ -364,6 +365,14 @@ def test_every_command_is_understood(page: str) -> None:
         assert not isinstance(chosen, click.Group) or chosen.invoke_without_command, command.text
         if "--help" not in rest:
             chosen.make_context(command.words[1], list(rest))
+
+
+def test_what_make_dist_types_is_understood() -> None:
+    assert len(COMMANDS) == 8
+    for text in COMMANDS:
+        words = ("fedloom", *text.split())
+        chosen, rest = found(words)
+        chosen.make_context(words[1], list(rest))
 
 
 def chosen(slow: bool) -> list[str]:
