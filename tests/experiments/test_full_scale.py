@@ -131,7 +131,7 @@ def test_every_table_runs_on_replicas(name: str, reproduce: Reproduce) -> None:
         ("feddtr-6", "MNIST"),
         ("fedgcr-4", "Digit-Five, DIF 1"),
         ("fedpact-figure2", "DTD"),
-        ("fedpcl-2", "one backbone"),
+        ("fedpcl-2", "several backbones"),
     ],
 )
 def test_a_setting_of_each_paper_as_a_reader_types_it(
