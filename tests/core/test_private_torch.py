@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -165,6 +165,26 @@ def test_operations_are_seen(base: Any) -> None:
     assert mode.size == 200
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@pytest.mark.parametrize("tree", [1, [], [1, (2, {"a": 3, "b": [4]})], Pair(1, [2]), {"a": None}])
+def test_trees_both_ways(tree: Any) -> None:
+    own, structure = private_torch.flatten(tree)
+    plain, same = private_torch._flatten(tree)
+    assert own == plain or tree == {"a": None}  # torch takes None for no value
+    for unflatten, leaves, how in (
+        (private_torch.unflatten, own, structure),
+        (private_torch._unflatten, plain, same),
+    ):
+        again = unflatten([f"value {leaf}" for leaf in leaves], how)
+        assert type(again) in (type(tree), str)
+        assert private_torch._flatten(again)[0] == [f"value {leaf}" for leaf in plain]
+    assert private_torch.mapped(str, [1, (2,)]) == ["1", ("2",)]
+
+
 ROUNDS = """
 from fedloom.core.lookup import make
 from fedloom.testing.small_world import trace
@@ -177,12 +197,12 @@ for name in ("fedavg", "scaffold", "fedbn", "ditto", "f2dc", "fedpcl"):
 GONE = """
 import torch
 from torch.nn.modules import batchnorm
-from torch.utils import _python_dispatch
+from torch.utils import _python_dispatch, _pytree
 
 names = [name for name in dir(torch) if name.startswith(("_foreach_", "_fused_", "_amp_"))]
 gone = [(torch, name) for name in [*names, "_log_softmax_backward_data"]]
 gone += [(batchnorm, "_BatchNorm"), (batchnorm, "_NormBase")]
-gone += [(_python_dispatch, "TorchDispatchMode")]
+gone += [(_python_dispatch, "TorchDispatchMode"), (_pytree, "tree_flatten")]
 kept = [(place, name, getattr(place, name)) for place, name in gone]
 for place, name in gone:
     delattr(place, name)
@@ -190,6 +210,7 @@ from fedloom.core import private_torch
 count = sum(private_torch.found(name) is plain for name, plain in private_torch.PLAIN.items())
 assert count == len(private_torch.PLAIN)
 assert len(private_torch.BATCHNORMS) == 4 and private_torch.Mode is private_torch.PublicMode
+assert private_torch.flatten is private_torch._flatten
 for place, name, value in kept:
     setattr(place, name, value)
 """

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from ..core import private_torch
 from ..core.errors import FedloomError
 
 Forward = Callable[..., Any]
@@ -51,23 +51,23 @@ class Cut:
 
     def blank(self, name: str, own: Forward, *given: Any, **named: Any) -> Any:
         """What a module before the cut gives, with zeros for numbers."""
-        key = (name, *(_told(leaf) for leaf in tree_flatten((given, named))[0]))
+        key = (name, *(_told(leaf) for leaf in private_torch.flatten((given, named))[0]))
         if key not in self._known:
             with torch.no_grad():
-                self._known[key] = tree_map(_emptied, own(*given, **named))
-        return tree_map(_zeros, self._known[key])
+                self._known[key] = private_torch.mapped(_emptied, own(*given, **named))
+        return private_torch.mapped(_zeros, self._known[key])
 
     def entering(self, given: Any) -> list[Tensor]:
         """Those of what the module at the cut is given that are kept: one tensor, however often."""
-        leaves, _ = tree_flatten(given)
+        leaves, _ = private_torch.flatten(given)
         return [leaves[place] for place in self.places]
 
     def with_kept(self, kept: Tensor, given: Any) -> Any:
         """What the module at the cut is given, with what is kept in its places."""
-        leaves, structure = tree_flatten(given)
+        leaves, structure = private_torch.flatten(given)
         for place in self.places:
             leaves[place] = kept
-        return tree_unflatten(leaves, structure)
+        return private_torch.unflatten(leaves, structure)
 
 
 class _Reached(BaseException):

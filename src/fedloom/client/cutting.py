@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..core import private_torch
 from ..core.device import Device
 from ..core.roles import at_rest, twin
 from .cut import Before, Behind, Cut, Forward, replaced
@@ -80,7 +80,7 @@ class _Record:
     def of_other(self, name: str, own: Forward, *given: Any, **named: Any) -> Any:
         """Call another module."""
         self.called.append(name)
-        leaves = tree_leaves((given, named))
+        leaves = private_torch.flatten((given, named))[0]
         places = [i for i, leaf in enumerate(leaves) if SKIPPED in self.marks.of(leaf)]
         one_tensor = len({id(leaves[i]) for i in places}) == 1
         if not one_tensor or CHANGING in self.marks.of(leaves):

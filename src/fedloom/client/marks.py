@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from ..core import private_torch
 from ..core.device import Device
 
 CHANGING = "changing"  # depends on what is trained, or is drawn at random
@@ -19,10 +18,10 @@ LOOKS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 def tensors_in(values: Any) -> list[Tensor]:
     """The tensors in nested values."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in private_torch.flatten(values)[0] if isinstance(leaf, Tensor)]
 
 
-class Marks(TorchDispatchMode):
+class Marks(private_torch.Mode):
     """While it is entered, marks of tensors pass on to all that is computed of them.
 
     A mark belongs to the memory in which a tensor lies, so views of it have it too. Every operation

@@ -8,7 +8,7 @@ works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     BatchNorm = batchnorm._BatchNorm
     NormBase = batchnorm._NormBase
+    from torch.utils import _python_dispatch
+
+    Mode = _python_dispatch.TorchDispatchMode
 else:
     BatchNorm = NormBase = nn.Module  # in annotations only
 
@@ -192,5 +195,51 @@ def _mode() -> Any:
     return TorchDispatchMode
 
 
-# A context whose `__torch_dispatch__` sees every operation.
-Mode: Any = _mode()
+if not TYPE_CHECKING:
+    Mode = _mode()  # a context whose `__torch_dispatch__` sees every operation
+
+
+# ------------------------------------------------- values in lists, tuples and dictionaries
+
+
+def _flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The values in a tree of lists, tuples and dictionaries; the tree itself says how they lie."""
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in _flatten(part)[0]], tree
+    if isinstance(tree, (list, tuple)):
+        return [leaf for part in tree for leaf in _flatten(part)[0]], tree
+    return [tree], tree
+
+
+def _unflatten(leaves: Iterable[Any], structure: Any) -> Any:
+    """The tree with other values."""
+    return _refilled(structure, iter(leaves))
+
+
+def _refilled(structure: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(structure, dict):
+        return {key: _refilled(part, leaves) for key, part in structure.items()}
+    if isinstance(structure, list):
+        return [_refilled(part, leaves) for part in structure]
+    if isinstance(structure, tuple):
+        parts = [_refilled(part, leaves) for part in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    return next(leaves)
+
+
+def _trees() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    try:
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+    except ImportError:
+        return _flatten, _unflatten
+    return tree_flatten, tree_unflatten
+
+
+# The values in a tree and its structure; the tree again, of values and structure.
+flatten, unflatten = _trees()
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with every value replaced by a function of it."""
+    leaves, structure = flatten(tree)
+    return unflatten([function(leaf) for leaf in leaves], structure)
