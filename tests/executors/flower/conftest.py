@@ -216,8 +216,11 @@ class Deployment:
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def ray(self) -> int:
-        """A Ray of our own, which ends with the test; its port."""
+    def ray(self, *processors: int) -> int:
+        """A Ray of our own, which ends with the test; its port.
+
+        It has a node for each number of processors, all of them on this machine.
+        """
         port = self.free_port()
         self.short = tempfile.mkdtemp(prefix="ray-")  # names of sockets may not be long
         self.start(
@@ -227,13 +230,18 @@ class Deployment:
             "--head",
             "--node-ip-address=127.0.0.1",
             f"--port={port}",
-            "--num-cpus=2",
+            f"--num-cpus={processors[0]}",
             "--include-dashboard=false",
             "--disable-usage-stats",
             f"--temp-dir={self.short}",
             "--block",
         )
         self.until(lambda: "Ray runtime started" in self.said("ray"), 120, "Ray")
+        for place, number in enumerate(processors[1:], 1):
+            name = f"ray-{place}"
+            joins = (f"--address=127.0.0.1:{port}", f"--num-cpus={number}", "--block")
+            self.start(name, "ray", "start", "--disable-usage-stats", *joins)
+            self.until(lambda name=name: "Ray runtime started" in self.said(name), 120, name)
         return port
 
     def register(self, *sites: int) -> None:

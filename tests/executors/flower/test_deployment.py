@@ -215,29 +215,32 @@ def test_faults(deployment, tmp_path: Path) -> None:
         assert held.equal(expected.get(k)) and not held.equal(Payload()), f"site {k}"
 
 
-def simulate(here, folder: Path, out: Path) -> float:
-    """Run an app on twenty simulated nodes, two at a time; the seconds it took."""
+def simulate(here, folder: Path, out: Path, nodes: int = 20, ray: tuple[int, ...] = (2,)) -> float:
+    """Run an app on simulated nodes, as many at a time as Ray has processors; the seconds."""
     # Flower's simulation would start a Ray that stays: it joins this one instead.
     here.env["FEDLOOM_STATE"] = str(here.root / "state")
-    here.env["RAY_ADDRESS"] = f"127.0.0.1:{here.ray()}"
+    here.env["RAY_ADDRESS"] = f"127.0.0.1:{here.ray(*ray)}"
     here.link()
     start = time.monotonic()
-    here.run(folder, "--federation-config", "num-supernodes=20 client-resources-num-cpus=1")
+    resources = f"num-supernodes={nodes} client-resources-num-cpus=1"
+    here.run(folder, "--federation-config", resources)
     here.until(lambda: (out / "summary.json").exists(), 900, "the simulation")
     return time.monotonic() - start
 
 
-def twenty(tmp_path: Path, method: str, changes: dict) -> tuple[Path, Path]:
-    """An app for twenty clients, and the folder of its run."""
-    config = build({"method": method, "clients": 20, "partition": "iid"}, changes)
-    settings = Settings(out=str(tmp_path / "run"), wait=600, timeout=600)
-    return write_app(tmp_path / "app", config, settings).parent, tmp_path / "run"
+def app_for(
+    tmp_path: Path, method: str, changes: dict, clients: int = 20, name: str = "run"
+) -> tuple[Path, Path]:
+    """An app for so many clients, and the folder of its run."""
+    config = build({"method": method, "clients": clients, "partition": "iid"}, changes)
+    settings = Settings(out=str(tmp_path / name), wait=600, timeout=600)
+    return write_app(tmp_path / f"app-{name}", config, settings).parent, tmp_path / name
 
 
 def test_simulation_with_twenty_nodes(deployment, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
     changes = {**SMALL, "rounds": 2, "eval_every": 2, "limit_train": 8}
-    folder, out = twenty(tmp_path, "fedpcl", changes)
+    folder, out = app_for(tmp_path, "fedpcl", changes)
     seconds = simulate(deployment(simulation=True), folder, out)
     print(f"\ntwenty nodes, two rounds of fedpcl: {seconds:.0f} s")
     alone = fedloom.run("fedpcl", partition="iid", clients=20, **changes)
@@ -249,7 +252,7 @@ def test_overhead_against_the_pool(deployment, tmp_path: Path) -> None:
     """Seconds of a round without evaluation: a simulation and our pool, with two workers each."""
     pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
     changes = {"rounds": 6, "eval_every": 6}
-    folder, out = twenty(tmp_path, "fedavg", changes)
+    folder, out = app_for(tmp_path, "fedavg", changes)
     simulate(deployment(simulation=True), folder, out)
     pool = fedloom.run("fedavg", partition="iid", clients=20, executor="pool", workers=2, **changes)
     mine, theirs = (
@@ -263,3 +266,36 @@ def test_overhead_against_the_pool(deployment, tmp_path: Path) -> None:
     assert len(mine) == len(theirs) == 4 and flowers < 3 * ours, (
         "the figure depends on the machine's load; this is a bound"
     )
+
+
+def test_a_thousand_nodes_two_at_a_time(deployment, tmp_path: Path) -> None:
+    """Fifty of them in a round; the server's memory does not grow from round to round."""
+    pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
+    changes = {"width": 4, "features": 16, "steps": 1, "batch": 4, "validation": 0.0}
+    changes |= {"rounds": 4, "eval_every": 4, "ratio": 0.05}
+    folder, out = app_for(tmp_path, "fedavg", changes, clients=1000)
+    simulate(deployment(simulation=True), folder, out, nodes=1000)
+    run = fedloom.Run.load(out)
+    assert [len(e["answered"]) for e in answers(out)] == [50] * 4
+    assert len(run.clients) == 1000
+    seconds = [line["spent"]["clients"] for line in run.timing]
+    memory = [line["peak_rss_mb"] for line in run.timing]
+    print(
+        f"\n1000 nodes: {1000 * statistics.median(seconds) / 50:.0f} ms for each of 50 clients, "
+        f"{run.timing[-1]['spent']['evaluation']:.0f} ms for each of 1000 that is scored, "
+        f"the server's memory {memory[0]:.0f} MB after the first round, {memory[-1]:.0f} at the end"
+    )
+    assert memory[-1] < 1.1 * memory[0]
+
+
+def test_two_nodes_of_ray(deployment, tmp_path: Path) -> None:
+    """Clients spread over two machines, as far as Ray can tell, give the numbers of one process."""
+    pytest.importorskip("ray", reason="simulations need Ray: pip install 'fedloom[simulation]'")
+    changes = {**SMALL, "rounds": 2, "eval_every": 2, "limit_train": 8}
+    folder, out = app_for(tmp_path, "fedavg", changes)
+    here = deployment(simulation=True)
+    simulate(here, folder, out, ray=(1, 1))
+    alone = fedloom.run("fedavg", partition="iid", clients=20, **changes)
+    assert fedloom.Run.load(out).clients == pytest.approx(alone.clients, abs=1e-5)
+    # Each has one processor, and two clients train at a time: one on each.
+    assert here.processes["ray-1"].poll() is None
