@@ -4,8 +4,12 @@
 process starts have it on their path too.
 """
 
+import contextlib
 import ctypes
 import sys
+
+with contextlib.suppress(ImportError):  # on POSIX systems it needs `resource` itself
+    import psutil  # noqa: F401
 
 for name in ("resource", "fcntl"):
     sys.modules[name] = None  # type: ignore[assignment]
