@@ -61,7 +61,7 @@ def main(wheel: Path, source: Path, *constraints: str) -> None:
         for words in COMMANDS:
             call(programs / "fedloom", *words.split())
 
-        call(*pip, "pytest", "hypothesis")
+        call(*pip, f"{wheel.resolve()}[dev]")  # what tests need beside it
         call(*pip, "--force-reinstall", "--no-deps", source.resolve())
         with tarfile.open(source) as packed:
             packed.extractall(empty, filter="data")
