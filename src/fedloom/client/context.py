@@ -104,6 +104,7 @@ class ClientContext(Local):
             **asked,
         )
         self._jobs.append(job)
+        self.worker.remembered.ready(training)
         outcome = self.trainer(job)
         self._losses.append((job.seen, outcome.losses))
         return outcome

@@ -24,7 +24,6 @@ class Objective:
 
     def __init__(self, job: Job) -> None:
         worker = job.worker
-        worker.remembered.search()  # now that nobody watches the network or lends it other layers
         self._job, self._model, self._loss = job, job.model, job.loss
         self._through, self._inputs, self._strict = worker.through, job.inputs, worker.strict
         self._class_weights = job.class_weights

@@ -16,10 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.device import CPU
+from ..core.roles import twin
 from ..data.clients import every_row
 from .cut import Before, Behind, Cut
 from .cutting import find
 from .large import at_once
+from .training import Training
 
 MOST = 1 << 28  # bytes of outputs that are kept
 # Layers without tensors that may follow a frozen one and belong to what is computed once.
@@ -98,15 +101,27 @@ class Remembered:
         """Whether there is something to remember, as far as is known."""
         return bool(self.layers) or self.cut is not None or self._unsearched
 
+    def ready(self, training: Training) -> None:
+        """Compute the outputs if training will read them: it should not wait for a device.
+
+        Nor should somebody watch the network meanwhile, or have lent it other layers.
+        """
+        if self._worker.standard is None and not training.augment:
+            _ = self.outputs
+
     def search(self) -> None:
         """Find out where the body can be cut, unless that is known."""
         if not self._unsearched:
             return
         self._unsearched = False
         worker, two = self._worker, self._rows[:2]
-        if len(two) == 2:
-            x = worker.prepare(worker.samples(two))
-            self.cut = find(worker.model, worker.frozen, x, worker.device)
+        if len(two) < 2:
+            return
+        # On the CPU, so that the answer is the same whatever the device.
+        with CPU.seeded(0):
+            model = worker.method.extend(twin(worker.given), worker.federation.data.classes)
+        data = worker.federation.data
+        self.cut = find(model, worker.frozen, data.prepare(data.take(two)), CPU)
 
     def shortened(self, body: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
         """What is left of a body, and what enters it, where the outputs for `x` are at hand."""
