@@ -211,6 +211,15 @@ def test_a_pool_gives_the_same_bits() -> None:
     assert several.metrics == alone.metrics
 
 
+def test_edges_under_a_server_with_a_buffer() -> None:
+    """Late updates are moved before they are added up, so edges change nothing but rounding."""
+    flat = fedloom.run("fedavg", **{**WORLD, **ASYNC, "buffer": 4})
+    tree = fedloom.run("fedavg", **{**WORLD, **ASYNC, "buffer": 4}, edges=2)
+    for one, other in zip(flat.metrics, tree.metrics, strict=True):
+        assert one["loss"]["ce"] == pytest.approx(other["loss"]["ce"], abs=1e-5)
+        assert one["simulated_seconds"] == other["simulated_seconds"]
+
+
 def test_a_late_update_counts_less() -> None:
     """Started at 1, the client went to 3; the server is at 10: 10 + 4^-0.5 * 2 = 11."""
     import torch

@@ -17,7 +17,7 @@ only the trips that are under way and the servers that they started from.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..core.rng import numpy_rng
 from .checkpoint import Checkpoint
 from .engine import Engine
 from .schedule import able
-from .turn import Turn, Uploads
+from .turn import Arriving, Turn, Uploads
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,14 @@ class Asynchronous(Engine):
     def _origin(self, turn: Turn, k: int) -> tuple[Payload, int]:
         return self.versions[self._moves[k]], self._moves[k]
 
-    def _passed_on(self, turn: Turn, uploads: Uploads) -> Iterator[tuple[int, Payload]]:
+    def _passed_on(self, turn: Turn, uploads: Arriving) -> Arriving:
+        return super()._passed_on(turn, self._moved(turn, uploads))
+
+    def _moved(self, turn: Turn, uploads: Arriving) -> Arriving:
+        """The uploads, those that come late on top of the present model."""
         assert self.time is not None
         trained = {name for name, _ in self.worker.trainable(None)}
-        for k, up in super()._passed_on(turn, uploads):
+        for k, up in uploads:
             late = turn.round - self._moves[k]
             if late:
                 share = (1.0 + late) ** -self.time.clock.staleness

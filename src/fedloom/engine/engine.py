@@ -34,7 +34,7 @@ from .schedule import Schedule, able, cohort_rng, worker_sizes
 from .selection import Candidates
 from .timekeeper import Timekeeper, Trip
 from .trial import Arrived, Strangers, learned
-from .turn import HINT, Turn, Uploads, about
+from .turn import HINT, Arriving, Turn, Uploads, about
 
 
 class Callback(Protocol):
@@ -251,7 +251,7 @@ class Engine:
             uploads.accept(result)
         return server
 
-    def _passed_on(self, turn: Turn, uploads: Uploads) -> Iterator[tuple[int, Payload]]:
+    def _passed_on(self, turn: Turn, uploads: Arriving) -> Arriving:
         """The uploads as they reach the root of the tree of servers, if there is one."""
         if self.schedule.edges is None:
             return uploads

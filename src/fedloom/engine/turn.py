@@ -19,6 +19,7 @@ from .checkpoint import Store
 from .edges import Edges
 from .evaluate import TrainedScores
 
+Arriving = Iterator[tuple[int, Payload]]  # (client, upload)
 HINT = "; a smaller lr or clip=1 often helps, --executor debug shows where it arose."
 
 
