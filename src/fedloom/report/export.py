@@ -28,7 +28,7 @@ PROPER = (
     "FedPGA", "FedCLIP", "PromptFL", "FedDTR", "FedPCL", "FedPACT", "FedGCR", "FedGC", "F2DC",
     "FedDyn", "FedLC", "FedNTD", "IFCA", "CFL", "FedIT", "FFA-LoRA", "FedSA-LoRA", "LoRA-FAIR",
     "FLoRA", "FedBABU", "LG-FedAvg", "FedDBE", "FedCP", "ELCFS", "FedAS", "FedGH", "FedIIR",
-    "FedPAC", "FedPGP", "FedPLVM", "FedSR", "GPFL", "pFedHN",
+    "FedPAC", "FedPGP", "FedPLVM", "FedSR", "FedTPG", "GPFL", "pFedHN",
     "DFDC", "DAA", "FedGR", "DP", "GA", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova",
     "FedDisco", "FedDecorr", "Krum", "Multi-Krum",
 )  # fmt: skip
