@@ -80,13 +80,18 @@ def test_a_trip_by_hand() -> None:
         ({}, 4, {3}, 30.0),  # client 3 is lost at 12, the others are waited for
         ({}, 2, {2, 3}, 20.0),
         ({"deadline": 15.0}, 4, {1, 2, 3}, 15.0),
-        ({"deadline": 5.0}, 4, {0, 1, 2, 3}, 5.0),
+        ({"deadline": 10.0}, 4, {1, 2, 3}, 10.0),
         ({"deadline": 20.0}, 2, {2, 3}, 20.0),
     ],
 )
 def test_who_is_waited_for(settings: Any, counted: int, missing: set[int], ends: float) -> None:
     trips = [Trip(0, 10, False), Trip(1, 20, False), Trip(2, 30, False), Trip(3, 12, True)]
     assert keeper(**settings).round(trips, 0.0, counted) == (missing, ends)
+
+
+def test_a_deadline_that_nobody_meets_is_told() -> None:
+    with pytest.warns(UserWarning, match="nobody is back before the deadline of 1 s"):
+        keeper(deadline=1.0).round([Trip(0, 10, False)], 0.0, 1)
 
 
 def test_who_falls_asleep_is_lost() -> None:
@@ -141,6 +146,9 @@ def test_a_trace(tmp_path: Path) -> None:
         ({"step_seconds": 1, "mode": "async", "deadline": 1}, "deadline is for rounds"),
         ({"trace": "x.csv", "upload_mbps": 1}, "beside trace"),
         ({"select": "luck"}, "luck"),
+        ({"select": "oort"}, "all 8 do: say ratio=0.5"),
+        ({"step_seconds": 1, "extra": 0.3}, "extra = 0.3 is for rounds"),
+        ({"edges": 9}, "only 8 clients train"),
     ],
 )
 def test_settings_that_nothing_would_come_of_are_refused(settings: Any, said: str) -> None:

@@ -219,6 +219,6 @@ def refuse_unsuited(method: Method) -> None:
     if method.traits.averages and not kinds & {CHANGES, PACKED}:
         return
     raise FedloomError(
-        f"{method.name} cannot run with mode=async: its server does more with what clients "
-        "send than to average models, and an old one cannot be moved to where the server is now."
+        f"{method.name} cannot run with mode=async: its server does not just average models, so an "
+        "update that comes late cannot be moved to where the server is now."
     )

@@ -225,6 +225,7 @@ def _engine(
     store: Store,
 ) -> Engine:
     """The round loop that the config asks for."""
+    config.schedule.refuse_idle(worker, config.clock.extra)
     if not config.clock.runs:
         return Engine(worker, runner, config.schedule, callbacks, store)
     time = Timekeeper(config.clock, worker)

@@ -135,6 +135,21 @@ class Schedule(BaseModel):
         slow = self._drawn(self.stragglers, chosen, len(sizes), round, worker.seed, "stragglers")
         return chosen, lost, dict.fromkeys(slow, self.straggler_work)
 
+    def refuse_idle(self, worker: ClientWorker, extra: float) -> None:
+        """Refuse settings that cannot do anything with so many clients."""
+        clients = len(able(worker))
+        if self.edges is not None and self.edges > clients:
+            raise FedloomError(
+                f"edges = {self.edges}, but only {clients} clients train: an edge needs a client."
+            )
+        idle = [f"extra = {extra:g}"] if extra else []
+        idle += [f"select = {self.select}"] if self.select != "uniform" else []
+        if idle and self.ratio_max is None and part_of(clients, self.ratio) >= clients:
+            raise FedloomError(
+                f"{idle[0]} is for rounds in which some clients take part, and here all {clients} "
+                "do: say ratio=0.5, for instance."
+            )
+
     def wanted(self, clients: int, rng: np.random.Generator) -> int:
         """How many of so many clients take part in a round."""
         count = max(1, part_of(clients, self.ratio))

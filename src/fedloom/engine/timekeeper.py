@@ -7,6 +7,7 @@ download). So it does not depend on who computes what when, and who is too late 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -76,6 +77,12 @@ class Timekeeper:
         missing = {trip.client for trip in trips} - {trip.client for trip in in_time}
         if len(in_time) == counted:
             return missing, max(trip.ends for trip in in_time)
+        if trips and not in_time and self.clock.deadline:
+            warnings.warn(
+                f"nobody is back before the deadline of {self.clock.deadline:g} s, so nothing is "
+                "learned in such a round.",
+                stacklevel=2,
+            )
         last = max((trip.ends for trip in trips), default=start)
         return missing, min(last, limit)
 
