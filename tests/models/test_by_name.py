@@ -400,3 +400,12 @@ def test_a_network_without_body_and_head_is_split() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.ReLU(), nn.Linear(8, 10))
     run = fedloom.run("fedper", **SMALL, model=net)
     assert run.metrics[-1]["round"] == 2 and run.summary["common"] is None  # heads stay at home
+
+
+def test_a_file_with_a_network_of_another_input_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    with pytest.raises(FedloomError, match=r"cannot take 2 samples of shape \(3, 32, 32\)"):
+        fedloom.run("fedavg", model=f"{tmp_path / 'small.py'}:make", clients=4, rounds=1)

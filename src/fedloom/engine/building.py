@@ -75,6 +75,8 @@ def network(config: Config, federation: Federation, named: Named | None = None) 
     )
     with CPU.seeded(key(config.seed, "init")):
         model = build(named.model, task, **named.options)
+    if ".py:" in named.model:
+        refuse_unfit(model, _shown(federation))
     return _adapted(config, model, federation)
 
 
